@@ -1,0 +1,224 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The lowered form of an HCFG: flat instruction lists over one planned arena. Codegen prints it as C++.
+
+Everything is a number here: slots are places in memory, registers are host scalars, blocks are indices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union
+
+from dycl_tvm.hcfg.nodes import Origin
+from dycl_tvm.hcfg.types import ScalarKind, TensorType, Type
+
+Space = Literal["arena", "input", "weight", "state"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor at a fixed place.
+
+    ``space`` ``arena``: ``offset`` bytes into the session's arena (64-byte aligned). ``input``, ``weight``, ``state``:
+    the ``index``-th tensor of that space, ``offset`` is 0.
+    """
+
+    type: TensorType
+    space: Space
+    index: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Reg:
+    """A host scalar register: an int64, a double or a bool."""
+
+    index: int
+    kind: ScalarKind
+
+
+Scalar = Union[Reg, int, float, bool]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled function ``__tvm_ffi_<symbol>`` with the TVMFFISafeCallType ABI; all arguments are ``DLTensor*``."""
+
+    symbol: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """Run a kernel; inputs first, outputs last. ``site`` numbers the calls of the program from 0."""
+
+    site: int
+    kernel: int
+    args: tuple[Slot, ...]
+    sub_dnn: str
+
+
+@dataclass(frozen=True)
+class HostInstr:
+    """``dst = op(args)``; the operations of :class:`dycl_tvm.hcfg.nodes.HostOp` less ``item`` and ``to_tensor``."""
+
+    op: str
+    dst: Reg
+    args: tuple[Scalar, ...]
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class SetReg:
+    """``dst = src`` (same kind)."""
+
+    dst: Reg
+    src: Scalar
+
+
+@dataclass(frozen=True)
+class ReadItem:
+    """Read the one element of a tensor into a register."""
+
+    dst: Reg
+    src: Slot
+
+
+@dataclass(frozen=True)
+class WriteItem:
+    """Write a scalar into a tensor of one element, converted to its dtype."""
+
+    dst: Slot
+    src: Scalar
+
+
+@dataclass(frozen=True)
+class CopyTensor:
+    """Copy a tensor (same dtype and size; source and destination never overlap in part)."""
+
+    dst: Slot
+    src: Slot
+
+
+Instr = Union[KernelCall, HostInstr, SetReg, ReadItem, WriteItem, CopyTensor]
+
+
+@dataclass(frozen=True)
+class Goto:
+    """Go to a block after ``moves`` (already in an order in which no move overwrites what a later one reads)."""
+
+    target: int
+    moves: tuple[Instr, ...] = ()
+
+
+@dataclass(frozen=True)
+class CondGoto:
+    """Two-way branch; ``site`` numbers the decisions (branches and switches) of the program from 0."""
+
+    site: int
+    cond: Scalar
+    then: Goto
+    orelse: Goto
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class SwitchGoto:
+    """Multi-way branch; an index outside of ``targets`` is a run-time IndexError."""
+
+    site: int
+    index: Scalar
+    targets: tuple[Goto, ...]
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Return: ``moves`` store the state, ``values`` are the leaves of return site ``site``."""
+
+    site: int
+    values: tuple[Union[Slot, Scalar], ...]
+    moves: tuple[Instr, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fail:
+    """End in a run-time error of an exception type and message."""
+
+    kind: str
+    message: str
+    origin: Origin | None = None
+
+
+@dataclass
+class CodeBlock:
+    """Straight-line code. ``name`` and ``origin`` are for the reader of the generated source."""
+
+    name: str
+    instrs: list[Instr]
+    end: Union[Goto, CondGoto, SwitchGoto, Leave, Fail]
+    origin: Origin | None = None
+
+
+@dataclass
+class Site:
+    """A return site: output structure (JSON form) and the types of its leaves, in order."""
+
+    structure: Any
+    types: list[Type]
+    origin: Origin | None = None
+
+
+@dataclass
+class Weight:
+    """A tensor of the params file. ``data``: contiguous CPU ``torch.Tensor``."""
+
+    name: str
+    type: TensorType
+    data: Any
+
+
+@dataclass
+class StateHome:
+    """Where a state variable lives between calls, and what it begins with.
+
+    ``home`` is a Slot of space ``state`` or a Reg that keeps its value; ``initial`` a weight's index or a number.
+    """
+
+    name: str
+    home: Union[Slot, Reg]
+    initial: Union[int, float, bool]
+
+
+@dataclass
+class Program:
+    """A whole lowered network. Block 0 is the entry."""
+
+    name: str
+    input_structure: Any
+    input_names: list[str]
+    inputs: list[Union[Slot, Reg]]
+    blocks: list[CodeBlock]
+    sites: list[Site]
+    kernels: list[Kernel]
+    weights: list[Weight]
+    regs: list[ScalarKind]
+    arena_bytes: int
+    state: list[StateHome] = field(default_factory=list)
+
+    def calls(self) -> list[KernelCall]:
+        """Return the kernel calls in the order of their numbers."""
+        found = [i for b in self.blocks for i in b.instrs if isinstance(i, KernelCall)]
+        return sorted(found, key=lambda c: c.site)
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """What the linker gets: objects of the kernels, and C/C++ sources of external backends.
+
+    ``objects`` and ``sources`` are pairs (file name, contents).
+    """
+
+    objects: tuple[tuple[str, bytes], ...]
+    sources: tuple[tuple[str, str], ...] = ()
+    link_flags: tuple[str, ...] = ()

@@ -1,0 +1,77 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The exceptions of dycl_tvm. Messages show the user's file, line and code, say what is wrong and what to write instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dycl_tvm.hcfg.nodes import Origin
+
+
+class DyclError(Exception):
+    """Base of all errors of this package."""
+
+
+class UsageError(DyclError, ValueError):
+    """A public function was called with arguments that make no sense; the message says what to give."""
+
+
+class TargetError(UsageError):
+    """A target string, tag or dict that is unknown or not supported."""
+
+
+class UnsupportedError(DyclError):
+    """The user's program cannot be compiled.
+
+    Parameters
+    ----------
+    reason : str
+        What is not supported, in one sentence.
+    origin : Origin, optional
+        The user's file, line and code.
+    suggestion : str, optional
+        What to write instead.
+    column : int, optional
+        Column (0-based) in ``origin.code`` under which the caret stands.
+    """
+
+    def __init__(self, reason: str, origin: Origin | None = None, suggestion: str = "", column: int = 0) -> None:
+        self.reason, self.origin, self.suggestion, self.column = reason, origin, suggestion, column
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        lines = []
+        if self.origin is not None:
+            where = f" in {self.origin.function}" if self.origin.function else ""
+            lines.append(f'File "{self.origin.file}", line {self.origin.line}{where}')
+            if self.origin.code:
+                lines += [f"    {self.origin.code}", "    " + " " * self.column + "^"]
+        lines.append(self.reason)
+        if self.suggestion:
+            lines.append(f"Instead: {self.suggestion}")
+        return "\n".join(lines)
+
+
+class PathExplosionError(UnsupportedError):
+    """Too many paths that cannot share their continuation; the message names the ``if`` that forks."""
+
+
+class VerificationError(DyclError):
+    """An HCFG that breaks an invariant: a defect of this package, never of the user's program."""
+
+
+class CompileError(DyclError):
+    """A kernel could not be compiled or linked; the message holds the tool's own words."""
+
+
+class ArtifactError(DyclError):
+    """An artefact or a params file that is damaged, of another version or target, or that does not belong together."""
+
+
+class InputError(DyclError, ValueError):
+    """A call's inputs are wrong: count, structure, dtype, shape or device. The message names the input."""
+
+
+class RunError(DyclError, RuntimeError):
+    """The network ended in a run-time error, such as an exception that its forward raises on this path."""

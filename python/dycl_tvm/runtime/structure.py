@@ -1,0 +1,117 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Nested Python structures as JSON: the form in which inputs and outputs of an artefact are described.
+
+A structure is one of::
+
+    {"leaf": k, "type": "tensor" | "int" | "float" | "bool"}    the k-th leaf
+    {"const": None | bool | int | float | str}                     a value fixed at build time
+    {"tuple": [structure, ...]}   {"list": [structure, ...]}
+    {"dict": [[key, structure], ...]}                              keys: str, int, bool, float or None
+    {"namedtuple": "Name", "fields": ["a", ...], "items": [structure, ...]}
+
+Nothing here imports torch: a loaded artefact must run without it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Structure = dict[str, Any]
+
+
+def flatten(structure: Structure, value: Any, where: str = "") -> list[tuple[str, Any]]:
+    """Take the leaves of ``value`` by the lines of ``structure``.
+
+    Returns
+    -------
+    list of (name, leaf)
+        In the order of the leaf numbers; the name is the access path, ``x`` or ``state[0]['h']``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``value`` is not of that structure; the message names the place.
+    """
+    found: dict[int, tuple[str, Any]] = {}
+    _flatten(structure, value, where, found)
+    return [found[k] for k in sorted(found)]
+
+
+def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tuple[str, Any]]) -> None:
+    if "leaf" in structure:
+        found[structure["leaf"]] = (where, value)
+        return
+    if "const" in structure:
+        want = structure["const"]
+        same = value is want or (type(value) is type(want) and value == want)
+        if not same:
+            raise ValueError(f"{where or 'the value'} was fixed to {want!r} when the model was built; got {value!r}")
+        return
+    for kind, cls in (("tuple", tuple), ("list", list)):
+        if kind in structure:
+            items = structure[kind]
+            if not isinstance(value, cls) or len(value) != len(items):
+                raise TypeError(f"{where or 'the value'} must be a {kind} of {len(items)} items, got {_describe(value)}")
+            for i, item in enumerate(items):
+                _flatten(item, value[i], f"{where}[{i}]", found)
+            return
+    if "namedtuple" in structure:
+        fields = structure["fields"]
+        missing = [f for f in fields if not hasattr(value, f)]
+        if missing:
+            raise TypeError(f"{where or 'the value'} must have the fields {fields}, got {_describe(value)}")
+        for name, item in zip(fields, structure["items"]):
+            _flatten(item, getattr(value, name), f"{where}.{name}", found)
+        return
+    pairs = structure["dict"]
+    if not isinstance(value, dict) or set(value) != {k for k, _ in pairs}:
+        raise TypeError(f"{where or 'the value'} must be a dict with the keys {[k for k, _ in pairs]}, got {_describe(value)}")
+    for key, item in pairs:
+        _flatten(item, value[key], f"{where}[{key!r}]", found)
+
+
+def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
+    """Build the Python object; ``leaf(k, type)`` gives the k-th leaf."""
+    if "leaf" in structure:
+        return leaf(structure["leaf"], structure["type"])
+    if "const" in structure:
+        return structure["const"]
+    if "tuple" in structure:
+        return tuple(unflatten(s, leaf) for s in structure["tuple"])
+    if "list" in structure:
+        return [unflatten(s, leaf) for s in structure["list"]]
+    if "namedtuple" in structure:
+        cls = _namedtuple(structure["namedtuple"], tuple(structure["fields"]))
+        return cls(*(unflatten(s, leaf) for s in structure["items"]))
+    return {k: unflatten(s, leaf) for k, s in structure["dict"]}
+
+
+def leaf_types(structure: Structure) -> list[str]:
+    """Return the types of the leaves in the order of their numbers."""
+    found: dict[int, str] = {}
+
+    def visit(node: Structure) -> None:
+        if "leaf" in node:
+            found[node["leaf"]] = node["type"]
+        children: Sequence[Structure] = node.get("tuple") or node.get("list") or node.get("items") or [s for _, s in node.get("dict", ())]
+        for child in children:
+            visit(child)
+
+    visit(structure)
+    return [found[k] for k in sorted(found)]
+
+
+@functools.lru_cache(maxsize=None)
+def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
+    return collections.namedtuple(name, fields)  # type: ignore[misc]  # the fields are known at run time only
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)} items"
+    if isinstance(value, dict):
+        return f"a dict with the keys {list(value)}"
+    return f"a {type(value).__name__}"
