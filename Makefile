@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+# `make help` lists the targets. Each makes what it needs: Debian packages where that is allowed, and .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+export PYTHONUNBUFFERED := 1
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The interpreter that makes .venv; `make PYTHON=python3.12 ...` takes another one.
+PYTHON ?= python3
+# Test processes side by side.
+JOBS ?= 2
+# More arguments for pytest: `make test PYTEST_ARGS="-k target -x"`.
+PYTEST_ARGS ?=
+
+CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
+PY_SOURCES := setup.py python tests/python examples benchmarks
+
+.PHONY: help demo test bench-dispatch lint format pytest setup clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup  ## Compile an early-exit network, run it on inputs that leave at different exits, compare with PyTorch
+	$(BIN)/python examples/demo.py
+
+test: lint pytest  ## All checks: linters, then the tests
+
+bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
+	$(BIN)/python benchmarks/bench_dispatch.py
+
+lint: setup  ## ruff, mypy and clang-format, changing nothing
+	$(BIN)/ruff check $(PY_SOURCES)
+	$(BIN)/ruff format --check --diff $(PY_SOURCES) || { echo 'run `make format`' >&2; exit 1; }
+	$(BIN)/mypy
+	$(if $(CXX_SOURCES),$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES))
+
+format: setup  ## Format Python and C++ in place
+	$(BIN)/ruff check --fix $(PY_SOURCES)
+	$(BIN)/ruff format $(PY_SOURCES)
+	$(if $(CXX_SOURCES),$(BIN)/clang-format -i $(CXX_SOURCES))
+
+pytest: setup
+	$(BIN)/python -m pytest -n $(JOBS) --durations=15 $(PYTEST_ARGS)
+
+setup: $(VENV)/.installed  ## Make .venv with everything in it
+
+# An editable install: the package is used where it lies, so only a change of what is installed makes this again.
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/system-packages
+	.ci/system-packages $(PYTHON)
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc]'
+	touch $@
+
+clean:  ## Remove what was built, not .venv
+	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis python/*.egg-info
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""dycl_tvm compiles dynamic PyTorch networks into one shared library.
+
+    art = dycl_tvm.build(model, (x,), target="llvm")
+    art.export_library("model.so")
+    art.save_params("model.params")
+    mod = dycl_tvm.load("model.so", "model.params")
+    out = mod(x)
+
+The names are loaded on first use, so that a machine which only runs artefacts needs neither torch nor TVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dycl_tvm._version import __version__
+
+if TYPE_CHECKING:
+    from dycl_tvm import zoo
+    from dycl_tvm.artifact import Artifact, Report
+    from dycl_tvm.build import TensorSpec, build
+    from dycl_tvm.errors import (
+        ArtifactError,
+        CompileError,
+        DyclError,
+        InputError,
+        PathExplosionError,
+        RunError,
+        TargetError,
+        UnsupportedError,
+        UsageError,
+        VerificationError,
+    )
+    from dycl_tvm.runtime import Module, load
+
+_HOME = {
+    "build": "dycl_tvm.build",
+    "TensorSpec": "dycl_tvm.build",
+    "Artifact": "dycl_tvm.artifact",
+    "Report": "dycl_tvm.artifact",
+    "load": "dycl_tvm.runtime",
+    "Module": "dycl_tvm.runtime",
+    "ArtifactError": "dycl_tvm.errors",
+    "CompileError": "dycl_tvm.errors",
+    "DyclError": "dycl_tvm.errors",
+    "InputError": "dycl_tvm.errors",
+    "PathExplosionError": "dycl_tvm.errors",
+    "RunError": "dycl_tvm.errors",
+    "TargetError": "dycl_tvm.errors",
+    "UnsupportedError": "dycl_tvm.errors",
+    "UsageError": "dycl_tvm.errors",
+    "VerificationError": "dycl_tvm.errors",
+}
+
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "CompileError",
+    "DyclError",
+    "InputError",
+    "Module",
+    "PathExplosionError",
+    "Report",
+    "RunError",
+    "TargetError",
+    "TensorSpec",
+    "UnsupportedError",
+    "UsageError",
+    "VerificationError",
+    "__version__",
+    "build",
+    "load",
+    "zoo",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "zoo":
+        return importlib.import_module("dycl_tvm.zoo")
+    if name not in _HOME:
+        raise AttributeError(f"module 'dycl_tvm' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,292 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Targets: every form in which users name a machine, resolved to one :class:`ResolvedTarget`.
+
+Accepted are TVM's old option strings (``"cuda -arch=sm_72"``, which TVM itself no longer parses), kinds (``"llvm"``),
+tags (``"nvidia/jetson-tx2"``), JSON strings, dicts, ``tvm.target.Target`` objects, and ``"native"``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import platform
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+import tvm
+import tvm_ffi
+
+from dycl_tvm.errors import TargetError
+
+#: What ``build(target=...)`` takes.
+TargetLike = Union[str, Mapping[str, Any], "tvm.target.Target"]
+
+#: CPUs of the boards whose integrated GPU has that architecture: no other machine has one, so the host is known.
+_TEGRA_HOSTS = {
+    "sm_53": "cortex-a57",
+    "sm_62": "cortex-a57",
+    "sm_72": "carmel",
+    "sm_87": "cortex-a78",
+}
+#: Tags whose host in TVM is that of another board.
+_CORRECTED_HOSTS = {"nvidia/jetson-orin-nano": "cortex-a78"}
+
+_MACHINES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "i686": "i386"}
+#: Options of TVM before 0.20 that have another name now.
+_RENAMED_OPTIONS = {"target": "mtriple", "march": "arch"}
+
+
+@dataclass(frozen=True)
+class ResolvedTarget:
+    """A target with everything that was left implicit filled in.
+
+    Attributes
+    ----------
+    target : tvm.target.Target
+        What the kernels are compiled for; its ``host`` is set for device targets.
+    host : tvm.target.Target
+        The CPU that runs the dispatcher (``target`` itself for CPU targets).
+    spec : str
+        The target as the user wrote it.
+    kind : str
+        ``llvm``, ``cuda``, ...
+    triple : str
+        LLVM triple of the host, such as ``aarch64-linux-gnu``.
+    mcpu : str
+        LLVM name of the host's CPU; empty for the baseline of the architecture.
+    arch : str
+        GPU architecture (``sm_72``); empty for CPU targets.
+    """
+
+    target: tvm.target.Target
+    host: tvm.target.Target
+    spec: str
+    kind: str
+    triple: str
+    mcpu: str
+    arch: str
+
+    @property
+    def machine(self) -> str:
+        """Architecture of the host: ``x86_64``, ``aarch64``, ..."""
+        return _machine(self.triple)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the host has the architecture and system of the machine that builds."""
+        return self.machine == native_machine() and ("linux" in self.triple) == (platform.system() == "Linux")
+
+    def __str__(self) -> str:
+        parts = [self.kind]
+        parts += [f"arch={self.arch}"] if self.arch else []
+        parts += [f"host={self.triple}"]
+        parts += [f"mcpu={self.mcpu}"] if self.mcpu else []
+        return " ".join(parts)
+
+
+def resolve_target(target: TargetLike, host: TargetLike | None = None) -> ResolvedTarget:
+    """Resolve a target in any of the accepted forms.
+
+    Parameters
+    ----------
+    target : str, dict or tvm.target.Target
+        For example ``"llvm"``, ``"native"``, ``"llvm -mcpu=skylake-avx512"``, ``"cuda -arch=sm_72"``,
+        ``"nvidia/jetson-agx-xavier"``, ``{"kind": "llvm", "mcpu": "haswell"}``.
+    host : same, optional
+        CPU that runs the dispatcher of a device target. Left out: the one the target names; that of the board for
+        the GPU architectures which only exist on Jetson boards; this machine otherwise.
+
+    Raises
+    ------
+    TargetError
+        If the target is unknown or incomplete; the message lists near matches.
+    """
+    spec = target if isinstance(target, str) else str(target)
+    resolved = _create(target)
+    host_target = _create(host) if host is not None else resolved.host
+    kind = str(resolved.kind.name)
+    if kind == "llvm":
+        if host is not None and host_target is not None and _triple(host_target) != _triple(resolved):
+            raise TargetError(
+                f"target {spec!r} is a CPU and so its own host, but host {host!r} is another machine; leave host out or name one of them"
+            )
+        # A target that is its own host must not carry a host: TVM would split every kernel in two.
+        host_target = resolved = tvm.target.Target(_without_host(resolved))
+        arch = ""
+    else:
+        arch = str(resolved.attrs.get("arch", "")) if kind == "cuda" else ""
+        if host_target is None:
+            host_target = _board_host(_TEGRA_HOSTS[arch]) if arch in _TEGRA_HOSTS else tvm.target.Target("llvm")
+        if host_target.kind.name != "llvm":
+            raise TargetError(f"the host of a target must be a CPU ('llvm ...'), got {str(host_target.kind.name)!r}")
+        resolved = tvm.target.Target(resolved, host_target)
+    mcpu, triple = str(host_target.attrs.get("mcpu", "")), _triple(host_target)
+    _check_cpu(mcpu, triple)
+    return ResolvedTarget(resolved, host_target, spec, kind, triple, mcpu, arch)
+
+
+def native_machine() -> str:
+    """Return the architecture of this machine, by its name in LLVM triples."""
+    name = platform.machine().lower()
+    return _MACHINES.get(name, name)
+
+
+def known_tags() -> list[str]:
+    """Return the target tags that TVM knows, sorted."""
+    return sorted(str(t) for t in tvm.target.list_tags())
+
+
+def _create(target: TargetLike) -> tvm.target.Target:
+    if isinstance(target, tvm.target.Target):
+        return target
+    if isinstance(target, Mapping):
+        return _from_dict(dict(target))
+    if isinstance(target, str):
+        return _from_string(target.strip())
+    raise TargetError(f"a target is a string, a dict or a tvm.target.Target, got a {type(target).__name__}")
+
+
+def _from_string(text: str) -> tvm.target.Target:
+    if not text:
+        raise TargetError('an empty target; say for example "llvm", "native" or "nvidia/jetson-tx2"')
+    if text.startswith("{"):
+        try:
+            return _from_dict(json.loads(text))
+        except json.JSONDecodeError as err:
+            raise TargetError(f"target {text!r} starts like JSON but is not: {err}") from err
+    try:
+        head, *options = shlex.split(text)
+    except ValueError as err:
+        raise TargetError(f"target {text!r} cannot be split into options: {err}") from err
+    if head == "native":
+        return _from_dict({**_native_cpu(), **_parse_options("llvm", options, text)})
+    if head in set(known_tags()):
+        overrides = _parse_options(str(tvm.target.Target(head).kind.name), options, text)
+        return _from_dict({"tag": head, **overrides})
+    if head not in _kinds():
+        near = _near(head, [*known_tags(), *_kinds(), "native"])
+        raise TargetError(f"unknown target {head!r}{near}; kinds are {', '.join(sorted(_kinds()))}, tags look like 'nvidia/jetson-tx2'")
+    return _from_dict({"kind": head, **_parse_options(head, options, text)})
+
+
+def _parse_options(kind: str, options: list[str], text: str) -> dict[str, Any]:
+    """Parse ``-key=value``, ``--key=value``, ``-key value`` and bare flags by the schema of the kind."""
+    schema = _schema(kind)
+    found: dict[str, Any] = {}
+    queue = list(options)
+    while queue:
+        word = queue.pop(0)
+        if not word.startswith("-"):
+            raise TargetError(f"target {text!r}: expected an option such as -mcpu=..., got {word!r}")
+        key, equals, value = word.lstrip("-").partition("=")
+        if key not in schema:
+            key = _RENAMED_OPTIONS.get(key, key)
+        if key not in schema:
+            raise TargetError(f"target {text!r}: {kind} has no option {key!r}{_near(key, schema)}; it has {', '.join(sorted(schema))}")
+        if not equals:
+            is_flag = schema[key] == "bool" and (not queue or queue[0].startswith("-"))
+            if not is_flag and (not queue or queue[0].startswith("-")):
+                raise TargetError(f"target {text!r}: option -{key} needs a value (-{key}=...)")
+            value = "1" if is_flag else queue.pop(0)
+        found[key] = _convert(schema[key], key, value, text)
+    return found
+
+
+def _convert(type_name: str, key: str, value: str, text: str) -> Any:
+    if key == "host":
+        return _from_string(value)
+    if type_name.startswith("Array"):
+        return [v for v in value.split(",") if v]
+    if type_name == "int":
+        try:
+            return int(value, 0)
+        except ValueError:
+            raise TargetError(f"target {text!r}: option -{key} is an integer, got {value!r}") from None
+    if type_name == "bool":
+        words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+        if value.lower() not in words:
+            raise TargetError(f"target {text!r}: option -{key} is a bool, got {value!r}")
+        return words[value.lower()]
+    return value
+
+
+def _from_dict(config: dict[str, Any]) -> tvm.target.Target:
+    if "host" in config and not isinstance(config["host"], tvm.target.Target):
+        config["host"] = _create(config["host"])
+    tag = config.get("tag")
+    if tag is not None and tag not in set(known_tags()):
+        raise TargetError(f"unknown target tag {tag!r}{_near(str(tag), known_tags())}")
+    kind = config.get("kind") or (str(tvm.target.Target(tag).kind.name) if tag else None)
+    if kind is None:
+        raise TargetError(f"a target dict needs a 'kind' or a 'tag', got the keys {sorted(config)}")
+    if kind not in _kinds():
+        raise TargetError(f"unknown target kind {kind!r}{_near(str(kind), _kinds())}; kinds are {', '.join(sorted(_kinds()))}")
+    if config.get("mcpu") == "native":
+        config = {**config, **_native_cpu()}
+    if kind == "cuda" and tag is None and not config.get("arch"):
+        # TVM would quietly take sm_50 on a machine without a GPU.
+        raise TargetError('a cuda target needs the GPU\'s architecture: "cuda -arch=sm_72", or a tag such as "nvidia/jetson-agx-xavier"')
+    unknown = [k for k in config if k not in _schema(kind) and not k.startswith("feature.")]
+    if unknown:
+        raise TargetError(f"target kind {kind!r} has no option {unknown[0]!r}{_near(unknown[0], _schema(kind))}")
+    try:
+        made = tvm.target.Target(tag) if tag and len(config) == 1 else tvm.target.Target(config)
+        if tag in _CORRECTED_HOSTS and "host" not in config:
+            made = tvm.target.Target(made, _board_host(_CORRECTED_HOSTS[tag]))
+        return made
+    except (ValueError, TypeError, RuntimeError) as err:
+        raise TargetError(f"TVM does not accept the target {config}: {err}") from err
+
+
+def _native_cpu() -> dict[str, Any]:
+    cpu = str(tvm_ffi.get_global_func("target.llvm_get_system_cpu")())
+    return {"kind": "llvm", "mcpu": cpu}
+
+
+def _board_host(mcpu: str) -> tvm.target.Target:
+    return tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": mcpu, "mattr": ["+neon"]})
+
+
+def _without_host(target: tvm.target.Target) -> dict[str, Any]:
+    config = {str(k): v for k, v in target.attrs.items()}
+    config["kind"] = str(target.kind.name)
+    config["keys"] = list(target.keys)
+    if target.tag:
+        config["tag"] = str(target.tag)
+    return config
+
+
+def _triple(target: tvm.target.Target) -> str:
+    given = target.attrs.get("mtriple")
+    return str(given) if given else str(tvm_ffi.get_global_func("target.llvm_get_system_triple")())
+
+
+def _machine(triple: str) -> str:
+    name = triple.split("-", 1)[0].lower()
+    return _MACHINES.get(name, name)
+
+
+def _check_cpu(mcpu: str, triple: str) -> None:
+    if not mcpu:
+        return
+    if not tvm_ffi.get_global_func("target.llvm_is_valid_cpu")(mcpu, triple):
+        names = tvm_ffi.get_global_func("target.llvm_get_cpu_archlist")(tvm.target.Target({"kind": "llvm", "mtriple": triple}))
+        raise TargetError(f"LLVM knows no CPU {mcpu!r} of {_machine(triple)}{_near(mcpu, [str(n) for n in names])}")
+
+
+def _kinds() -> set[str]:
+    return {str(k) for k in tvm.target.Target.list_kinds()}
+
+
+def _schema(kind: str) -> dict[str, str]:
+    options = tvm_ffi.get_global_func("target.ListTargetKindOptionsFromName")(kind)
+    return {str(k): str(v) for k, v in options.items()}
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    found = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    found += [n for n in names if word and word in n and n not in found][: 3 - len(found)]
+    return f" (did you mean {' or '.join(repr(f) for f in found)}?)" if found else ""
