@@ -279,6 +279,29 @@ class HCFG:
     blocks: list[Block]
     state: list[StateVar] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        from dycl_tvm.hcfg.text import to_text  # the printers know the nodes, not the reverse
+
+        return to_text(self)
+
+    def to_dot(self) -> str:
+        """Return the graph as Graphviz source."""
+        from dycl_tvm.hcfg.dot import to_dot
+
+        return to_dot(self)
+
+    def to_svg(self) -> str:
+        """Return a picture of the graph as SVG."""
+        from dycl_tvm.hcfg.svg import to_svg
+
+        return to_svg(self)
+
+    def to_html(self) -> str:
+        """Return a self-contained page that shows the graph, its steps and the user's source."""
+        from dycl_tvm.hcfg.html import to_html
+
+        return to_html(self)
+
     @property
     def entry(self) -> Block:
         """The block in which every call begins."""

@@ -1,0 +1,178 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Host scalar operations: their types and their exact Python semantics, in one place.
+
+The interpreter runs them, constant propagation folds them, the verifier checks their types, and the generated
+dispatcher must agree with them.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+
+from dycl_tvm.hcfg.nodes import HostOp, Value, operand_type
+from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType, TensorType, Type
+
+Number = int | float | bool
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+LOGIC = frozenset({"and", "or", "xor"})
+ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
+MATH = frozenset({"sqrt", "exp", "log", "sin", "cos", "tanh"})
+CONVERSIONS = frozenset({"to_int", "to_float", "to_bool"})
+
+#: Number of operands of every host operation.
+ARITY: dict[str, int] = {
+    **dict.fromkeys(ARITHMETIC | COMPARISONS | LOGIC | {"truediv", "pow"}, 2),
+    **dict.fromkeys(ROUNDING | MATH | CONVERSIONS | {"neg", "abs", "not", "item", "to_tensor"}, 1),
+    "select": 3,
+}
+
+_FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
+    "floordiv": operator.floordiv, "mod": operator.mod, "neg": operator.neg, "abs": abs, "min": min, "max": max,
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "not": operator.not_, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "to_int": int, "to_float": float, "to_bool": bool,
+    "floor": math.floor, "ceil": math.ceil, "round": round, "trunc": math.trunc,
+    "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "sin": math.sin, "cos": math.cos, "tanh": math.tanh,
+}  # fmt: skip
+
+
+def evaluate(op: str, args: Sequence[Number], result: ScalarType) -> Number:
+    """Run one host operation on numbers (``item`` and ``to_tensor`` touch tensors and do not belong here).
+
+    Parameters
+    ----------
+    op : str
+        See :class:`dycl_tvm.hcfg.nodes.HostOp`.
+    args : sequence of numbers
+    result : ScalarType
+        The declared type of the result; an int operation whose result is declared float gives the float.
+
+    Raises
+    ------
+    ZeroDivisionError, ValueError, OverflowError
+        Where Python raises them; OverflowError also when an int result leaves int64.
+    """
+    if op == "select":
+        value = args[1] if args[0] else args[2]
+    elif op == "pow":
+        value = _power(args[0], args[1], result)
+    else:
+        value = _FUNCTIONS[op](*args)
+    if result == INT:
+        return checked_int(value)
+    return float(value) if result == FLOAT else bool(value)
+
+
+def checked_int(value: Number) -> int:
+    """Return ``value`` as an int that fits int64.
+
+    Raises
+    ------
+    OverflowError
+        If it does not fit: host ints of an artefact are 64 bits wide.
+    """
+    value = int(value)
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise OverflowError("a host int left the range of int64")
+    return value
+
+
+def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
+    """Check the types of a host operation.
+
+    Returns
+    -------
+    str or None
+        What is wrong, None if nothing is.
+    """
+    if op not in ARITY:
+        return f"unknown host operation {op!r}"
+    if len(args) != ARITY[op]:
+        return f"{op} takes {ARITY[op]} operands, got {len(args)}"
+    if op == "item":
+        tensor = args[0]
+        if not isinstance(tensor, TensorType) or tensor.numel != 1:
+            return f"item takes a tensor of one element, got {tensor}"
+        return None if isinstance(declared, ScalarType) else f"item gives a host scalar, not {declared}"
+    kinds: list[str] = [a.kind for a in args if isinstance(a, ScalarType)]
+    if len(kinds) != len(args):
+        return f"{op} takes host scalars, got {', '.join(map(str, args))}"
+    if op == "to_tensor":
+        fits = isinstance(declared, TensorType) and declared.shape == ()
+        return None if fits else f"to_tensor gives a tensor of rank 0, not {declared}"
+    allowed = _allowed_results(op, kinds)
+    if not allowed:
+        return f"{op} cannot take ({', '.join(kinds)})"
+    if declared not in allowed:
+        return f"{op} of ({', '.join(kinds)}) gives {' or '.join(map(str, allowed))}, not {declared}"
+    return None
+
+
+def raises_like_eager(step: HostOp) -> bool:
+    """Tell whether the operation may raise an exception that the user's program raises too.
+
+    Such an operation must run wherever it stood, even if nobody reads its result. An int that leaves int64 does not
+    count: Python's ints do not overflow, so a removed overflow only comes closer to the original.
+    """
+    op, kinds = step.op, [operand_type(a) for a in step.args]
+    if op in ("truediv", "floordiv", "mod"):
+        divisor = step.args[1]
+        return isinstance(divisor, Value) or divisor == 0
+    if op == "item":
+        # A float tensor read as an int: nan and infinity have no int.
+        return step.output.type == INT and isinstance(kinds[0], TensorType) and "float" in kinds[0].dtype
+    if op == "to_int" or op in ROUNDING:
+        return kinds[0] == FLOAT
+    return op in ("pow", "sqrt", "exp", "log", "sin", "cos")
+
+
+def may_raise(step: HostOp) -> bool:
+    """Tell whether the operation may raise at all, an int64 overflow included."""
+    if raises_like_eager(step):
+        return True
+    if step.op == "to_tensor":
+        # Narrow ints cannot hold every int64.
+        return operand_type(step.args[0]) == INT and isinstance(step.output.type, TensorType) and step.output.type.dtype in _NARROW
+    return step.output.type == INT and step.op in ("add", "sub", "mul", "floordiv", "neg", "abs")
+
+
+_NARROW = frozenset({"int32", "int16", "int8", "uint8"})
+
+
+def _power(base: Number, exponent: Number, result: ScalarType) -> Number:
+    if result == INT:
+        if exponent < 0:
+            raise ValueError("a negative power of an int is not an int")
+        if abs(base) > 1 and exponent > 64:
+            # Not computed: the number could fill the memory.
+            raise OverflowError("a host int left the range of int64")
+        return base**exponent
+    value = float(base) ** float(exponent)
+    if isinstance(value, complex):
+        raise ValueError("a power with a complex result")
+    return value
+
+
+def _allowed_results(op: str, kinds: list[str]) -> tuple[ScalarType, ...]:
+    """Return the types that the operation may give on scalars of these kinds; bools count as ints in arithmetic."""
+    number = FLOAT if "float" in kinds else INT
+    if op in ARITHMETIC or op in ("neg", "abs"):
+        return (number,)
+    if op == "pow":
+        return (FLOAT,) if number == FLOAT else (INT, FLOAT)
+    if op == "truediv" or op in MATH:
+        return (FLOAT,)
+    if op in COMPARISONS or op == "to_bool":
+        return (BOOL,)
+    if op in LOGIC or op == "not":
+        return (BOOL,) if set(kinds) == {"bool"} else ()
+    if op == "select":
+        return (ScalarType(kinds[1]),) if kinds[0] == "bool" and kinds[1] == kinds[2] else ()  # type: ignore[arg-type]  # a ScalarKind
+    return (FLOAT,) if op == "to_float" else (INT,)

@@ -1,0 +1,224 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""A reference interpreter: runs an HCFG with PyTorch, one operation at a time.
+
+It is the oracle of the tests of the front end, the passes and the compiled artefact, and it evaluates the operations
+that constant propagation folds. It is not fast.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg.hostops import Number, checked_int, evaluate
+from dycl_tvm.hcfg.nodes import (
+    HCFG,
+    Block,
+    Branch,
+    Constant,
+    Edge,
+    HostOp,
+    Jump,
+    Raise,
+    Return,
+    Step,
+    SubDNNCall,
+    Switch,
+    TensorOp,
+    Value,
+    map_operands,
+)
+from dycl_tvm.hcfg.types import INT, ScalarType, TensorType
+from dycl_tvm.runtime.structure import unflatten
+
+#: A run-time value: a tensor or a host scalar.
+Datum = Any
+
+Path = list[tuple[str, int]]
+
+_EXCEPTIONS: dict[str, type[Exception]] = {
+    e.__name__: e
+    for e in (
+        ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, LookupError, NotImplementedError,
+        OverflowError, RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError,
+    )
+}  # fmt: skip
+
+
+def interpret(
+    graph: HCFG,
+    inputs: Sequence[torch.Tensor | Number],
+    state: list[Datum] | None = None,
+    *,
+    counts: Counter[str] | None = None,
+    max_blocks: int = 1_000_000,
+) -> tuple[Any, Path]:
+    """Run a graph.
+
+    Parameters
+    ----------
+    graph : HCFG
+    inputs : sequence
+        The leaves of ``graph.input_structure``, in order.
+    state : list, optional
+        The values of the state variables; replaced in place by the new ones when the graph returns. None: the
+        initial values.
+    counts : collections.Counter, optional
+        Gets the number of times that each operation ran, by its name.
+    max_blocks : int
+        Bound on the number of blocks entered.
+
+    Returns
+    -------
+    values : Any
+        What the user's function returns, by the structure of the return site.
+    path : list of (str, int)
+        The block names passed and the number of the edge by which each was left; the block that returns is not in it.
+
+    Raises
+    ------
+    Exception
+        What the graph raises, as the Python exception of that name.
+    VerificationError
+        If a tensor operation gives another type than the graph says.
+    """
+    given = [graph_initial(v.initial) for v in graph.state] if state is None else list(state)
+    args = [*inputs, *given]
+    if len(args) != len(graph.entry.params):
+        raise ValueError(f"{graph.name} takes {len(graph.entry.params)} inputs and state variables, got {len(args)}")
+    frame: dict[Value, Datum] = {}
+    for param, arg in zip(graph.entry.params, args):
+        frame[param] = _accept(param, arg)
+    path: Path = []
+    block = graph.entry
+    with torch.no_grad():
+        for _ in range(max_blocks):
+            for step in block.steps:
+                run_step(step, frame, counts)
+            term = block.terminator
+            if isinstance(term, Return):
+                if state is not None:
+                    state[:] = [_read(frame, v) for v in term.state]
+                return _build(term.site.structure, [_read(frame, v) for v in term.values]), path
+            index, edge = _choose(block, frame)
+            path.append((block.name, index))
+            moved = [_read(frame, a) for a in edge.args]  # all read before any is written: the moves are parallel
+            frame.update(zip(edge.target.params, moved, strict=True))
+            block = edge.target
+    raise RuntimeError(f"{graph.name} did not return within {max_blocks} blocks")
+
+
+def graph_initial(initial: Any) -> Datum:
+    """Return the run-time value that a state variable begins with."""
+    return initial.data if isinstance(initial, Constant) else initial
+
+
+def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None = None) -> None:
+    """Run one step; ``frame`` maps the values defined so far and gets the new ones."""
+    if isinstance(step, SubDNNCall):
+        inner = {p: _read(frame, a) for p, a in zip(step.callee.params, step.args, strict=True)}
+        for op in step.callee.ops:
+            run_step(op, inner, counts)
+        for output, inside in zip(step.outputs, step.callee.results, strict=True):
+            frame[output] = _read(inner, inside)
+        return
+    if counts is not None:
+        counts[step.op] += 1
+    if isinstance(step, HostOp):
+        frame[step.output] = run_host_op(step, [_read(frame, a) for a in step.args])
+        return
+    read = functools.partial(_read, frame)
+    results = run_tensor_op(step, map_operands(step.args, read), map_operands(step.kwargs, read))
+    for result, tensor in zip(step.outputs, results, strict=True):
+        if result is not None:
+            frame[result] = tensor
+
+
+@functools.cache
+def resolve(op: str) -> Any:
+    """Return the PyTorch operator overload of that name, such as ``aten.relu.default``."""
+    return operator.attrgetter(op)(torch.ops)
+
+
+def run_tensor_op(step: TensorOp, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Run one tensor operation on tensors and check the results against the types of ``step.outputs``.
+
+    Returns
+    -------
+    list of torch.Tensor or None
+        One for each of ``step.outputs``.
+    """
+    found: list[Any] = []
+    _flatten(resolve(step.op)(*args, **kwargs), found)
+    if len(found) != len(step.outputs):
+        raise VerificationError(f"{step.op} gives {len(found)} tensors, the graph says {len(step.outputs)} ({step.origin})")
+    for out, tensor in zip(step.outputs, found):
+        if out is not None and tensor_type(tensor) != out.type:
+            raise VerificationError(f"{step.op} gives {tensor_type(tensor)}, the graph says {out.type} for {out.name!r} ({step.origin})")
+    return found
+
+
+def run_host_op(step: HostOp, args: Sequence[Datum]) -> Datum:
+    """Run one host operation on numbers and, for ``item``, on a tensor."""
+    kind = step.output.type
+    if isinstance(kind, TensorType):
+        return torch.tensor(args[0], dtype=getattr(torch, kind.dtype))
+    if step.op == "item":
+        return evaluate(f"to_{kind.kind}", [args[0].item()], kind)
+    return evaluate(step.op, args, kind)
+
+
+def tensor_type(tensor: Any) -> TensorType:
+    """Return the type of a ``torch.Tensor``."""
+    return TensorType(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def _choose(block: Block, frame: dict[Value, Datum]) -> tuple[int, Edge]:
+    term = block.terminator
+    if isinstance(term, Jump):
+        return 0, term.edge
+    if isinstance(term, Branch):
+        return (0, term.then) if _read(frame, term.cond) else (1, term.orelse)
+    if isinstance(term, Switch):
+        index = _read(frame, term.index)
+        if not 0 <= index < len(term.edges):
+            raise IndexError(f"index {index} of {len(term.edges)} ({term.origin})")
+        return index, term.edges[index]
+    if isinstance(term, Raise):
+        raise _EXCEPTIONS.get(term.kind, RuntimeError)(term.message)
+    raise VerificationError(f"block {block.name} has no terminator")
+
+
+def _build(structure: Any, leaves: list[Datum]) -> Any:
+    return unflatten(structure, lambda k, _type: leaves[k])
+
+
+def _accept(param: Value, arg: Datum) -> Datum:
+    """Check an argument of the graph and bring a number to the kind of its parameter."""
+    if isinstance(param.type, ScalarType):
+        if isinstance(arg, torch.Tensor):
+            raise TypeError(f"{param.name}: expected {param.type}, got a tensor")
+        return checked_int(arg) if param.type == INT else evaluate(f"to_{param.type.kind}", [arg], param.type)
+    if not isinstance(arg, torch.Tensor) or tensor_type(arg) != param.type:
+        raise TypeError(f"{param.name}: expected {param.type}, got {tensor_type(arg) if isinstance(arg, torch.Tensor) else type(arg)}")
+    return arg
+
+
+def _read(frame: dict[Value, Datum], operand: Any) -> Datum:
+    if isinstance(operand, Constant):
+        return operand.data
+    return frame[operand] if isinstance(operand, Value) else operand
+
+
+def _flatten(result: Any, found: list[Any]) -> None:
+    if isinstance(result, (list, tuple)):
+        for item in result:
+            _flatten(item, found)
+    else:
+        found.append(result)
