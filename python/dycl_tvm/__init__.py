@@ -13,6 +13,8 @@ The names are loaded on first use, so that a machine which only runs artefacts n
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from dycl_tvm._version import __version__
@@ -88,3 +90,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(types.ModuleType):
+    # The import system binds a submodule to its parent: importing dycl_tvm.build would hide the function of that name.
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

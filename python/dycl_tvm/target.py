@@ -127,6 +127,26 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
     return ResolvedTarget(resolved, host_target, spec, kind, triple, mcpu, arch)
 
 
+def check_buildable(resolved: ResolvedTarget) -> None:
+    """Refuse targets for which no artefact can be made yet.
+
+    Raises
+    ------
+    TargetError
+        For GPUs, and for CPUs of another architecture than this machine's.
+    """
+    if resolved.kind != "llvm":
+        raise TargetError(
+            f"target {resolved.spec!r} ({resolved}) is understood, but code for {resolved.kind} devices cannot be generated yet; "
+            'build for a CPU: target="llvm"'
+        )
+    if not resolved.is_native:
+        raise TargetError(
+            f"target {resolved.spec!r} ({resolved}) is understood, but this machine is {native_machine()} and cross-compiling is not "
+            f'supported yet; build on a machine with {resolved.machine}, target="llvm" there'
+        )
+
+
 def native_machine() -> str:
     """Return the architecture of this machine, by its name in LLVM triples."""
     name = platform.machine().lower()

@@ -1,0 +1,161 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What ``build`` returns: the compiled network, ready to be written to disk, and a report on it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+from dycl_tvm import codegen
+from dycl_tvm.hcfg.analysis import count_paths, natural_loops
+from dycl_tvm.hcfg.nodes import HCFG, Branch, SubDNNCall, Switch
+from dycl_tvm.progress import Phases
+
+if TYPE_CHECKING:
+    import tvm
+
+    from dycl_tvm.compile import Lowered
+    from dycl_tvm.passes import PassStats
+    from dycl_tvm.target import ResolvedTarget
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+@dataclass
+class Report:
+    """Figures of one build.
+
+    ``paths`` counts the ways from the entry to a return or raise; every loop counts as taken once or not at all.
+    ``seconds`` is by phase, in the order in which they ran.
+    """
+
+    name: str
+    target: str
+    blocks: int
+    branches: int
+    loops: int
+    paths: int
+    return_sites: int
+    sub_dnns: int
+    sub_dnn_calls: int
+    kernels: int
+    kernel_calls: int
+    arena_bytes: int
+    weights: int
+    weights_bytes: int
+    kernels_by_backend: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    passes: Any = None
+
+    def __str__(self) -> str:
+        backends = ", ".join(f"{n} by {b}" for b, n in sorted(self.kernels_by_backend.items()))
+        seconds = ", ".join(f"{phase} {took:.1f}" for phase, took in self.seconds.items())
+        rows = [
+            ("target", self.target),
+            ("control flow", f"{self.blocks} blocks, {self.branches} branches, {self.loops} loops"),
+            ("paths", f"{self.paths} to {self.return_sites} return sites"),
+            ("sub-DNNs", f"{self.sub_dnns} different, called at {self.sub_dnn_calls} places"),
+            ("kernels", f"{self.kernels} different ({backends}), called at {self.kernel_calls} places"),
+            ("arena", _bytes(self.arena_bytes)),
+            ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
+            ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
+        ]
+        return "\n".join([self.name, *(f"  {key:<13}{value}" for key, value in rows)])
+
+
+class Artifact:
+    """A compiled network. Made by :func:`dycl_tvm.build`.
+
+    Attributes
+    ----------
+    hcfg : HCFG
+        The heterogeneous control flow graph after all passes; ``print(art.hcfg)``, ``art.hcfg.to_dot()``.
+    ir_module : tvm.IRModule
+        One global Relax function for each sub-DNN.
+    target : ResolvedTarget
+        What it was compiled for.
+    """
+
+    def __init__(self, hcfg: HCFG, lowered: Lowered, target: ResolvedTarget, passes: PassStats, phases: Phases) -> None:
+        self.hcfg = hcfg
+        self.target = target
+        self._lowered = lowered
+        self._passes = passes
+        self._phases = phases
+
+    @property
+    def ir_module(self) -> tvm.IRModule:
+        """The Relax module, one global function for each sub-DNN."""
+        return self._lowered.ir_module
+
+    def source(self) -> str:
+        """Return the generated C++ of the dispatcher."""
+        return codegen.generate(self._lowered.program)
+
+    def export_library(self, path: PathLike, embed_params: bool = False) -> Path:
+        """Write the shared library.
+
+        Parameters
+        ----------
+        path : path-like
+            Usually ends in ``.so``.
+        embed_params : bool, optional
+            Put the weights inside, so that this is the only file.
+
+        Raises
+        ------
+        CompileError
+            If the tool-chain fails; the message holds its words.
+        """
+        out = Path(path)
+        with self._phases.phase("link", f"write {out}"):
+            codegen.link(self._lowered.program, self._lowered.library, out, self.target.target, embed_params=embed_params)
+        return out
+
+    def save_params(self, path: PathLike) -> Path:
+        """Write the weights. They belong to this artefact's library and to no other."""
+        out = Path(path)
+        with self._phases.phase("params", f"write {out}"):
+            codegen.save_params(self._lowered.program, out)
+        return out
+
+    def report(self) -> Report:
+        """Return figures of the build: sub-DNNs, kernels, paths, bytes, seconds by phase."""
+        program = self._lowered.program
+        terminators = [block.terminator for block in self.hcfg.blocks]
+        by_backend: dict[str, int] = {}
+        for kernel in program.kernels:
+            by_backend[kernel.backend] = by_backend.get(kernel.backend, 0) + 1
+        return Report(
+            name=program.name,
+            target=str(self.target),
+            blocks=len(self.hcfg.blocks),
+            branches=sum(isinstance(t, (Branch, Switch)) for t in terminators),
+            loops=len(natural_loops(self.hcfg).loops),
+            paths=count_paths(self.hcfg),
+            return_sites=len(self.hcfg.return_sites()),
+            sub_dnns=len(self.hcfg.sub_dnns()),
+            sub_dnn_calls=sum(isinstance(s, SubDNNCall) for b in self.hcfg.blocks for s in b.steps),
+            kernels=len(program.kernels),
+            kernel_calls=len(program.calls()),
+            arena_bytes=program.arena_bytes,
+            weights=len(program.weights),
+            weights_bytes=sum(w.type.nbytes for w in program.weights),
+            kernels_by_backend=by_backend,
+            seconds=dict(self._phases.seconds),
+            passes=self._passes,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Artifact {self.hcfg.name} for {self.target}>"
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

@@ -1,0 +1,138 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Every form in which users name a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+
+from dycl_tvm.errors import TargetError, UsageError
+from dycl_tvm.target import check_buildable, known_tags, native_machine, resolve_target
+
+ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a78"}
+
+
+@pytest.mark.parametrize(
+    "target, kind, machine, mcpu, arch",
+    [
+        ("llvm", "llvm", native_machine(), "", ""),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell", "llvm", "x86_64", "haswell", ""),
+        ("llvm --mtriple=x86_64-linux-gnu --mcpu skylake-avx512", "llvm", "x86_64", "skylake-avx512", ""),
+        ("llvm -target=aarch64-linux-gnu -mcpu=cortex-a72", "llvm", "aarch64", "cortex-a72", ""),
+        (ARM, "llvm", "aarch64", "cortex-a78", ""),
+        ('{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}', "llvm", "aarch64", "", ""),
+        (tvm.target.Target(ARM), "llvm", "aarch64", "cortex-a78", ""),
+        ("raspberry-pi/4b-aarch64", "llvm", "aarch64", "cortex-a72", ""),
+        ("cuda -arch=sm_72", "cuda", "aarch64", "carmel", "sm_72"),
+        ("cuda -arch=sm_62", "cuda", "aarch64", "cortex-a57", "sm_62"),
+        ("cuda -arch=sm_90", "cuda", native_machine(), "", "sm_90"),
+        ("cuda -arch=sm_87 -host='llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a78ae'", "cuda", "aarch64", "cortex-a78ae", "sm_87"),
+        ({"kind": "cuda", "arch": "sm_72", "host": ARM}, "cuda", "aarch64", "cortex-a78", "sm_72"),
+        ("nvidia/jetson-tx2", "cuda", "aarch64", "cortex-a57", "sm_62"),
+        ({"tag": "nvidia/jetson-tx2"}, "cuda", "aarch64", "cortex-a57", "sm_62"),
+        (tvm.target.Target("nvidia/jetson-tx2"), "cuda", "aarch64", "cortex-a57", "sm_62"),
+        ("nvidia/jetson-agx-xavier", "cuda", "aarch64", "carmel", "sm_72"),
+        ("nvidia/jetson-orin-nano", "cuda", "aarch64", "cortex-a78", "sm_87"),
+    ],
+)
+def test_forms(target: Any, kind: str, machine: str, mcpu: str, arch: str) -> None:
+    got = resolve_target(target)
+    assert (got.kind, got.machine, got.mcpu, got.arch) == (kind, machine, mcpu, arch)
+    assert got.target.kind.name == kind
+    assert got.host.kind.name == "llvm"
+    if kind == "llvm":
+        assert got.target.host is None, "a CPU target with a host would split every kernel"
+    else:
+        assert str(got.target.host.attrs.get("mcpu", "")) == mcpu
+        assert str(got.target.attrs["arch"]) == arch
+
+
+def test_options_are_typed_by_the_kind() -> None:
+    got = resolve_target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell -mattr=+avx2,+fma -num-cores=4 -fast-math=1").target
+    assert list(got.attrs["mattr"]) == ["+avx2", "+fma"]
+    assert got.attrs["num-cores"] == 4
+    assert bool(got.attrs["fast-math"]) is True
+    cuda = resolve_target("cuda -arch=sm_90 -max_threads_per_block=512 -libs=cudnn,cublas").target
+    assert cuda.attrs["max_threads_per_block"] == 512
+    assert list(cuda.attrs["libs"]) == ["cudnn", "cublas"]
+
+
+def test_a_tag_with_options_keeps_the_rest_of_the_tag() -> None:
+    got = resolve_target("nvidia/jetson-agx-xavier -max_threads_per_block=256")
+    assert got.arch == "sm_72"
+    assert got.target.attrs["max_threads_per_block"] == 256
+
+
+def test_native_is_this_machine() -> None:
+    got = resolve_target("native")
+    assert got.mcpu
+    assert got.is_native
+    assert resolve_target("llvm -mcpu=native").mcpu == got.mcpu
+    assert resolve_target("native -num-cores=2").target.attrs["num-cores"] == 2
+
+
+def test_host_given_apart() -> None:
+    got = resolve_target("cuda -arch=sm_72", host="llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a78")
+    assert (got.mcpu, got.arch) == ("cortex-a78", "sm_72")
+    assert resolve_target("nvidia/jetson-tx2", host="llvm").machine == native_machine()
+    with pytest.raises(TargetError, match="its own host"):
+        resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu"}, host=ARM)
+    with pytest.raises(TargetError, match="must be a CPU"):
+        resolve_target("cuda -arch=sm_90", host="cuda -arch=sm_90")
+
+
+def test_every_cpu_and_nvidia_tag_of_tvm_resolves() -> None:
+    tags = [t for t in known_tags() if t.startswith(("nvidia/jetson", "nvidia/tegra", "raspberry-pi/", "aws/cpu"))]
+    assert len(tags) > 10
+    for tag in tags:
+        got = resolve_target(tag)
+        if "jetson" in tag:
+            assert got.machine == "aarch64", tag
+
+
+@pytest.mark.parametrize(
+    "target, words",
+    [
+        ("nvidia/jetson-tx3", ["unknown target", "nvidia/jetson-tx2"]),
+        ("jetson-agx-xavier", ["nvidia/jetson-agx-xavier"]),
+        ("cudaa", ["'cuda'"]),
+        ("", ["empty"]),
+        ("cuda", ["architecture", "-arch=sm_72"]),
+        ({"kind": "cuda"}, ["architecture"]),
+        ("llvm -mcp=haswell", ["no option 'mcp'", "'mcpu'"]),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=haswel", ["no CPU 'haswel'", "'haswell'"]),
+        ("llvm -num-cores=many", ["-num-cores", "integer", "'many'"]),
+        ("llvm -fast-math=maybe", ["bool"]),
+        ("llvm haswell", ["expected an option"]),
+        ("llvm -mcpu", ["needs a value"]),
+        ("llvm -mcpu='haswell", ["quotation"]),
+        ("{kind: llvm}", ["JSON"]),
+        ({"mcpu": "haswell"}, ["'kind'"]),
+        ({"tag": "nvidia/jetson-tx9"}, ["unknown target tag"]),
+        ({"kind": "llvm", "mcpux": 1}, ["'mcpux'", "'mcpu'"]),
+        ({"kind": "lvm"}, ["'llvm'"]),
+        (42, ["int"]),
+    ],
+)
+def test_what_is_refused_says_what_to_write(target: Any, words: list[str]) -> None:
+    with pytest.raises(TargetError) as caught:
+        resolve_target(target)
+    for word in words:
+        assert word in str(caught.value)
+    assert isinstance(caught.value, UsageError)
+
+
+@pytest.mark.parametrize("target", ["cuda -arch=sm_72", "nvidia/jetson-agx-xavier", "opencl", "llvm -mtriple=riscv64-linux-gnu"])
+def test_targets_that_cannot_be_built_are_refused_by_name(target: str) -> None:
+    resolved = resolve_target(target)
+    with pytest.raises(TargetError) as caught:
+        check_buildable(resolved)
+    assert repr(target) in str(caught.value)
+    assert "yet" in str(caught.value)
+
+
+def test_native_targets_can_be_built() -> None:
+    for target in ("llvm", "native"):
+        check_buildable(resolve_target(target))
