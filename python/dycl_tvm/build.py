@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dycl_tvm import codegen, compile, passes
+from dycl_tvm import compile, passes
 from dycl_tvm.artifact import Artifact
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, name_of, normalise
 from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.progress import Phases, ProgressLike
 from dycl_tvm.target import TargetLike, check_buildable, resolve_target
 
-__all__ = ["TensorSpec", "build"]
+__all__ = ["TensorSpec", "build", "stage_and_simplify"]
 
 
 def build(
@@ -74,6 +75,35 @@ def build(
     phases = Phases(progress)
     resolved = resolve_target(target, host)
     check_buildable(resolved)
+    graph, pass_stats = stage_and_simplify(
+        model,
+        example_inputs,
+        example_kwargs=example_kwargs,
+        name=name,
+        disable_passes=disable_passes,
+        max_paths=max_paths,
+        progress=phases,
+    )
+    with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
+        lowered = compile.lower(graph, resolved.target)
+    return Artifact(graph, lowered, resolved, pass_stats, phases)
+
+
+def stage_and_simplify(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    disable_passes: Collection[str] = (),
+    max_paths: int | None = None,
+    progress: ProgressLike | Phases = None,
+) -> tuple[HCFG, passes.PassStats]:
+    """Run the part of :func:`build` that knows no target: from the model to its control flow graph, ready to compile.
+
+    The parameters are those of :func:`build`.
+    """
+    phases = progress if isinstance(progress, Phases) else Phases(progress)
     check_model(model)
     args, kwargs = normalise(example_inputs, example_kwargs)
     _check_passes(disable_passes)
@@ -83,12 +113,10 @@ def build(
         graph = stage(model, args, kwargs, **options)
         graph.name = identifier(name) if name else name_of(model)
         verify(graph)
-    with phases.phase("passes", "simplify the control flow graph"):
+    with phases.phase("passes", f"simplify {len(graph.blocks)} blocks"):
         pass_stats = passes.run_passes(graph, disable_passes)
         verify(graph)
-    with phases.phase("compile", f"compile {len(graph.sub_dnns())} sub-DNNs"):
-        lowered = compile.lower(graph, resolved.target)
-    return Artifact(graph, lowered, resolved, pass_stats, phases)
+    return graph, pass_stats
 
 
 def _check_passes(disabled: Collection[str]) -> None:

@@ -1,0 +1,72 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+MODEL_HELP = """\
+what to compile: zoo:NAME, path/to/file.py:OBJECT or package.module:OBJECT, where OBJECT is an nn.Module,
+a function, a class (made without arguments), or NAME() to call a function that makes one or the other"""
+
+MODEL_FORMS = """\
+models:
+  zoo:NAME                  a network of the zoo, with its example inputs (dycl-tvm zoo list)
+  path/to/file.py:OBJECT    OBJECT of that file: an nn.Module, a bound method of one (net.early_exit), a function
+  package.module:OBJECT     the same of an importable module
+  ...:make_model()          what that function returns: a model, or a tuple (model, example_inputs)
+  ...:NetClass              an instance of the class, made without arguments
+
+inputs:
+  1x3x32x32                 a tensor of that shape, float32; 1x16:int64 for another dtype; scalar:float32 for rank 0
+  int:5   float:0.5   bool:true   a Python number
+  name=1x3x32x32            a keyword argument
+"""
+
+
+def common(command: argparse.ArgumentParser) -> None:
+    """Add what every command has."""
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def model_options(command: argparse.ArgumentParser) -> None:
+    """Add what every command that takes a model has."""
+    command.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="an example input, such as 1x3x32x32 or 1x16:int64; once for each",
+    )
+    command.add_argument(
+        "--state-dict", metavar="FILE", help="load these weights first (torch.save of a state_dict; read without pickle code)"
+    )
+    command.add_argument("--name", help="name of the network in generated source and symbols")
+    command.add_argument("--disable-pass", action="append", default=[], metavar="PASS", help="leave out a graph pass (repeatable)")
+    command.add_argument(
+        "--max-paths", type=positive, metavar="N", help="bound on the paths that are explored where branches cannot be merged"
+    )
+    command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+
+
+def positive(text: str) -> int:
+    """Return a positive integer, for argparse."""
+    value = int(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
+    return value
+
+
+def new_parser(commands: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
+    """Return the parser of a sub-command."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    common(command)
+    return command

@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""``dycl-tvm compile``: a model to a shared library."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dycl_tvm.cli.arguments import MODEL_FORMS, MODEL_HELP, model_options, new_parser
+from dycl_tvm.cli.exit_codes import OK
+from dycl_tvm.cli.models import load_model, parse_inputs
+from dycl_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from dycl_tvm.artifact import Artifact
+
+_EPILOG = f"""\
+{MODEL_FORMS}
+examples:
+  dycl-tvm compile zoo:sdn_mobilenet -o model.so --params model.params
+  dycl-tvm compile my_model.py:net --input 1x3x32x32 --target "llvm -mcpu=skylake-avx512" -o net.so --embed-params
+  dycl-tvm compile my_package.nets:make_net() -i 1x16:int64 -i mask=1x16:bool -o net.so --hcfg net.html
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the sub-command."""
+    command = new_parser(commands, "compile", "compile a model to a shared library", _EPILOG)
+    command.add_argument("model", help=MODEL_HELP)
+    model_options(command)
+    target_options(command)
+    command.add_argument("-o", "--output", required=True, metavar="FILE", help="the shared library to write (model.so)")
+    command.add_argument("--params", metavar="FILE", help="the weights file to write; by default the library's name with .params")
+    command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
+    command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
+    command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.set_defaults(handler=_handle)
+
+
+def target_options(command: argparse.ArgumentParser) -> None:
+    """Add the options that say for which machine."""
+    command.add_argument(
+        "-t",
+        "--target",
+        default="llvm",
+        help='"llvm" (any machine of this architecture; default), "native" (this CPU), "llvm -mcpu=...", a tag such as '
+        "nvidia/jetson-tx2, or JSON",
+    )
+    command.add_argument("--host", help="CPU that runs the dispatcher of a device target")
+
+
+def build_model(args: argparse.Namespace) -> Artifact:
+    """Build the model that the options of a command name."""
+    from dycl_tvm.build import build
+
+    model, examples = load_model(args.model, args.state_dict)
+    positional, named = parse_inputs(args.input)
+    if args.input:
+        examples = positional
+    return build(
+        model,
+        examples,
+        example_kwargs=named,
+        target=args.target,
+        host=args.host,
+        name=args.name,
+        disable_passes=args.disable_pass,
+        max_paths=args.max_paths,
+        progress=not args.quiet,
+    )
+
+
+def _handle(args: argparse.Namespace) -> int:
+    from dycl_tvm.cli.pictures import write_graph
+
+    output = Path(args.output)
+    if args.embed_params and args.params:
+        raise UsageError("--embed-params writes no weights file; leave out --params")
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no folder {str(output.parent)!r} to write {output.name} to")
+    params = Path(args.params) if args.params else output.with_suffix(".params")
+    if params == output:
+        raise UsageError("the library and the weights would be the same file; give --params another name")
+    artifact = build_model(args)
+    artifact.export_library(output, embed_params=args.embed_params)
+    if not args.embed_params:
+        artifact.save_params(params)
+    if args.emit_source:
+        Path(args.emit_source).write_text(artifact.source(), encoding="utf-8")
+    if args.hcfg:
+        write_graph(artifact.hcfg, args.hcfg)
+    report = artifact.report()
+    if args.json:
+        print(json.dumps({k: v for k, v in dataclasses.asdict(report).items() if k != "passes"}, indent=2))
+    else:
+        print(report)
+        print(f"  {'wrote':<13}{output}" + ("" if args.embed_params else f", {params}"))
+    return OK

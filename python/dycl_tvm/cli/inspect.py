@@ -1,0 +1,96 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""``dycl-tvm inspect``: what an artefact holds, or the control flow graph of a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dycl_tvm.cli.arguments import MODEL_FORMS, model_options, new_parser
+from dycl_tvm.cli.exit_codes import OK
+from dycl_tvm.cli.models import load_model, parse_inputs
+from dycl_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from dycl_tvm.hcfg.nodes import HCFG
+
+_EPILOG = f"""\
+A model is staged and simplified but not compiled, which takes seconds. An artefact is opened but none of its code is run.
+
+{MODEL_FORMS}
+examples:
+  dycl-tvm inspect model.so
+  dycl-tvm inspect model.so --json
+  dycl-tvm inspect zoo:sdn_mobilenet
+  dycl-tvm inspect my_model.py:net --input 1x3x32x32 -o net.html
+  dycl-tvm inspect my_model.py:net --input 1x3x32x32 --format dot | dot -Tpdf -o net.pdf
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the sub-command."""
+    from dycl_tvm.cli.pictures import FORMATS
+
+    command = new_parser(commands, "inspect", "show what an artefact holds, or the control flow graph of a model", _EPILOG)
+    command.add_argument("what", metavar="ARTEFACT_OR_MODEL", help="a .so written by dycl-tvm compile, or a model as below")
+    model_options(command)
+    command.add_argument("-o", "--output", metavar="FILE", help="write to a file (.txt, .dot, .svg, .html) instead of stdout")
+    command.add_argument("-f", "--format", choices=FORMATS, help="by default that of the file's ending, or text")
+    command.add_argument("--json", action="store_true", help="of an artefact: its metadata as JSON")
+    command.add_argument("--before-passes", action="store_true", help="of a model: the graph as it was staged")
+    command.set_defaults(handler=_handle)
+
+
+def _handle(args: argparse.Namespace) -> int:
+    if args.what.endswith(".so") or (":" not in args.what and Path(args.what).is_file()):
+        return _artefact(args)
+    if args.json:
+        raise UsageError("--json is for artefacts; for a model use --format")
+    from dycl_tvm.cli.pictures import render, write_graph
+
+    graph = _graph(args)
+    if args.output:
+        write_graph(graph, args.output, args.format)
+    else:
+        print(render(graph, args.format or "text"))
+    return OK
+
+
+def _graph(args: argparse.Namespace) -> HCFG:
+    from dycl_tvm.build import stage_and_simplify
+    from dycl_tvm.passes import PASSES
+
+    model, examples = load_model(args.what, args.state_dict)
+    positional, named = parse_inputs(args.input)
+    disabled = list(args.disable_pass)
+    if args.before_passes:
+        disabled = [name for name, _ in PASSES]
+    return stage_and_simplify(
+        model,
+        positional if args.input else examples,
+        example_kwargs=named,
+        name=args.name,
+        disable_passes=disabled,
+        max_paths=args.max_paths,
+        progress=not args.quiet,
+    )[0]
+
+
+def _artefact(args: argparse.Namespace) -> int:
+    from dycl_tvm.runtime import read_metadata
+
+    if args.format not in (None, "text"):
+        raise UsageError(f"an artefact holds no graph to draw as {args.format}; inspect the model, or compile with --hcfg FILE")
+    metadata = read_metadata(args.what)
+    text = json.dumps(metadata, indent=2) if args.json else _describe(metadata)
+    if args.output:
+        Path(args.output).write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
+    return OK
+
+
+def _describe(metadata: dict[str, Any]) -> str:
+    return json.dumps(metadata)

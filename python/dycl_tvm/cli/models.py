@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Models and example inputs, as they are named on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from dycl_tvm.errors import UsageError
+
+_SPEC = re.compile(r"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?$")
+_NUMBER = re.compile(r"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<kind>int|float|bool):(?P<value>.+)$")
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def load_model(reference: str, state_dict: str | None = None) -> tuple[Any, tuple[Any, ...] | None]:
+    """Return the model that ``reference`` names, and its example inputs where it brings some.
+
+    Raises
+    ------
+    UsageError
+        If there is no such thing.
+    """
+    where, colon, path = reference.partition(":")
+    if not colon or not where or not path:
+        raise UsageError(f"{reference!r} names no model; write zoo:NAME, path/to/file.py:OBJECT or package.module:OBJECT")
+    if where == "zoo":
+        model, examples = _from_zoo(path)
+    else:
+        model, examples = _resolve(_module(where), path, reference), None
+        if isinstance(model, tuple) and len(model) == 2:
+            model, examples = model[0], model[1] if isinstance(model[1], tuple) else (model[1],)
+    if state_dict is not None:
+        _load_weights(model, state_dict)
+    return model, examples
+
+
+def parse_inputs(specs: list[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword examples from ``--input`` options.
+
+    Raises
+    ------
+    UsageError
+        If one cannot be read.
+    """
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for spec in specs:
+        name, value = _parse_one(spec)
+        if name:
+            named[name] = value
+        else:
+            positional.append(value)
+    return tuple(positional), named
+
+
+def _parse_one(spec: str) -> tuple[str | None, Any]:
+    from dycl_tvm.example_inputs import TensorSpec
+
+    number = _NUMBER.match(spec)
+    if number:
+        return number["name"], _number(number["kind"], number["value"], spec)
+    found = _SPEC.match(spec)
+    if not found:
+        raise UsageError(f"input {spec!r} cannot be read; write a shape such as 1x3x32x32, 1x16:int64, scalar:float32, name=1x8, or int:5")
+    dtype = found["dtype"] or "float32"
+    if dtype not in _DTYPES:
+        raise UsageError(f"input {spec!r}: there is no dtype {dtype!r}; there are {', '.join(_DTYPES)}")
+    shape = () if found["shape"] == "scalar" else tuple(int(d) for d in found["shape"].split("x"))
+    return found["name"], TensorSpec(shape, dtype)
+
+
+def _number(kind: str, text: str, spec: str) -> int | float | bool:
+    try:
+        if kind == "bool":
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        return int(text) if kind == "int" else float(text)
+    except (KeyError, ValueError):
+        raise UsageError(f"input {spec!r}: {text!r} is not of type {kind}") from None
+
+
+def _from_zoo(name: str) -> tuple[Any, tuple[Any, ...]]:
+    from dycl_tvm.cli.zoo import zoo_entry
+
+    entry = zoo_entry(name)
+    return entry.model, tuple(entry.example_inputs)
+
+
+def _module(where: str) -> Any:
+    path = Path(where)
+    if where.endswith(".py") or path.exists():
+        if not path.is_file():
+            raise UsageError(f"there is no file {where!r}")
+        # The folder of the file is searched too, as `python file.py` would.
+        sys.path.insert(0, str(path.resolve().parent))
+        name = path.stem if path.stem not in sys.modules else f"dycl_tvm_user_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise UsageError(f"{where!r} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up there
+        try:
+            spec.loader.exec_module(module)
+        except Exception as err:
+            raise UsageError(f"{where} cannot be imported: {type(err).__name__}: {err}") from err
+        return module
+    try:
+        sys.path.insert(0, "")
+        return importlib.import_module(where)
+    except ImportError as err:
+        raise UsageError(f"{where!r} is neither a file nor an importable module: {err}") from err
+
+
+def _resolve(module: Any, path: str, reference: str) -> Any:
+    called = path.endswith("()")
+    found = module
+    for part in path.removesuffix("()").split("."):
+        if not hasattr(found, part):
+            known = ", ".join(n for n in vars(module) if not n.startswith("_"))
+            raise UsageError(f"{reference!r}: {getattr(found, '__name__', type(found).__name__)} has no {part!r}; it has {known}")
+        found = getattr(found, part)
+    if not called and not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except TypeError as err:
+        raise UsageError(f"{reference!r} cannot be made without arguments: {err}; write a function that makes it") from err
+
+
+def _load_weights(model: Any, path: str) -> None:
+    import torch
+
+    owner = getattr(model, "__self__", model)
+    if not isinstance(owner, torch.nn.Module):
+        raise UsageError("--state-dict needs a model that is an nn.Module or a method of one")
+    try:
+        owner.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (RuntimeError, KeyError, AttributeError, ValueError, EOFError, TypeError) as err:
+        raise UsageError(f"the weights {path!r} do not fit: {err}") from err
+    except Exception as err:
+        # pickle's own error type, without importing pickle: such a file holds code or is damaged
+        raise UsageError(f"the weights {path!r} cannot be read safely: {err}") from err
