@@ -1,0 +1,34 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The networks, each made once for all tests."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from dycl_tvm import zoo
+
+
+@functools.cache
+def _load(name: str) -> zoo.Entry:
+    return zoo.load(name)
+
+
+@functools.cache
+def _paths(name: str) -> Counter[zoo.Path]:
+    return zoo.observed_paths(_load(name), 8 if name.startswith("caption") else 64)
+
+
+@pytest.fixture(scope="session")
+def network() -> Callable[[str], zoo.Entry]:
+    """Return a function from a name to a network that no test may change."""
+    return _load
+
+
+@pytest.fixture(scope="session")
+def paths() -> Callable[[str], Counter[zoo.Path]]:
+    """Return a function from a name to the paths of the first inputs."""
+    return _paths
