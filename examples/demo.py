@@ -58,7 +58,7 @@ def compare(entry: Any, module: Any) -> int:
         ours, theirs = latency(module, *inputs), latency(eager, entry.model, *inputs)
         path = module.last_path
         print(
-            f"{leaves_at:>4}  {int(expected[0].argmax()):>5}  {sum(module.kernel_runs()):>7}  {len(path.decisions):>9}  "
+            f"{leaves_at:>4}  {int(expected[0].argmax()):>5}  {sum(module.kernels_run.values()):>7}  {len(path.branches):>9}  "
             f"{ours * 1e3:>6.2f} ms  {theirs * 1e3:>6.2f} ms  {verdict}"
         )
     print(f"\nThe path of the last input:\n{module.last_path}")

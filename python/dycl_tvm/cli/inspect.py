@@ -79,11 +79,11 @@ def _graph(args: argparse.Namespace) -> HCFG:
 
 
 def _artefact(args: argparse.Namespace) -> int:
-    from dycl_tvm.runtime import read_metadata
+    from dycl_tvm.runtime.trailer import read_trailer
 
     if args.format not in (None, "text"):
         raise UsageError(f"an artefact holds no graph to draw as {args.format}; inspect the model, or compile with --hcfg FILE")
-    metadata = read_metadata(args.what)
+    metadata = read_trailer(args.what)
     text = json.dumps(metadata, indent=2) if args.json else _describe(metadata)
     if args.output:
         Path(args.output).write_text(text + "\n", encoding="utf-8")
@@ -93,4 +93,42 @@ def _artefact(args: argparse.Namespace) -> int:
 
 
 def _describe(metadata: dict[str, Any]) -> str:
-    return json.dumps(metadata)
+    from dycl_tvm.cli.arrays import describe_type
+    from dycl_tvm.runtime.path import source_line
+
+    target = metadata["target"]
+    backends: dict[str, int] = {}
+    for kernel in metadata["kernels"]:
+        backends[kernel["backend"]] = backends.get(kernel["backend"], 0) + 1
+    sub_dnns = {call["sub_dnn"] for call in metadata["calls"]}
+    counts = ", ".join(f"{n} by {name}" for name, n in sorted(backends.items()))
+    lines = [
+        f"{metadata['name']} for {target['triple']}" + (f", {target['mcpu']}" if target["mcpu"] else ""),
+        f"  weights   {len(metadata['weights'])} tensors, " + ("inside" if metadata["embedded_params"] else "in a params file"),
+        f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
+        "inputs",
+        *(f"  {name}: {describe_type(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
+        "decisions",
+        *(f"  {k}: {decision['kind']} {source_line(decision['origin'])}" for k, decision in enumerate(metadata["decisions"])),
+        "return sites",
+    ]
+    for k, site in enumerate(metadata["sites"]):
+        lines += [f"  {k}: {source_line(site['origin'])}", f"     {structure_text(site['structure'])}"]
+    return "\n".join(lines)
+
+
+def structure_text(structure: dict[str, Any]) -> str:
+    """Return a structure the way Python would write it."""
+    if "leaf" in structure:
+        return str(structure["type"])
+    if "const" in structure:
+        return repr(structure["const"])
+    if "tuple" in structure:
+        items = [structure_text(s) for s in structure["tuple"]]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if "list" in structure:
+        return f"[{', '.join(structure_text(s) for s in structure['list'])}]"
+    if "namedtuple" in structure:
+        pairs = zip(structure["fields"], structure["items"])
+        return f"{structure['namedtuple']}({', '.join(f'{name}={structure_text(s)}' for name, s in pairs)})"
+    return "{" + ", ".join(f"{key!r}: {structure_text(s)}" for key, s in structure["dict"]) + "}"
