@@ -74,4 +74,11 @@ class InputError(DyclError, ValueError):
 
 
 class RunError(DyclError, RuntimeError):
-    """The network ended in a run-time error, such as an exception that its forward raises on this path."""
+    """The network ended in a run-time error, such as an exception that its forward raises on this path.
+
+    ``kind`` is the name of the exception type, ``IndexError`` for one.
+    """
+
+    def __init__(self, message: str, kind: str = "RuntimeError") -> None:
+        self.kind = kind
+        super().__init__(message)

@@ -40,6 +40,68 @@ def flatten(structure: Structure, value: Any, where: str = "") -> list[tuple[str
     return [found[k] for k in sorted(found)]
 
 
+def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str]) -> list[tuple[str, Any]]:
+    """Take the leaves of a call's inputs.
+
+    Parameters
+    ----------
+    structure : dict
+        A tuple of (positional inputs, keyword inputs).
+    args, kwargs
+        What the caller gave. An input that was positional when the model was built may come by name.
+    names : sequence of str
+        The names of the leaves; they tell the names of the positional inputs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an input is missing, not known, or of another structure; the message names it.
+    """
+    items, pairs = structure["tuple"][0]["tuple"], structure["tuple"][1]["dict"]
+    roots = [_root(item, names) or f"input {i}" for i, item in enumerate(items)]
+    given = dict(zip(roots, args))
+    known = [*roots, *(key for key, _ in pairs)]
+    if len(args) > len(items):
+        raise TypeError(f"takes {len(items)} positional inputs ({', '.join(roots)}), got {len(args)}")
+    for key, value in kwargs.items():
+        if key in given:
+            raise TypeError(f"got the input '{key}' twice")
+        if key not in known:
+            raise TypeError(f"has no input '{key}'; it has {', '.join(known)}")
+        given[key] = value
+    found: dict[int, tuple[str, Any]] = {}
+    for name, item in [*zip(roots, items), *pairs]:
+        if name in given:
+            _flatten(item, given[name], name, found)
+        elif _has_leaves(item):
+            raise TypeError(f"the input '{name}' is missing")
+    return [found[k] for k in sorted(found)]
+
+
+def is_call(structure: Structure) -> bool:
+    """Tell whether a structure is that of a call: (positional inputs, keyword inputs)."""
+    parts = structure.get("tuple", ())
+    return len(parts) == 2 and "tuple" in parts[0] and "dict" in parts[1]
+
+
+def _children(node: Structure) -> Sequence[Structure]:
+    return node.get("tuple") or node.get("list") or node.get("items") or [s for _, s in node.get("dict", ())]
+
+
+def _has_leaves(node: Structure) -> bool:
+    return "leaf" in node or any(_has_leaves(child) for child in _children(node))
+
+
+def _root(node: Structure, names: Sequence[str]) -> str:
+    """Return the name of the input to which a leaf in ``node`` belongs: ``state`` for ``state[0]``."""
+    while "leaf" not in node:
+        child = next((c for c in _children(node) if _has_leaves(c)), None)
+        if child is None:
+            return ""
+        node = child
+    return names[node["leaf"]].split("[")[0].split(".")[0]
+
+
 def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tuple[str, Any]]) -> None:
     if "leaf" in structure:
         found[structure["leaf"]] = (where, value)

@@ -1,0 +1,200 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""``link``: generated dispatcher, kernels and fixed runtime become one shared library; ``save_params`` writes its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dycl_tvm.codegen import toolchain
+from dycl_tvm.codegen.dispatcher import generate
+from dycl_tvm.codegen.machine import Machine, machine_of
+from dycl_tvm.codegen.metadata import metadata_of
+from dycl_tvm.codegen.text import string
+from dycl_tvm.codegen.weights import weight_tensors
+from dycl_tvm.compile.program import KernelLibrary, Program
+from dycl_tvm.errors import CompileError
+from dycl_tvm.runtime.params import data_digest, write_params
+from dycl_tvm.runtime.trailer import append_trailer
+
+#: Packed functions of the runtime: a kernel of that name could not be linked.
+RESERVED_SYMBOLS = frozenset(
+    "create destroy run num_outputs output copy_output path kernel_runs set_num_threads reset_state metadata abi_version".split()
+)
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A library that was written. ``seconds`` is by step."""
+
+    path: Path
+    fingerprint: str
+    seconds: dict[str, float]
+
+
+def fingerprint_of(source: str, digest: str) -> str:
+    """Return what ties a library to its params file: a hash of the dispatcher's text and of the weights."""
+    return hashlib.sha256(f"dycl-fingerprint-1\0{digest}\0{source}".encode()).hexdigest()
+
+
+def save_params(program: Program, path: str | os.PathLike[str]) -> None:
+    """Write the params file of a program. It belongs to the library that :func:`link` makes of the same program."""
+    digest = data_digest(weight_tensors(program))
+    write_params(path, weight_tensors(program), fingerprint_of(generate(program), digest), digest)
+
+
+def link(
+    program: Program, library: KernelLibrary, out_path: str | os.PathLike[str], target: Any, embed_params: bool = False
+) -> Linked:
+    """Compile the dispatcher of a program and link the library.
+
+    Parameters
+    ----------
+    program : Program
+        The lowered network.
+    library : KernelLibrary
+        Its kernels.
+    out_path : path-like
+        The shared library to write.
+    target : tvm.target.Target or Machine
+        What the kernels were compiled for; the loader checks it.
+    embed_params : bool, optional
+        Put the weights inside.
+
+    Raises
+    ------
+    CompileError
+        If the tool-chain fails; the message holds its words.
+    """
+    machine = target if isinstance(target, Machine) else machine_of(target)
+    for kernel in program.kernels:
+        if kernel.symbol in RESERVED_SYMBOLS:
+            raise CompileError(f"internal: a kernel must not be called {kernel.symbol!r}")
+    seconds: dict[str, float] = {}
+    clock = _Clock(seconds)
+    source = generate(program)
+    digest = data_digest(weight_tensors(program))
+    fingerprint = fingerprint_of(source, digest)
+    metadata = metadata_of(program, machine, fingerprint, embed_params)
+    clock.lap("generate")
+    compiler = toolchain.find_compiler()
+    runtime = toolchain.runtime_objects(compiler)
+    clock.lap("runtime")
+    out = Path(out_path)
+    with tempfile.TemporaryDirectory(prefix="dycl-link-") as scratch_name:
+        scratch = Path(scratch_name)
+        inputs = _write_inputs(scratch, source, library, metadata, embed_params)
+        if embed_params:
+            write_params(scratch / "params.bin", weight_tensors(program), fingerprint, digest)
+        objects = [_compile(compiler, path) for path in inputs]
+        clock.lap("compile")
+        library_path = scratch / "model.so"
+        command = [
+            *toolchain.LINK_FLAGS,
+            "-static-libstdc++",
+            "-static-libgcc",
+            f"-Wl,--version-script={toolchain.runtime_sources().exports}",
+            "-o",
+            str(library_path),
+            *map(str, objects),
+            *map(str, runtime),
+            *library.link_flags,
+            *toolchain.LINK_LIBRARIES,
+        ]
+        compiler.run(command, f"link {out.name}")
+        append_trailer(library_path, metadata)
+        _publish(library_path, out)
+    clock.lap("link")
+    return Linked(out, fingerprint, seconds)
+
+
+class _Clock:
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._last = time.perf_counter()
+
+    def lap(self, step: str) -> None:
+        now = time.perf_counter()
+        self._seconds[step], self._last = now - self._last, now
+
+
+def _write_inputs(scratch: Path, source: str, library: KernelLibrary, metadata: dict[str, Any], embed_params: bool) -> list[Path]:
+    """Write all files that are to be compiled or linked."""
+    paths = []
+
+    def write(name: str, contents: bytes) -> None:
+        path = scratch / name
+        path.write_bytes(contents)
+        paths.append(path)
+
+    write("dispatcher.cc", source.encode())
+    write("artifact_info.cc", _info_source(metadata, embed_params).encode())
+    if embed_params:
+        write("params.S", _embed_source(scratch / "params.bin").encode())
+    # Numbered: two backends may use one file name.
+    for k, (name, contents) in enumerate(library.objects):
+        write(f"kernels{k}_{Path(name).stem}.o", contents)
+    for k, (name, text) in enumerate(library.sources):
+        write(f"source{k}_{Path(name).name}", text.encode())
+    return paths
+
+
+def _compile(compiler: toolchain.Compiler, path: Path) -> Path:
+    if path.suffix == ".o":
+        return path
+    out = path.with_suffix(".o")
+    flags = [*toolchain.CXX_FLAGS, *toolchain.include_flags()]
+    if path.name == "dispatcher.cc":
+        # Straight-line code of calls and gotos: more than this costs compile time and gains nothing.
+        flags.append("-O1")
+    if path.suffix == ".S":
+        flags = []
+    elif path.suffix == ".c":
+        flags = ["-x", "c", *(f for f in flags if not f.startswith("-std="))]
+    compiler.run([*flags, "-c", str(path), "-o", str(out)], f"compile {path.name}")
+    return out
+
+
+def _info_source(metadata: dict[str, Any], embed_params: bool) -> str:
+    """Return the C++ of ``kArtifactInfo``: what is known only once the dispatcher's text is."""
+    text = json.dumps(metadata, sort_keys=True, separators=(",", ":"))
+    pieces = "\n".join(f"    {string(text[i : i + 100])}" for i in range(0, len(text), 100))
+    params = "DyclParamsBegin,\n    DyclParamsEnd" if embed_params else "nullptr,\n    nullptr"
+    return (
+        "// Licensed under the Apache License, Version 2.0; see LICENSE.\n"
+        '#include "program.h"\n\n'
+        'extern "C" __attribute__((visibility("hidden"))) const unsigned char DyclParamsBegin[], DyclParamsEnd[];\n\n'
+        f"namespace dycl {{\nextern const ArtifactInfo kArtifactInfo = {{\n{pieces},\n"
+        f"    {string(metadata['fingerprint'])},\n    {params}}};\n}}  // namespace dycl\n"
+    )
+
+
+def _embed_source(params: Path) -> str:
+    """Return assembly that takes a file in as it is: quick for any size, unlike an array in C++."""
+    return (
+        '.section .rodata.params,"a"\n.balign 64\n'
+        ".globl DyclParamsBegin\n.hidden DyclParamsBegin\nDyclParamsBegin:\n"
+        f".incbin {string(str(params))}\n"
+        ".globl DyclParamsEnd\n.hidden DyclParamsEnd\nDyclParamsEnd:\n"
+        '.section .note.GNU-stack,"",%progbits\n'
+    )
+
+
+def _publish(library: Path, out: Path) -> None:
+    """Move the library to its place in one step: who has the old one loaded keeps it."""
+    handle, name = tempfile.mkstemp(prefix=out.name + ".", dir=out.parent)
+    try:
+        with os.fdopen(handle, "wb") as file, open(library, "rb") as source:
+            while chunk := source.read(1 << 20):
+                file.write(chunk)
+        os.chmod(name, library.stat().st_mode & 0o777)
+        os.replace(name, out)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The metadata of a library: what a loader shows and checks, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dycl_tvm.codegen.machine import Machine
+from dycl_tvm.codegen.tables import Tables
+from dycl_tvm.compile.program import Program, Slot, SwitchGoto
+from dycl_tvm.hcfg.nodes import Origin
+from dycl_tvm.hcfg.types import TensorType, Type
+from dycl_tvm.runtime.trailer import ABI_VERSION, FORMAT_VERSION
+
+
+def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_params: bool) -> dict[str, Any]:
+    """Return the metadata of a program."""
+    tables = Tables(program)
+    return {
+        "format": "dycl-library",
+        "format_version": FORMAT_VERSION,
+        "abi_version": ABI_VERSION,
+        "name": program.name,
+        "fingerprint": fingerprint,
+        "target": machine.describe(),
+        "input_structure": program.input_structure,
+        "input_names": list(program.input_names),
+        "inputs": [_type(home.type) if isinstance(home, Slot) else {"type": home.kind} for home in program.inputs],
+        "sites": [{"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin)} for s in program.sites],
+        "decisions": [
+            {"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin)} for d in tables.decisions
+        ],
+        "kernels": [{"symbol": k.symbol, "backend": k.backend} for k in program.kernels],
+        "calls": [{"kernel": c.kernel, "sub_dnn": c.sub_dnn} for c in tables.calls],
+        "state": [s.name for s in program.state],
+        "weights": len(program.weights),
+        "arena_bytes": program.arena_bytes,
+        "weights_bytes": sum(w.type.nbytes for w in program.weights),
+        "embedded_params": embedded_params,
+    }
+
+
+def _type(type_: Type) -> dict[str, Any]:
+    if isinstance(type_, TensorType):
+        return {"type": "tensor", "dtype": type_.dtype, "shape": list(type_.shape)}
+    return {"type": type_.kind}
+
+
+def _origin(origin: Origin | None) -> dict[str, Any] | None:
+    if origin is None:
+        return None
+    return {"file": origin.file, "line": origin.line, "function": origin.function, "code": origin.code}

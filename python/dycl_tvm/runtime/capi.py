@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""``dycl/dycl.h`` for ctypes: the structures, the functions, and errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from dycl_tvm.errors import ArtifactError, DyclError, InputError, RunError, UsageError
+
+OK, ERROR_INPUT, ERROR_ARTIFACT, ERROR_RUN, ERROR_MEMORY, ERROR_USAGE = range(6)
+TENSOR, INT, FLOAT, BOOL = range(4)
+
+#: DLPack's (code, bits) of each dtype.
+DL_DTYPES = {
+    "float64": (2, 64), "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int64": (0, 64), "int32": (0, 32),
+    "int16": (0, 16), "int8": (0, 8), "uint8": (1, 8), "bool": (6, 8), "uint16": (1, 16), "uint32": (1, 32), "uint64": (1, 64),
+    "complex64": (5, 64), "complex128": (5, 128),
+}  # fmt: skip
+DL_NAMES = {code: name for name, code in DL_DTYPES.items()}
+DL_CPU, DL_CUDA = 1, 2
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's view of a tensor."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("code", c_uint8),
+        ("bits", c_uint8),
+        ("lanes", c_uint16),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
+
+
+class _ValueUnion(ctypes.Union):
+    _fields_ = [("tensor", POINTER(DLTensor)), ("v_int", c_int64), ("v_float", c_double), ("v_bool", c_int64)]
+
+
+class Value(ctypes.Structure):
+    """``DyclValue``."""
+
+    _fields_ = [("type", c_int32), ("reserved", c_int32), ("u", _ValueUnion)]
+
+
+class PathEntry(ctypes.Structure):
+    """``DyclPathEntry``."""
+
+    _fields_ = [("decision", c_uint32), ("choice", c_uint32)]
+
+
+class ModelInfo(ctypes.Structure):
+    """``DyclModelInfo``."""
+
+    _fields_ = [("struct_size", c_size_t), ("arena_bytes", c_uint64), ("weight_bytes", c_uint64), ("session_bytes", c_uint64)] + [
+        (name, c_uint32) for name in ("num_inputs", "num_sites", "num_decisions", "num_kernels", "num_calls", "num_state")
+    ]
+
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "dycl_abi_version": (c_int32, []),
+    "dycl_metadata": (c_char_p, []),
+    "dycl_model_create": (c_int32, [c_char_p, POINTER(c_void_p)]),
+    "dycl_model_destroy": (None, [c_void_p]),
+    "dycl_model_info": (c_int32, [c_void_p, POINTER(ModelInfo)]),
+    "dycl_session_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "dycl_session_destroy": (None, [c_void_p]),
+    "dycl_session_set_num_threads": (c_int32, [c_void_p, c_int32]),
+    "dycl_run": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(c_int32)]),
+    "dycl_num_outputs": (c_int32, [c_void_p, POINTER(c_size_t)]),
+    "dycl_output": (c_int32, [c_void_p, c_size_t, POINTER(Value)]),
+    "dycl_path": (c_int32, [c_void_p, POINTER(PathEntry), c_size_t, POINTER(c_size_t), POINTER(c_uint64)]),
+    "dycl_path_text": (c_int32, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "dycl_kernel_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
+    "dycl_call_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
+    "dycl_reset_state": (c_int32, [c_void_p]),
+    "dycl_last_error": (c_char_p, []),
+    "dycl_last_error_kind": (c_char_p, []),
+}
+
+
+def open_library(path: str) -> ctypes.CDLL:
+    """Load a library and declare its functions. The caller has checked the trailer."""
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ArtifactError(f"the library '{path}' cannot be loaded: {error}") from None
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def check(library: ctypes.CDLL, status: int) -> None:
+    """Raise the exception of a status; the thread's error text says what is wrong."""
+    if status == OK:
+        return
+    message = library.dycl_last_error().decode("utf-8", "replace")
+    if status == ERROR_RUN:
+        kind = library.dycl_last_error_kind().decode("utf-8", "replace")
+        raise RunError(f"{kind}: {message}", kind)
+    if status == ERROR_MEMORY:
+        raise MemoryError(message)
+    kinds: dict[int, type[DyclError]] = {ERROR_INPUT: InputError, ERROR_ARTIFACT: ArtifactError, ERROR_USAGE: UsageError}
+    raise kinds.get(status, DyclError)(message)

@@ -1,0 +1,212 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""A loaded network: call it like the model it was compiled from."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from typing import Any
+
+from dycl_tvm.errors import InputError
+from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.path import Decision, Path, source_line
+from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
+from dycl_tvm.runtime.tensors import InputTensor, copy_out, is_torch
+
+
+class Model:
+    """The weights of a loaded library, shared by all sessions."""
+
+    def __init__(self, library: ctypes.CDLL, metadata: dict[str, Any], params: str | None) -> None:
+        self.library = library
+        self.metadata = metadata
+        handle = ctypes.c_void_p()
+        capi.check(library, library.dycl_model_create(None if params is None else params.encode(), ctypes.byref(handle)))
+        self.handle = handle
+        weakref.finalize(self, library.dycl_model_destroy, handle)
+
+
+class Module:
+    """A network in one session. Made by :func:`dycl_tvm.load`.
+
+    Calls from several threads take turns. For calls that run at the same time give each thread its own session
+    (:meth:`new_session`); the weights are shared.
+
+    Attributes
+    ----------
+    metadata : dict
+        Names, input and output structures, return sites, kernels, target.
+    """
+
+    def __init__(self, model: Model, num_threads: int | None = None) -> None:
+        self._model = model
+        self._library = model.library
+        self.metadata = model.metadata
+        self._session = ctypes.c_void_p()
+        self._lock = threading.Lock()
+        self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
+        # The session holds the weights, so the order in which the two go does not matter.
+        weakref.finalize(self, self._library.dycl_session_destroy, self._session)
+        self._num_threads = num_threads
+        self._site: int | None = None
+        if num_threads is not None:
+            self.set_num_threads(num_threads)
+
+    @property
+    def name(self) -> str:
+        """Name of the network."""
+        return str(self.metadata["name"])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the network.
+
+        Returns
+        -------
+        The structure that the model returns at this return site. Tensors are torch tensors if an input is one, NumPy
+        arrays otherwise (a bfloat16 tensor is then an array of its bits, uint16).
+
+        Raises
+        ------
+        InputError
+            If an input has a wrong structure, dtype, shape or device; the message names it.
+        RunError
+            If the network raises on this path; ``kind`` is the exception type.
+        """
+        leaves = self._leaves(args, kwargs)
+        values = (capi.Value * max(len(leaves), 1))()
+        keep = [self._fill(values[k], k, leaf) for k, (_, leaf) in enumerate(leaves)]
+        torch_like = any(is_torch(leaf) for _, leaf in leaves)
+        site = ctypes.c_int32()
+        with self._lock:
+            self._site = None
+            self._check(self._library.dycl_run(self._session, values, len(leaves), ctypes.byref(site)))
+            self._site = site.value
+            result = self._collect(site.value, torch_like)
+        del keep
+        return result
+
+    def new_session(self, num_threads: int | None = None) -> Module:
+        """Return an independent module over the same weights, with its own state variables, for another thread."""
+        return Module(self._model, self._num_threads if num_threads is None else num_threads)
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Give this module threads of its own; 0 goes back to those that the process shares."""
+        self._check(self._library.dycl_session_set_num_threads(self._session, num_threads))
+
+    def reset_state(self) -> None:
+        """Put the state variables (what the model keeps between calls) back to their initial values."""
+        with self._lock:
+            self._check(self._library.dycl_reset_state(self._session))
+
+    @property
+    def last_path(self) -> Path:
+        """The path that the last call took."""
+        total, written = ctypes.c_uint64(), ctypes.c_size_t()
+        with self._lock:
+            self._check(self._library.dycl_path(self._session, None, 0, None, ctypes.byref(total)))
+            entries = (capi.PathEntry * max(min(total.value, 4096), 1))()
+            self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
+            site = self._site
+        branches = []
+        for entry in entries[: written.value]:
+            decision = self.metadata["decisions"][entry.decision]
+            choice = entry.choice if decision["kind"] == "switch" else bool(entry.choice)
+            branches.append(Decision(entry.decision, choice, source_line(decision["origin"])))
+        origin = None if site is None else source_line(self.metadata["sites"][site]["origin"])
+        return Path(site, origin, tuple(branches), total.value - written.value)
+
+    @property
+    def kernels_run(self) -> dict[str, int]:
+        """How often each kernel ran in the last call, by name; kernels that did not run are left out."""
+        names = [kernel["symbol"] for kernel in self.metadata["kernels"]]
+        return {name: n for name, n in zip(names, self._counts(self._library.dycl_kernel_runs, len(names))) if n}
+
+    @property
+    def sub_dnns_run(self) -> dict[str, int]:
+        """How many kernel calls each sub-DNN made in the last call, by name; those that did not run are left out."""
+        found: dict[str, int] = {}
+        calls = self.metadata["calls"]
+        for call, n in zip(calls, self._counts(self._library.dycl_call_runs, len(calls))):
+            if n:
+                found[call["sub_dnn"]] = found.get(call["sub_dnn"], 0) + n
+        return found
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the memory plan of one session."""
+        return int(self._info().arena_bytes)
+
+    @property
+    def session_bytes(self) -> int:
+        """Bytes of all memory of one session."""
+        return int(self._info().session_bytes)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights."""
+        return int(self._info().weight_bytes)
+
+    def _info(self) -> capi.ModelInfo:
+        info = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo))
+        self._check(self._library.dycl_model_info(self._model.handle, ctypes.byref(info)))
+        return info
+
+    def _counts(self, function: Any, size: int) -> list[int]:
+        counts = (ctypes.c_uint64 * max(size, 1))()
+        with self._lock:
+            self._check(function(self._session, counts, size))
+        return list(counts)[:size]
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        structure = self.metadata["input_structure"]
+        try:
+            if is_call(structure):
+                return flatten_call(structure, args, kwargs, self.metadata["input_names"])
+            if kwargs:
+                raise TypeError(f"takes no inputs by name, got {', '.join(kwargs)}")
+            return flatten(structure, args)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"'{self.name}' {error}") from None
+
+    def _fill(self, value: capi.Value, k: int, leaf: Any) -> Any:
+        name, want = self.metadata["input_names"][k], self.metadata["inputs"][k]
+        if want["type"] == "tensor":
+            if isinstance(leaf, (bool, int, float, str)) or leaf is None:
+                shape = ", ".join(map(str, want["shape"]))
+                raise InputError(f"input '{name}': expected a tensor {want['dtype']}[{shape}], got a {type(leaf).__name__}")
+            tensor = InputTensor(name, leaf, want["dtype"])
+            value.type = capi.TENSOR
+            value.u.tensor = ctypes.pointer(tensor.struct)
+            return tensor
+        if isinstance(leaf, bool) or type(leaf).__name__ in ("bool_", "bool"):
+            value.type, value.u.v_bool = capi.BOOL, bool(leaf)
+        elif hasattr(leaf, "__index__") and not is_torch(leaf):
+            number = leaf.__index__()
+            if not -(2**63) <= number < 2**63:
+                raise InputError(f"input '{name}': {number} does not fit an int of 64 bits")
+            value.type, value.u.v_int = capi.INT, number
+        elif isinstance(leaf, float) or hasattr(leaf, "__float__") and not is_torch(leaf) and not hasattr(leaf, "shape"):
+            value.type, value.u.v_float = capi.FLOAT, float(leaf)
+        else:
+            raise InputError(f"input '{name}': expected a Python {want['type']}, got a {type(leaf).__name__}")
+        return None
+
+    def _collect(self, site: int, torch_like: bool) -> Any:
+        value = capi.Value()
+
+        def leaf(k: int, _: str) -> Any:
+            self._check(self._library.dycl_output(self._session, k, ctypes.byref(value)))
+            if value.type == capi.TENSOR:
+                return copy_out(value.u.tensor.contents, torch_like)
+            if value.type == capi.FLOAT:
+                return value.u.v_float
+            return bool(value.u.v_bool) if value.type == capi.BOOL else value.u.v_int
+
+        return unflatten(self.metadata["sites"][site]["structure"], leaf)
+
+    def _check(self, status: int) -> None:
+        capi.check(self._library, status)
+
+    def __repr__(self) -> str:
+        return f"<Module {self.name} for {self.metadata['target']['triple']}>"

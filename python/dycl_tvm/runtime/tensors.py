@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Tensors on their way in and out of a library: torch tensors where the caller uses torch, NumPy arrays otherwise.
+
+Torch is never imported here: a caller who has no torch tensors need not have torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+from dycl_tvm.errors import InputError
+from dycl_tvm.runtime import capi
+
+
+def is_torch(value: Any) -> bool:
+    """Tell whether a value is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+class InputTensor:
+    """A caller's tensor as a ``DLTensor``; it keeps the memory alive that the structure points at.
+
+    Parameters
+    ----------
+    name : str
+        The input's name, for errors.
+    value : torch.Tensor, array, or number-like
+    dtype : str
+        The expected dtype: a uint16 array stands for bfloat16 where that is expected.
+    """
+
+    def __init__(self, name: str, value: Any, dtype: str) -> None:
+        if is_torch(value):
+            self._from_torch(name, value)
+        else:
+            self._from_array(name, value, dtype)
+
+    def _from_torch(self, name: str, value: Any) -> None:
+        torch = sys.modules["torch"]
+        if value.layout != torch.strided:
+            raise InputError(f"input '{name}': expected a dense tensor, got layout {value.layout}")
+        tensor = value.detach()
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        device = {"cpu": capi.DL_CPU, "cuda": capi.DL_CUDA}.get(tensor.device.type)
+        if device is None:
+            raise InputError(f"input '{name}': expected a tensor in CPU memory, got one on {tensor.device}")
+        self._keep = tensor
+        self._fill(name, str(tensor.dtype).removeprefix("torch."), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), device)
+
+    def _from_array(self, name: str, value: Any, dtype: str) -> None:
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"input '{name}': expected a tensor, got a {type(value).__name__} ({error})") from None
+        if not isinstance(value, np.ndarray) and not hasattr(value, "__array__") and not hasattr(value, "__array_interface__"):
+            raise InputError(f"input '{name}': expected a tensor ({dtype}), got a {type(value).__name__}")
+        given = array.dtype.name
+        if array.dtype.byteorder == ">":
+            array = array.astype(array.dtype.newbyteorder("="))
+        if dtype == "bfloat16" and given == "uint16":
+            given = "bfloat16"
+        if any(stride % max(array.itemsize, 1) for stride in array.strides):
+            array = np.ascontiguousarray(array)
+        strides = tuple(stride // max(array.itemsize, 1) for stride in array.strides)
+        self._keep = array
+        self._fill(name, given, array.ctypes.data, array.shape, strides, capi.DL_CPU)
+
+    def _fill(self, name: str, dtype: str, data: int, shape: tuple[int, ...], strides: tuple[int, ...], device: int) -> None:
+        if dtype not in capi.DL_DTYPES:
+            raise InputError(f"input '{name}': tensors of dtype {dtype} are not supported")
+        rank = len(shape)
+        code, bits = capi.DL_DTYPES[dtype]
+        extents = ctypes.c_int64 * max(rank, 1)
+        self._shape, self._strides = extents(*shape), extents(*strides)
+        pointer = ctypes.POINTER(ctypes.c_int64)
+        self.struct = capi.DLTensor(
+            data, device, 0, rank, code, bits, 1, ctypes.cast(self._shape, pointer), ctypes.cast(self._strides, pointer), 0
+        )
+
+
+def copy_out(tensor: capi.DLTensor, torch_like: bool) -> Any:
+    """Return a copy of an output (the library's view lives until the next run only).
+
+    A bfloat16 tensor without torch is an array of uint16 with its bits.
+    """
+    name = capi.DL_NAMES[tensor.code, tensor.bits]
+    shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
+    array = np.empty(shape, "uint16" if name == "bfloat16" else name)
+    ctypes.memmove(array.ctypes.data, tensor.data + tensor.byte_offset, array.nbytes)
+    if not torch_like:
+        return array
+    torch = sys.modules["torch"]
+    if name == "bfloat16":
+        # Torch has a uint16, but not everywhere: the bits go through int16.
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

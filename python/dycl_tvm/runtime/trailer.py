@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The trailer of a library: what a loader must know before it may run any code of it.
+
+Appended to the ELF file: the metadata as JSON, 8 bytes little-endian size of the JSON, 32 bytes SHA-256 of all that stands
+before, and 8 bytes magic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from dycl_tvm.errors import ArtifactError
+
+MAGIC = b"DYCLTRL1"
+ABI_VERSION = 1
+FORMAT_VERSION = 1
+_TAIL = 8 + 32 + len(MAGIC)
+
+
+def append_trailer(path: str | os.PathLike[str], metadata: dict[str, Any]) -> None:
+    """Append the trailer to a linked library."""
+    text = json.dumps(metadata, sort_keys=True, separators=(",", ":")).encode()
+    tail = text + len(text).to_bytes(8, "little")
+    digest = hashlib.sha256()
+    with open(path, "r+b") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        digest.update(tail)
+        file.write(tail + digest.digest() + MAGIC)
+
+
+def read_trailer(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the metadata of a library and check its checksum and version; no code of it runs.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is no library of dycl_tvm, is damaged, or has another version.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"cannot read the library '{path}': {error.strerror}") from None
+    if data[:4] != b"\x7fELF":
+        raise ArtifactError(f"'{path}' is not a shared library")
+    if len(data) < _TAIL or not data.endswith(MAGIC):
+        raise ArtifactError(f"'{path}' is not a library of dycl_tvm, or it was cut short or stripped: it has no trailer")
+    view = memoryview(data)
+    body = view[: -(32 + len(MAGIC))]
+    if hashlib.sha256(body).digest() != bytes(view[len(body) : len(body) + 32]):
+        raise ArtifactError(f"'{path}' is damaged: its checksum does not match its contents")
+    size = int.from_bytes(body[-8:], "little")
+    try:
+        metadata = json.loads(bytes(body[-8 - size : -8]))
+    except ValueError:
+        metadata = None
+    if not isinstance(metadata, dict) or metadata.get("format") != "dycl-library":
+        raise ArtifactError(f"'{path}' has a trailer that is not of dycl_tvm")
+    if metadata.get("format_version") != FORMAT_VERSION or metadata.get("abi_version") != ABI_VERSION:
+        raise ArtifactError(
+            f"'{path}' has format version {metadata.get('format_version')} and ABI version {metadata.get('abi_version')}; this version of "
+            f"dycl_tvm loads {FORMAT_VERSION} and {ABI_VERSION}. Build the model again."
+        )
+    return metadata
+
+
+def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> None:
+    """Check that this machine can run the library.
+
+    Raises
+    ------
+    ArtifactError
+        If it is of another architecture, or uses instructions that this CPU lacks.
+    """
+    target = metadata["target"]
+    machine = platform.machine().lower()
+    if target["arch"] != {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine):
+        raise ArtifactError(f"'{path}' was built for {target['arch']} ({target['triple']}); this machine is {machine}")
+    missing = sorted(set(target["cpu_flags"]) - cpu_flags())
+    if missing:
+        cpu = f" (mcpu {target['mcpu']})" if target["mcpu"] else ""
+        raise ArtifactError(
+            f"'{path}' was built for a CPU{cpu} with {', '.join(missing)}, which this CPU lacks; build it for this machine's CPU, or with target 'llvm'"
+        )
+
+
+def cpu_flags() -> set[str]:
+    """Return what the kernel says this CPU can do."""
+    found: set[str] = set()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            found.update(value.split())
+            break
+    return found

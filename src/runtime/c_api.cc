@@ -1,0 +1,225 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The C API of dycl/dycl.h over the session. No exception leaves it.
+#include <cinttypes>
+#include <cstring>
+#include <new>
+
+#include "dycl/dycl.h"
+#include "error.h"
+#include "path_text.h"
+#include "session.h"
+
+using dycl::kArtifactInfo;
+using dycl::kProgram;
+
+namespace {
+
+// Runs `body` (which returns a DyclStatus); the only exception that it can meet is a lack of
+// memory.
+template <class Body>
+int32_t Guard(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return dycl::MemoryError(0);
+  }
+}
+
+int32_t NullArgument(const char* name) { return dycl::UsageError("'%s' must not be NULL", name); }
+
+}  // namespace
+
+#define CHECK_NOT_NULL(argument) \
+  if ((argument) == nullptr) return NullArgument(#argument)
+
+extern "C" {
+
+int32_t dycl_abi_version(void) { return DYCL_ABI_VERSION; }
+
+const char* dycl_metadata(void) { return kArtifactInfo.metadata; }
+
+const char* dycl_last_error(void) { return dycl::LastErrorMessage(); }
+
+const char* dycl_last_error_kind(void) { return dycl::LastErrorKind(); }
+
+int32_t dycl_model_create(const char* params_path, DyclModel** out) {
+  CHECK_NOT_NULL(out);
+  *out = nullptr;
+  return Guard([&]() -> int32_t {
+    std::unique_ptr<DyclModel> model(new DyclModel);
+    int32_t status = DYCL_OK;
+    if (params_path != nullptr) {
+      status = model->params.OpenFile(params_path);
+    } else if (kArtifactInfo.params_begin != nullptr) {
+      status = model->params.OpenEmbedded(kArtifactInfo.params_begin, kArtifactInfo.params_end);
+    } else if (kProgram.weights.size != 0) {
+      return dycl::ArtifactError(
+          "'%s' has its weights in a params file; give the path of the file that was saved with it",
+          kProgram.name);
+    }
+    if (status == DYCL_OK) *out = model.release();
+    return status;
+  });
+}
+
+void dycl_model_destroy(DyclModel* model) {
+  if (model != nullptr) model->Release();
+}
+
+int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
+  CHECK_NOT_NULL(model);
+  CHECK_NOT_NULL(info);
+  DyclModelInfo full;
+  memset(&full, 0, sizeof(full));
+  if (info->struct_size < sizeof(size_t)) return dycl::UsageError("'struct_size' is not set");
+  full.struct_size = info->struct_size;
+  full.arena_bytes = kProgram.arena_bytes;
+  full.weight_bytes = model->params.bytes();
+  full.session_bytes = DyclSession::BlockBytes();
+  full.num_inputs = kProgram.inputs.size;
+  full.num_sites = kProgram.sites.size;
+  full.num_decisions = kProgram.decisions.size;
+  full.num_kernels = kProgram.kernels.size;
+  full.num_calls = kProgram.calls.size;
+  full.num_state = kProgram.state.size;
+  // An older host has a shorter structure, a newer one a longer: what both know is filled.
+  memcpy(info, &full, info->struct_size < sizeof(full) ? info->struct_size : sizeof(full));
+  return DYCL_OK;
+}
+
+int32_t dycl_session_create(DyclModel* model, DyclSession** out) {
+  CHECK_NOT_NULL(model);
+  CHECK_NOT_NULL(out);
+  *out = nullptr;
+  return Guard([&] { return DyclSession::Create(model, out); });
+}
+
+void dycl_session_destroy(DyclSession* session) { delete session; }
+
+int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads) {
+  CHECK_NOT_NULL(session);
+  return Guard([&] { return session->SetNumThreads(num_threads); });
+}
+
+int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs, int32_t* site) {
+  CHECK_NOT_NULL(session);
+  if (num_inputs != 0) CHECK_NOT_NULL(inputs);
+  return session->Run(inputs, num_inputs, site);
+}
+
+int32_t dycl_run_tensors(DyclSession* session, const DLTensor* const* inputs, size_t num_inputs,
+                         int32_t* site) {
+  CHECK_NOT_NULL(session);
+  if (num_inputs != 0) CHECK_NOT_NULL(inputs);
+  constexpr size_t kMost = 64;
+  if (num_inputs > kMost) return dycl::UsageError("more than %zu inputs: use dycl_run", kMost);
+  DyclValue values[kMost];
+  for (size_t k = 0; k < num_inputs; ++k) {
+    memset(&values[k], 0, sizeof(values[k]));
+    values[k].type = DYCL_TENSOR;
+    values[k].u.tensor = inputs[k];
+  }
+  return session->Run(values, num_inputs, site);
+}
+
+int32_t dycl_num_outputs(const DyclSession* session, size_t* count) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(count);
+  if (session->site() == dycl::kRunFailed) {
+    return dycl::UsageError("there is no output: no run has succeeded");
+  }
+  *count = kProgram.sites[static_cast<uint32_t>(session->site())].num_leaves;
+  return DYCL_OK;
+}
+
+int32_t dycl_output(const DyclSession* session, size_t k, DyclValue* out) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(out);
+  // The view lies in memory of the session; to the caller that is a read.
+  return const_cast<DyclSession*>(session)->GetOutput(k, out);
+}
+
+int32_t dycl_path(const DyclSession* session, DyclPathEntry* entries, size_t capacity,
+                  size_t* written, uint64_t* total) {
+  CHECK_NOT_NULL(session);
+  if (capacity != 0) CHECK_NOT_NULL(entries);
+  const dycl::Frame& frame = session->frame();
+  uint64_t kept = frame.path_count < dycl::kPathCapacity ? frame.path_count : dycl::kPathCapacity;
+  uint64_t count = kept < capacity ? kept : capacity;
+  for (uint64_t k = 0; k < count; ++k) {
+    uint64_t entry = frame.path[(frame.path_count - count + k) & (dycl::kPathCapacity - 1)];
+    entries[k].decision = static_cast<uint32_t>(entry >> 32);
+    entries[k].choice = static_cast<uint32_t>(entry);
+  }
+  if (written != nullptr) *written = static_cast<size_t>(count);
+  if (total != nullptr) *total = frame.path_count;
+  return DYCL_OK;
+}
+
+int32_t dycl_path_text(const DyclSession* session, char* buffer, size_t capacity, size_t* needed) {
+  CHECK_NOT_NULL(session);
+  if (capacity != 0) CHECK_NOT_NULL(buffer);
+  return Guard([&]() -> int32_t {
+    std::string text = dycl::PathText(session->frame(), session->site());
+    if (needed != nullptr) *needed = text.size() + 1;
+    if (capacity != 0) {
+      size_t n = text.size() < capacity - 1 ? text.size() : capacity - 1;
+      memcpy(buffer, text.data(), n);
+      buffer[n] = '\0';
+    }
+    return DYCL_OK;
+  });
+}
+
+int32_t dycl_kernel_runs(const DyclSession* session, uint64_t* counts, size_t capacity) {
+  CHECK_NOT_NULL(session);
+  if (capacity != 0) CHECK_NOT_NULL(counts);
+  if (capacity != 0) memset(counts, 0, capacity * sizeof(*counts));
+  for (uint32_t c = 0; c < kProgram.calls.size; ++c) {
+    uint32_t kernel = kProgram.calls[c].kernel;
+    if (kernel < capacity) counts[kernel] += session->frame().call_runs[c];
+  }
+  return DYCL_OK;
+}
+
+int32_t dycl_call_runs(const DyclSession* session, uint64_t* counts, size_t capacity) {
+  CHECK_NOT_NULL(session);
+  if (capacity != 0) CHECK_NOT_NULL(counts);
+  for (size_t c = 0; c < capacity; ++c) {
+    counts[c] = c < kProgram.calls.size ? session->frame().call_runs[c] : 0;
+  }
+  return DYCL_OK;
+}
+
+int32_t dycl_reset_state(DyclSession* session) {
+  CHECK_NOT_NULL(session);
+  session->ResetState();
+  return DYCL_OK;
+}
+
+const DyclApi* dycl_api(int32_t abi_version) {
+  static const DyclApi api = {
+      sizeof(DyclApi),
+      DYCL_ABI_VERSION,
+      dycl_metadata,
+      dycl_model_create,
+      dycl_model_destroy,
+      dycl_model_info,
+      dycl_session_create,
+      dycl_session_destroy,
+      dycl_session_set_num_threads,
+      dycl_run,
+      dycl_num_outputs,
+      dycl_output,
+      dycl_path,
+      dycl_path_text,
+      dycl_kernel_runs,
+      dycl_call_runs,
+      dycl_reset_state,
+      dycl_last_error,
+      dycl_last_error_kind,
+  };
+  return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
+}
+
+}  // extern "C"

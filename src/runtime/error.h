@@ -1,0 +1,27 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The error of a thread: a kind and a text in fixed thread-local memory, so that failing allocates
+// nothing and a text lives until the thread's next error.
+#ifndef DYCL_RUNTIME_ERROR_H_
+#define DYCL_RUNTIME_ERROR_H_
+
+#include <cstdint>
+
+namespace dycl {
+
+const char* LastErrorKind();
+const char* LastErrorMessage();
+
+// Begins a new error (printf-like message; cut where it is too long).
+__attribute__((format(printf, 2, 3))) void SetError(const char* kind, const char* format, ...);
+// Adds to the message.
+__attribute__((format(printf, 1, 2))) void AppendError(const char* format, ...);
+
+// The same, returning the DyclStatus that goes with the kind, so that a check is one line.
+__attribute__((format(printf, 1, 2))) int32_t InputError(const char* format, ...);
+__attribute__((format(printf, 1, 2))) int32_t ArtifactError(const char* format, ...);
+__attribute__((format(printf, 1, 2))) int32_t UsageError(const char* format, ...);
+int32_t MemoryError(uint64_t bytes);
+
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_ERROR_H_

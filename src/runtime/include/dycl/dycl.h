@@ -1,0 +1,187 @@
+/* Licensed under the Apache License, Version 2.0; see LICENSE. */
+/**
+ * \file dycl/dycl.h
+ * \brief The C API that every compiled model (model.so) exports.
+ *
+ * A model holds the weights, read-only and shared. A session is one execution state (arena,
+ * argument arrays, state variables); sessions are independent, and one session must be used by one
+ * thread at a time. Functions that can fail return a DyclStatus; the text of the error is kept per
+ * thread. A failed call leaves the session usable.
+ *
+ * Structures that may grow begin with `struct_size`, which the caller sets to sizeof(the
+ * structure).
+ */
+#ifndef DYCL_DYCL_H_
+#define DYCL_DYCL_H_
+
+#include <dlpack/dlpack.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Version of this interface; a host and a model with different versions do not fit together. */
+#define DYCL_ABI_VERSION 1
+
+#if defined(__GNUC__)
+#define DYCL_API __attribute__((visibility("default")))
+#else
+#define DYCL_API
+#endif
+
+typedef struct DyclModel DyclModel;
+typedef struct DyclSession DyclSession;
+
+/** What a function returns. */
+enum DyclStatus {
+  DYCL_OK = 0,
+  /** The inputs of a call are wrong; the message names the input and what was expected. */
+  DYCL_ERROR_INPUT = 1,
+  /** The params file is missing, damaged, or does not belong to this model. */
+  DYCL_ERROR_ARTIFACT = 2,
+  /** The network ended in a run-time error; dycl_last_error_kind() is the exception type. */
+  DYCL_ERROR_RUN = 3,
+  /** Not enough memory. */
+  DYCL_ERROR_MEMORY = 4,
+  /** A function was used wrongly, such as an output asked for before any run. */
+  DYCL_ERROR_USAGE = 5
+};
+
+/** The type of a value that goes in or comes out. */
+enum DyclType { DYCL_TENSOR = 0, DYCL_INT = 1, DYCL_FLOAT = 2, DYCL_BOOL = 3 };
+
+/** An input or an output. `type` (a DyclType) says which member holds. */
+typedef struct {
+  int32_t type;
+  int32_t reserved;
+  union {
+    const DLTensor* tensor;
+    int64_t v_int;
+    double v_float;
+    int64_t v_bool;
+  } u;
+} DyclValue;
+
+/** One decision of a path: which branch or switch (an index into "decisions" of the metadata), and
+ * the way taken: for a branch 1 is the `if` side and 0 the `else` side, for a switch the case. */
+typedef struct {
+  uint32_t decision;
+  uint32_t choice;
+} DyclPathEntry;
+
+/** Sizes of a model. Set struct_size before the call. */
+typedef struct {
+  size_t struct_size;
+  uint64_t arena_bytes;
+  uint64_t weight_bytes;
+  uint64_t session_bytes;
+  uint32_t num_inputs;
+  uint32_t num_sites;
+  uint32_t num_decisions;
+  uint32_t num_kernels;
+  uint32_t num_calls;
+  uint32_t num_state;
+} DyclModelInfo;
+
+/** Returns DYCL_ABI_VERSION of the model. */
+DYCL_API int32_t dycl_abi_version(void);
+
+/** Returns the metadata: a JSON text that lives as long as the library. */
+DYCL_API const char* dycl_metadata(void);
+
+/** Opens the weights. `params_path` may be NULL when they are embedded in the library. */
+DYCL_API int32_t dycl_model_create(const char* params_path, DyclModel** out);
+
+/** Releases the model; it goes when its last session has gone. NULL is allowed. */
+DYCL_API void dycl_model_destroy(DyclModel* model);
+
+/** Tells the sizes of a model. */
+DYCL_API int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info);
+
+/** Makes a session: the only place that allocates memory for runs. */
+DYCL_API int32_t dycl_session_create(DyclModel* model, DyclSession** out);
+
+/** Releases a session. NULL is allowed. */
+DYCL_API void dycl_session_destroy(DyclSession* session);
+
+/** Gives a session `num_threads` threads of its own (1: none beside the caller). 0 goes back to the
+ * threads that the process shares: DYCL_NUM_THREADS in the environment, or one for each core. */
+DYCL_API int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads);
+
+/** Runs the network. On success `*site` is the return site, an index into "sites" of the metadata.
+ * Tensors that are contiguous and 64-byte aligned are read in place, others are copied first. */
+DYCL_API int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                          int32_t* site);
+
+/** dycl_run() for networks whose inputs are all tensors. */
+DYCL_API int32_t dycl_run_tensors(DyclSession* session, const DLTensor* const* inputs,
+                                  size_t num_inputs, int32_t* site);
+
+/** Tells how many leaves the last run returned. */
+DYCL_API int32_t dycl_num_outputs(const DyclSession* session, size_t* count);
+
+/** Gives the k-th leaf of the last run. A tensor is a view: it is valid until the next run of the
+ * session, and where the network returns one of its inputs it is a view of that input. */
+DYCL_API int32_t dycl_output(const DyclSession* session, size_t k, DyclValue* out);
+
+/** Gives the decisions of the last run in order. `*total` is their number; when more were taken
+ * than the session keeps or `capacity` allows, the last ones are given and `*written` says how
+ * many. */
+DYCL_API int32_t dycl_path(const DyclSession* session, DyclPathEntry* entries, size_t capacity,
+                           size_t* written, uint64_t* total);
+
+/** Writes the path of the last run as text with the user's files and lines. `*needed` is the size
+ * with the closing NUL; the text is cut where `capacity` is less. */
+DYCL_API int32_t dycl_path_text(const DyclSession* session, char* buffer, size_t capacity,
+                                size_t* needed);
+
+/** Tells how often each kernel ran in the last run, in the order of "kernels" of the metadata. */
+DYCL_API int32_t dycl_kernel_runs(const DyclSession* session, uint64_t* counts, size_t capacity);
+
+/** Tells how often each kernel call ran in the last run, in the order of "calls" of the metadata.
+ */
+DYCL_API int32_t dycl_call_runs(const DyclSession* session, uint64_t* counts, size_t capacity);
+
+/** Puts the state variables back to their initial values. */
+DYCL_API int32_t dycl_reset_state(DyclSession* session);
+
+/** The message of this thread's last error; never NULL. */
+DYCL_API const char* dycl_last_error(void);
+
+/** The kind of this thread's last error: InputError, ArtifactError, MemoryError, UsageError, or the
+ * exception type that the network raised (IndexError, OverflowError, ...); never NULL. */
+DYCL_API const char* dycl_last_error_kind(void);
+
+/** All functions in one table, for hosts that load a model by dlopen. */
+typedef struct {
+  size_t struct_size;
+  int32_t abi_version;
+  const char* (*metadata)(void);
+  int32_t (*model_create)(const char*, DyclModel**);
+  void (*model_destroy)(DyclModel*);
+  int32_t (*model_info)(const DyclModel*, DyclModelInfo*);
+  int32_t (*session_create)(DyclModel*, DyclSession**);
+  void (*session_destroy)(DyclSession*);
+  int32_t (*session_set_num_threads)(DyclSession*, int32_t);
+  int32_t (*run)(DyclSession*, const DyclValue*, size_t, int32_t*);
+  int32_t (*num_outputs)(const DyclSession*, size_t*);
+  int32_t (*output)(const DyclSession*, size_t, DyclValue*);
+  int32_t (*path)(const DyclSession*, DyclPathEntry*, size_t, size_t*, uint64_t*);
+  int32_t (*path_text)(const DyclSession*, char*, size_t, size_t*);
+  int32_t (*kernel_runs)(const DyclSession*, uint64_t*, size_t);
+  int32_t (*call_runs)(const DyclSession*, uint64_t*, size_t);
+  int32_t (*reset_state)(DyclSession*);
+  const char* (*last_error)(void);
+  const char* (*last_error_kind)(void);
+} DyclApi;
+
+/** Returns the table, or NULL if this model does not speak that version. */
+DYCL_API const DyclApi* dycl_api(int32_t abi_version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DYCL_DYCL_H_ */

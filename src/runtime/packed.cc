@@ -1,0 +1,376 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The packed functions of a model: what Python's tvm, TVM RPC and other TVM hosts call.
+//
+//   create(params_path = "") -> handle        run(handle, inputs...) -> return site
+//   num_outputs(handle) -> int                output(handle, k) -> tensor | int | float | bool
+//   copy_output(handle, k, tensor)            path(handle) -> str
+//   kernel_runs(handle, k) -> int             set_num_threads(handle, n)
+//   reset_state(handle)                       destroy(handle)
+//   metadata() -> str                         abi_version() -> int
+//
+// A handle is a number, not a pointer: a wrong one is an error, also when it comes over RPC.
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "dycl/dycl.h"
+#include "error.h"
+#include "host_process.h"
+#include "path_text.h"
+#include "session.h"
+
+namespace dycl {
+namespace {
+
+std::mutex g_mutex;
+std::vector<DyclSession*>* g_sessions = nullptr;  // handle - 1; null where destroyed
+
+int Raise() {
+  const char* message = LastErrorMessage();
+  if (Host().error_set_raised != nullptr) {
+    const char* kind = LastErrorKind();
+    // Python has no exceptions of our names: its nearest ones say the same.
+    if (strcmp(kind, "InputError") == 0 || strcmp(kind, "UsageError") == 0) kind = "ValueError";
+    if (strcmp(kind, "ArtifactError") == 0) kind = "RuntimeError";
+    Host().error_set_raised(kind, &message, 1);
+  }
+  return -1;
+}
+
+void SetInt(TVMFFIAny* out, int64_t value) {
+  out->type_index = kTVMFFIInt;
+  out->zero_padding = 0;
+  out->v_int64 = value;
+}
+
+int SetString(TVMFFIAny* out, const char* text, size_t size) {
+  TVMFFIByteArray bytes{text, size};
+  if (Host().string_from_byte_array == nullptr) {
+    UsageError("this function returns a string, for which the process needs libtvm_ffi");
+    return Raise();
+  }
+  return Host().string_from_byte_array(&bytes, out);
+}
+
+// Reads arguments one after the other; the first that does not fit is an error that says which.
+class Args {
+ public:
+  Args(const char* function, const TVMFFIAny* args, int32_t count)
+      : function_(function), args_(args), count_(count) {}
+
+  int32_t left() const { return count_ - next_; }
+
+  bool Int(int64_t* out) {
+    if (!Have("an int")) return false;
+    const TVMFFIAny& a = args_[next_];
+    if (a.type_index != kTVMFFIInt && a.type_index != kTVMFFIBool) return Wrong("an int");
+    *out = a.v_int64;
+    return ++next_, true;
+  }
+
+  bool String(std::string* out) {
+    if (!Have("a string")) return false;
+    const TVMFFIAny& a = args_[next_];
+    if (a.type_index == kTVMFFIRawStr) {
+      *out = a.v_c_str;
+    } else if (a.type_index == kTVMFFISmallStr) {
+      out->assign(a.v_bytes, a.small_str_len);
+    } else if (a.type_index == kTVMFFIStr) {
+      const auto* bytes = reinterpret_cast<const TVMFFIByteArray*>(
+          reinterpret_cast<const char*>(a.v_obj) + sizeof(TVMFFIObject));
+      out->assign(bytes->data, bytes->size);
+    } else {
+      return Wrong("a string");
+    }
+    return ++next_, true;
+  }
+
+  bool Value(DyclValue* out) {
+    const TVMFFIAny& a = args_[next_];
+    memset(out, 0, sizeof(*out));
+    switch (a.type_index) {
+      case kTVMFFIDLTensorPtr:
+        out->u.tensor = static_cast<const DLTensor*>(a.v_ptr);
+        break;
+      case kTVMFFITensor:
+        out->u.tensor = reinterpret_cast<const DLTensor*>(reinterpret_cast<const char*>(a.v_obj) +
+                                                          sizeof(TVMFFIObject));
+        break;
+      case kTVMFFIInt:
+        out->type = DYCL_INT;
+        out->u.v_int = a.v_int64;
+        break;
+      case kTVMFFIFloat:
+        out->type = DYCL_FLOAT;
+        out->u.v_float = a.v_float64;
+        break;
+      case kTVMFFIBool:
+        out->type = DYCL_BOOL;
+        out->u.v_bool = a.v_int64;
+        break;
+      default:
+        return Wrong("a tensor or a number");
+    }
+    return ++next_, true;
+  }
+
+  bool Session(DyclSession** out) {
+    int64_t handle;
+    if (!Int(&handle)) return false;
+    std::lock_guard<std::mutex> lock(g_mutex);
+    int64_t known = g_sessions != nullptr ? static_cast<int64_t>(g_sessions->size()) : 0;
+    *out =
+        handle >= 1 && handle <= known ? (*g_sessions)[static_cast<size_t>(handle - 1)] : nullptr;
+    if (*out != nullptr) return true;
+    UsageError("%s: %lld is not a session; create() makes one", function_,
+               static_cast<long long>(handle));
+    return false;
+  }
+
+ private:
+  bool Have(const char* what) {
+    if (next_ < count_) return true;
+    UsageError("%s: argument %d, %s, is missing", function_, next_, what);
+    return false;
+  }
+  bool Wrong(const char* what) {
+    UsageError("%s: argument %d must be %s (it has type index %d)", function_, next_, what,
+               args_[next_].type_index);
+    return false;
+  }
+
+  const char* function_;
+  const TVMFFIAny* args_;
+  int32_t count_;
+  int32_t next_ = 0;
+};
+
+int Create(Args& args, TVMFFIAny* result) {
+  std::string path;
+  if (args.left() != 0 && !args.String(&path)) return Raise();
+  DyclModel* model = nullptr;
+  DyclSession* session = nullptr;
+  if (dycl_model_create(path.empty() ? nullptr : path.c_str(), &model) != DYCL_OK) return Raise();
+  int32_t status = dycl_session_create(model, &session);
+  dycl_model_destroy(model);  // the session keeps it
+  if (status != DYCL_OK) return Raise();
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (g_sessions == nullptr) g_sessions = new std::vector<DyclSession*>;
+  g_sessions->push_back(session);
+  SetInt(result, static_cast<int64_t>(g_sessions->size()));
+  return 0;
+}
+
+int Destroy(Args& args, TVMFFIAny*) {
+  Args copy = args;
+  int64_t handle = 0;
+  DyclSession* session;
+  if (!args.Session(&session)) return Raise();
+  copy.Int(&handle);
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    (*g_sessions)[static_cast<size_t>(handle - 1)] = nullptr;
+  }
+  dycl_session_destroy(session);
+  return 0;
+}
+
+int Run(Args& args, TVMFFIAny* result) {
+  constexpr int32_t kMost = 64;
+  DyclSession* session;
+  if (!args.Session(&session)) return Raise();
+  DyclValue values[kMost];
+  int32_t count = 0;
+  if (args.left() > kMost) {
+    UsageError("run: more than %d inputs", kMost);
+    return Raise();
+  }
+  for (; args.left() != 0; ++count) {
+    if (!args.Value(&values[count])) return Raise();
+  }
+  int32_t site;
+  if (session->Run(values, static_cast<size_t>(count), &site) != DYCL_OK) return Raise();
+  SetInt(result, site);
+  return 0;
+}
+
+int NumOutputs(Args& args, TVMFFIAny* result) {
+  DyclSession* session;
+  size_t count;
+  if (!args.Session(&session) || dycl_num_outputs(session, &count) != DYCL_OK) return Raise();
+  SetInt(result, static_cast<int64_t>(count));
+  return 0;
+}
+
+struct OwnedTensor {
+  DLManagedTensor managed;
+  int64_t* shape() { return reinterpret_cast<int64_t*>(this + 1); }
+};
+
+void DeleteOwned(DLManagedTensor* managed) {
+  free(managed->dl_tensor.data);
+  free(managed->manager_ctx);
+}
+
+uint64_t BytesOf(const DLTensor& t) {
+  uint64_t bytes = t.dtype.bits / 8;
+  for (int d = 0; d < t.ndim; ++d) bytes *= static_cast<uint64_t>(t.shape[d]);
+  return bytes;
+}
+
+// A tensor of the host with a copy of the view: it outlives the session.
+int SetTensor(TVMFFIAny* result, const DLTensor& view) {
+  if (Host().tensor_from_dlpack == nullptr) {
+    UsageError("this function returns a tensor, for which the process needs libtvm_ffi");
+    return Raise();
+  }
+  uint64_t bytes = BytesOf(view);
+  size_t shape_bytes = sizeof(int64_t) * 2 * static_cast<size_t>(view.ndim);
+  auto* owned = static_cast<OwnedTensor*>(calloc(1, sizeof(OwnedTensor) + shape_bytes));
+  void* data = nullptr;
+  if (owned == nullptr || posix_memalign(&data, 64, bytes + 64) != 0) {
+    free(owned);
+    MemoryError(bytes);
+    return Raise();
+  }
+  memcpy(data, view.data, bytes);
+  DLTensor& t = owned->managed.dl_tensor;
+  t = view;
+  t.data = data;
+  t.shape = owned->shape();
+  t.strides = owned->shape() + view.ndim;
+  memcpy(t.shape, view.shape, sizeof(int64_t) * static_cast<size_t>(view.ndim));
+  memcpy(t.strides, view.strides, sizeof(int64_t) * static_cast<size_t>(view.ndim));
+  owned->managed.manager_ctx = owned;
+  owned->managed.deleter = DeleteOwned;
+  TVMFFIObjectHandle handle = nullptr;
+  if (Host().tensor_from_dlpack(&owned->managed, 0, 0, &handle) != 0) {
+    DeleteOwned(&owned->managed);
+    return -1;
+  }
+  result->type_index = kTVMFFITensor;
+  result->zero_padding = 0;
+  result->v_obj = static_cast<TVMFFIObject*>(handle);
+  return 0;
+}
+
+int GetOutput(Args& args, TVMFFIAny* result) {
+  DyclSession* session;
+  int64_t k;
+  DyclValue value;
+  if (!args.Session(&session) || !args.Int(&k)) return Raise();
+  if (dycl_output(session, static_cast<size_t>(k), &value) != DYCL_OK) return Raise();
+  SetInt(result, value.u.v_int);
+  if (value.type == DYCL_TENSOR) return SetTensor(result, *value.u.tensor);
+  if (value.type == DYCL_FLOAT) {
+    result->type_index = kTVMFFIFloat;
+    result->v_float64 = value.u.v_float;
+  } else if (value.type == DYCL_BOOL) {
+    result->type_index = kTVMFFIBool;
+  }
+  return 0;
+}
+
+int CopyOutput(Args& args, TVMFFIAny*) {
+  DyclSession* session;
+  int64_t k;
+  DyclValue from, to;
+  if (!args.Session(&session) || !args.Int(&k)) return Raise();
+  if (args.left() == 0 || !args.Value(&to) || to.type != DYCL_TENSOR || to.u.tensor == nullptr) {
+    UsageError("copy_output: argument 2 must be the tensor to fill");
+    return Raise();
+  }
+  if (dycl_output(session, static_cast<size_t>(k), &from) != DYCL_OK) return Raise();
+  const DLTensor* source = from.u.tensor;
+  const DLTensor* target = to.u.tensor;
+  if (from.type != DYCL_TENSOR || target->dtype.code != source->dtype.code ||
+      target->dtype.bits != source->dtype.bits || BytesOf(*target) != BytesOf(*source) ||
+      target->device.device_type != kDLCPU) {
+    UsageError("copy_output: output %lld is of another type or size than the given tensor",
+               static_cast<long long>(k));
+    return Raise();
+  }
+  memcpy(static_cast<char*>(target->data) + target->byte_offset, source->data, BytesOf(*source));
+  return 0;
+}
+
+int GetPath(Args& args, TVMFFIAny* result) {
+  DyclSession* session;
+  if (!args.Session(&session)) return Raise();
+  std::string text = PathText(session->frame(), session->site());
+  return SetString(result, text.data(), text.size());
+}
+
+int KernelRuns(Args& args, TVMFFIAny* result) {
+  DyclSession* session;
+  int64_t k;
+  if (!args.Session(&session) || !args.Int(&k)) return Raise();
+  uint64_t runs = 0;
+  for (uint32_t c = 0; c < kProgram.calls.size; ++c) {
+    if (kProgram.calls[c].kernel == k) runs += session->frame().call_runs[c];
+  }
+  SetInt(result, static_cast<int64_t>(runs));
+  return 0;
+}
+
+int SetNumThreads(Args& args, TVMFFIAny*) {
+  DyclSession* session;
+  int64_t n;
+  if (!args.Session(&session) || !args.Int(&n)) return Raise();
+  return dycl_session_set_num_threads(session, static_cast<int32_t>(n)) == DYCL_OK ? 0 : Raise();
+}
+
+int ResetState(Args& args, TVMFFIAny*) {
+  DyclSession* session;
+  if (!args.Session(&session)) return Raise();
+  session->ResetState();
+  return 0;
+}
+
+int Metadata(Args&, TVMFFIAny* result) {
+  return SetString(result, kArtifactInfo.metadata, strlen(kArtifactInfo.metadata));
+}
+
+int AbiVersion(Args&, TVMFFIAny* result) {
+  SetInt(result, DYCL_ABI_VERSION);
+  return 0;
+}
+
+int Invoke(int (*function)(Args&, TVMFFIAny*), const char* name, const TVMFFIAny* args,
+           int32_t count, TVMFFIAny* result) {
+  try {
+    result->type_index = kTVMFFINone;
+    result->zero_padding = 0;
+    result->v_int64 = 0;
+    Args reader(name, args, count);
+    return function(reader, result);
+  } catch (const std::bad_alloc&) {
+    MemoryError(0);
+    return Raise();
+  }
+}
+
+}  // namespace
+}  // namespace dycl
+
+#define PACKED(name, function)                                                          \
+  extern "C" DYCL_API int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t count, \
+                                           TVMFFIAny* result) {                         \
+    return dycl::Invoke(dycl::function, #name, args, count, result);                    \
+  }
+
+PACKED(create, Create)
+PACKED(destroy, Destroy)
+PACKED(run, Run)
+PACKED(num_outputs, NumOutputs)
+PACKED(output, GetOutput)
+PACKED(copy_output, CopyOutput)
+PACKED(path, GetPath)
+PACKED(kernel_runs, KernelRuns)
+PACKED(set_num_threads, SetNumThreads)
+PACKED(reset_state, ResetState)
+PACKED(metadata, Metadata)
+PACKED(abi_version, AbiVersion)

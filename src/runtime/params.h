@@ -1,0 +1,45 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The weights: a params file mapped read-only, or the same bytes inside the library.
+//
+// Layout (that of safetensors): 8 bytes little-endian header size, a JSON header, then the tensors,
+// each at a multiple of 64 bytes. `__metadata__` in the header holds the format version, the
+// fingerprint of the library that the file belongs to, and the SHA-256 of all tensor bytes.
+#ifndef DYCL_RUNTIME_PARAMS_H_
+#define DYCL_RUNTIME_PARAMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace dycl {
+
+struct Json;
+
+class Params {
+ public:
+  Params() = default;
+  ~Params();
+  Params(const Params&) = delete;
+  Params& operator=(const Params&) = delete;
+
+  // Both return a DyclStatus. Everything is checked before they return: size, header, fingerprint,
+  // checksum, and name, dtype, shape and place of every weight.
+  int32_t OpenFile(const char* path);
+  int32_t OpenEmbedded(const unsigned char* begin, const unsigned char* end);
+
+  const void* weight(uint32_t k) const { return weights_[k]; }
+  uint64_t bytes() const { return data_size_; }
+
+ private:
+  int32_t Check(const char* name, const unsigned char* bytes, size_t size);
+  int32_t FindWeights(const char* name, const Json& header, const unsigned char* data);
+
+  void* mapping_ = nullptr;
+  size_t mapping_size_ = 0;
+  uint64_t data_size_ = 0;
+  std::vector<const void*> weights_;
+};
+
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_PARAMS_H_

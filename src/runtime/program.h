@@ -1,0 +1,182 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The tables that a generated dispatcher fills, and the frame in which it runs. Everything here is
+// plain data: the generated source stays readable, and its tables live in read-only memory.
+#ifndef DYCL_RUNTIME_PROGRAM_H_
+#define DYCL_RUNTIME_PROGRAM_H_
+
+#include <tvm/ffi/c_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dycl {
+
+enum class DType : uint8_t {
+  kFloat64,
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt64,
+  kInt32,
+  kInt16,
+  kInt8,
+  kUInt8,
+  kBool,
+};
+
+enum class Space : uint8_t { kArena, kInput, kWeight, kState };
+
+enum class Kind : uint8_t { kTensor = 0, kInt = 1, kFloat = 2, kBool = 3 };
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+union Scalar {
+  int64_t i;
+  double f;
+  bool b;
+};
+
+// A tensor at a fixed place. `dims` is the first of `ndim` extents in ProgramDesc::dims.
+struct TensorDesc {
+  Space space;
+  DType dtype;
+  uint16_t ndim;
+  uint32_t index;
+  uint64_t offset;
+  uint32_t dims;
+};
+
+struct KernelDesc {
+  const char* symbol;
+  TVMFFISafeCallType function;
+};
+
+// The arguments are tensors: ProgramDesc::args[first_arg .. first_arg + num_args).
+struct CallDesc {
+  uint32_t kernel;
+  uint32_t first_arg;
+  uint32_t num_args;
+};
+
+struct OriginDesc {
+  const char* file;
+  uint32_t line;
+  const char* function;
+  const char* code;
+};
+
+struct InputDesc {
+  const char* name;
+  Kind kind;
+  uint32_t tensor;  // kNone for scalars
+};
+
+struct SiteDesc {
+  uint32_t num_leaves;
+  uint32_t origin;  // kNone where unknown
+};
+
+struct DecisionDesc {
+  bool is_switch;
+  uint32_t origin;
+};
+
+// A state variable: a tensor begins as a copy of a weight, a scalar as `initial`.
+struct StateDesc {
+  const char* name;
+  Kind kind;
+  uint32_t tensor;
+  uint32_t weight;
+  Scalar initial;
+};
+
+struct WeightDesc {
+  const char* name;
+  DType dtype;
+  uint16_t ndim;
+  uint32_t dims;
+};
+
+struct Output {
+  Kind kind;
+  uint32_t tensor;
+  Scalar scalar;
+};
+
+struct Call {
+  TVMFFISafeCallType function;
+  const TVMFFIAny* args;
+  int32_t num_args;
+};
+
+// What the dispatcher sees of a session. All arrays are made once, when the session is made.
+struct Frame {
+  DLTensor* tensors;
+  const Call* calls;
+  uint32_t* call_runs;
+  uint64_t* path;
+  uint64_t path_count;
+  const Scalar* inputs;
+  Scalar* state;
+  Output* outputs;
+};
+
+// The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.
+constexpr uint64_t kPathCapacity = 4096;
+
+// A run that ended in an error; the text is in the thread's error.
+constexpr int32_t kRunFailed = -1;
+
+template <class T>
+struct Table {
+  const T* data;
+  uint32_t size;
+  const T& operator[](uint32_t k) const { return data[k]; }
+};
+
+struct ProgramDesc {
+  const char* name;
+  uint64_t arena_bytes;
+  Table<int64_t> dims;
+  Table<TensorDesc> tensors;
+  Table<KernelDesc> kernels;
+  Table<uint32_t> args;
+  Table<CallDesc> calls;
+  Table<OriginDesc> origins;
+  Table<InputDesc> inputs;
+  Table<SiteDesc> sites;
+  Table<DecisionDesc> decisions;
+  Table<StateDesc> state;
+  Table<WeightDesc> weights;
+  uint32_t max_leaves;
+  int32_t (*run)(Frame& f);  // returns the return site, or kRunFailed
+};
+
+// Defined by the generated dispatcher.
+extern const ProgramDesc kProgram;
+
+// What is known only once the dispatcher's text is: kept apart so that the text can be hashed.
+struct ArtifactInfo {
+  const char* metadata;     // JSON
+  const char* fingerprint;  // ties the params file to this library
+  const unsigned char* params_begin;
+  const unsigned char* params_end;  // both null when the weights are in a file
+};
+
+extern const ArtifactInfo kArtifactInfo;
+
+inline size_t ItemBytes(DType dtype) {
+  constexpr uint8_t kBytes[] = {8, 4, 2, 2, 8, 4, 2, 1, 1, 1};
+  return kBytes[static_cast<int>(dtype)];
+}
+
+// The name as in NumPy and TVM.
+const char* DTypeName(DType dtype);
+// The name in a safetensors header.
+const char* DTypeFileName(DType dtype);
+DLDataType ToDLDataType(DType dtype);
+uint64_t NumBytes(DType dtype, const int64_t* dims, uint32_t ndim);
+
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_PROGRAM_H_

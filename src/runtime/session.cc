@@ -1,0 +1,322 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include "session.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "error.h"
+#include "tensor_copy.h"
+
+using dycl::Kind;
+using dycl::kProgram;
+using dycl::Space;
+using dycl::TensorDesc;
+
+namespace {
+
+constexpr uint64_t kAlign = 64;
+
+const int64_t* DimsOf(const TensorDesc& t) { return kProgram.dims.data + t.dims; }
+
+uint64_t BytesOf(const TensorDesc& t) { return dycl::NumBytes(t.dtype, DimsOf(t), t.ndim); }
+
+uint32_t MaxRank() {
+  uint32_t rank = 1;
+  for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
+    if (kProgram.tensors[t].ndim > rank) rank = kProgram.tensors[t].ndim;
+  }
+  return rank;
+}
+
+// Hands out parts of one block; without a block it only adds up.
+class Carver {
+ public:
+  explicit Carver(char* block) : block_(block) {}
+  template <class T = char>
+  T* Take(uint64_t count) {
+    uint64_t at = used_;
+    used_ += (count * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    return block_ != nullptr ? reinterpret_cast<T*>(block_ + at) : nullptr;
+  }
+  uint64_t used() const { return used_; }
+
+ private:
+  char* block_;
+  uint64_t used_ = 0;
+};
+
+struct Layout {
+  char* arena;
+  DLTensor* tensors;
+  TVMFFIAny* args;
+  dycl::Call* calls;
+  uint32_t* call_runs;
+  uint64_t* path;
+  dycl::Scalar* inputs;
+  dycl::Scalar* state;
+  dycl::Output* outputs;
+  void** input_data;
+  char** staging;
+  char** state_tensors;
+  DLTensor* views;
+  int64_t* view_strides;
+};
+
+uint64_t Carve(char* block, Layout* l) {
+  Carver c(block);
+  l->arena = c.Take(kProgram.arena_bytes);
+  l->tensors = c.Take<DLTensor>(kProgram.tensors.size);
+  l->args = c.Take<TVMFFIAny>(kProgram.args.size);
+  l->calls = c.Take<dycl::Call>(kProgram.calls.size);
+  l->call_runs = c.Take<uint32_t>(kProgram.calls.size);
+  l->path = c.Take<uint64_t>(dycl::kPathCapacity);
+  l->inputs = c.Take<dycl::Scalar>(kProgram.inputs.size);
+  l->state = c.Take<dycl::Scalar>(kProgram.state.size);
+  l->outputs = c.Take<dycl::Output>(kProgram.max_leaves);
+  l->input_data = c.Take<void*>(kProgram.inputs.size);
+  l->staging = c.Take<char*>(kProgram.inputs.size);
+  l->state_tensors = c.Take<char*>(kProgram.state.size);
+  l->views = c.Take<DLTensor>(kProgram.max_leaves);
+  l->view_strides = c.Take<int64_t>(static_cast<uint64_t>(kProgram.max_leaves) * MaxRank());
+  for (uint32_t k = 0; k < kProgram.inputs.size; ++k) {
+    if (kProgram.inputs[k].kind != Kind::kTensor) continue;
+    char* place = c.Take(BytesOf(kProgram.tensors[kProgram.inputs[k].tensor]));
+    if (block != nullptr) l->staging[k] = place;
+  }
+  for (uint32_t k = 0; k < kProgram.state.size; ++k) {
+    if (kProgram.state[k].kind != Kind::kTensor) continue;
+    char* place = c.Take(BytesOf(kProgram.tensors[kProgram.state[k].tensor]));
+    if (block != nullptr) l->state_tensors[k] = place;
+  }
+  return c.used();
+}
+
+}  // namespace
+
+uint64_t DyclSession::BlockBytes() {
+  Layout layout;
+  return Carve(nullptr, &layout);
+}
+
+int32_t DyclSession::Create(DyclModel* model, DyclSession** out) {
+  std::unique_ptr<DyclSession> session(new (std::nothrow) DyclSession(model));
+  uint64_t bytes = BlockBytes();
+  void* block = nullptr;
+  if (session == nullptr) return dycl::MemoryError(sizeof(DyclSession));
+  model->references.fetch_add(1);
+  if (posix_memalign(&block, kAlign, bytes + kAlign) != 0) return dycl::MemoryError(bytes);
+  session->block_ = static_cast<char*>(block);
+  session->block_bytes_ = bytes;
+  session->Bind();
+  session->ResetState();
+  *out = session.release();
+  return DYCL_OK;
+}
+
+DyclSession::~DyclSession() {
+  free(block_);
+  model_->Release();
+}
+
+void DyclSession::Bind() {
+  Layout l;
+  // The arena may hold anything; the tables after it begin as zeros.
+  uint64_t arena = (kProgram.arena_bytes + kAlign - 1) / kAlign * kAlign;
+  memset(block_ + arena, 0, block_bytes_ - arena);
+  Carve(block_, &l);
+  inputs_data_ = l.input_data;
+  staging_ = l.staging;
+  state_tensors_ = l.state_tensors;
+  input_scalars_ = l.inputs;
+  views_ = l.views;
+  view_strides_ = l.view_strides;
+
+  for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
+    const TensorDesc& desc = kProgram.tensors[t];
+    DLTensor& tensor = l.tensors[t];
+    tensor.device = DLDevice{kDLCPU, 0};
+    tensor.ndim = desc.ndim;
+    tensor.dtype = dycl::ToDLDataType(desc.dtype);
+    tensor.shape = const_cast<int64_t*>(DimsOf(desc));
+    tensor.strides = nullptr;  // compact; kernels check that faster than strides
+    switch (desc.space) {
+      case Space::kArena:
+        tensor.data = l.arena + desc.offset;
+        break;
+      case Space::kInput:
+        tensor.data = l.staging[desc.index];
+        break;
+      case Space::kWeight:
+        tensor.data = const_cast<void*>(model_->params.weight(desc.index));
+        break;
+      case Space::kState:
+        tensor.data = l.state_tensors[desc.index];
+        break;
+    }
+  }
+  for (uint32_t a = 0; a < kProgram.args.size; ++a) {
+    l.args[a].type_index = kTVMFFIDLTensorPtr;
+    l.args[a].v_ptr = &l.tensors[kProgram.args[a]];
+  }
+  for (uint32_t c = 0; c < kProgram.calls.size; ++c) {
+    const dycl::CallDesc& desc = kProgram.calls[c];
+    l.calls[c] = dycl::Call{kProgram.kernels[desc.kernel].function, l.args + desc.first_arg,
+                            static_cast<int32_t>(desc.num_args)};
+  }
+  frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path, 0, l.inputs, l.state, l.outputs};
+}
+
+void DyclSession::ResetState() {
+  for (uint32_t k = 0; k < kProgram.state.size; ++k) {
+    const dycl::StateDesc& state = kProgram.state[k];
+    if (state.kind == Kind::kTensor) {
+      memcpy(state_tensors_[k], model_->params.weight(state.weight),
+             BytesOf(kProgram.tensors[state.tensor]));
+    } else {
+      frame_.state[k] = state.initial;
+    }
+  }
+}
+
+int32_t DyclSession::SetNumThreads(int32_t num_threads) {
+  if (num_threads < 0) return dycl::UsageError("the number of threads must not be negative");
+  if (running_.exchange(true)) {
+    return dycl::UsageError("the session is running; set its threads before or after");
+  }
+  pool_.reset(num_threads == 0 ? nullptr : new (std::nothrow) dycl::ThreadPool(num_threads));
+  num_threads_ = num_threads;
+  running_.store(false);
+  return DYCL_OK;
+}
+
+void DyclSession::PlaceInput(uint32_t input, void* data) {
+  if (inputs_data_[input] == data) return;
+  inputs_data_[input] = data;
+  for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
+    const TensorDesc& desc = kProgram.tensors[t];
+    // Generated tables begin with the inputs' tensors.
+    if (desc.space != Space::kInput) break;
+    if (desc.index == input) frame_.tensors[t].data = data;
+  }
+}
+
+int32_t DyclSession::BindTensor(const dycl::InputDesc& want, const DLTensor* given) {
+  const TensorDesc& desc = kProgram.tensors[want.tensor];
+  if (int32_t status = dycl::CheckTensor(want.name, desc, given)) return status;
+  uint64_t bytes = BytesOf(desc);
+  char* data = static_cast<char*>(given->data) + given->byte_offset;
+  bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
+  // A view of this session's own memory (the output of its last run) would be written over.
+  bool own = data + bytes > block_ && data < block_ + block_bytes_;
+  char* staging = staging_[desc.index];
+  if (bytes == 0) {
+    PlaceInput(desc.index, staging);
+  } else if (aligned && !own && dycl::IsContiguous(*given)) {
+    PlaceInput(desc.index, data);
+  } else {
+    dycl::CopyStrided(*given, dycl::ItemBytes(desc.dtype), staging);
+    PlaceInput(desc.index, staging);
+  }
+  return DYCL_OK;
+}
+
+int32_t DyclSession::BindInput(uint32_t k, const DyclValue& value) {
+  const dycl::InputDesc& want = kProgram.inputs[k];
+  dycl::Scalar& scalar = input_scalars_[k];
+  constexpr const char* kNames[] = {"a tensor", "an int", "a float", "a bool"};
+  const char* given = value.type >= 0 && value.type < 4 ? kNames[value.type] : "nothing known";
+  switch (want.kind) {
+    case Kind::kTensor:
+      if (value.type != DYCL_TENSOR) break;
+      return BindTensor(want, value.u.tensor);
+    case Kind::kInt:
+      if (value.type != DYCL_INT && value.type != DYCL_BOOL) break;
+      scalar.i = value.type == DYCL_INT ? value.u.v_int : static_cast<int64_t>(value.u.v_bool != 0);
+      return DYCL_OK;
+    case Kind::kFloat:
+      if (value.type == DYCL_FLOAT) {
+        scalar.f = value.u.v_float;
+      } else if (value.type == DYCL_INT) {
+        scalar.f = static_cast<double>(value.u.v_int);
+      } else {
+        break;
+      }
+      return DYCL_OK;
+    case Kind::kBool:
+      if (value.type != DYCL_BOOL) break;
+      scalar.i = 0;
+      scalar.b = value.u.v_bool != 0;
+      return DYCL_OK;
+  }
+  return dycl::InputError("input '%s': expected %s, got %s", want.name,
+                          kNames[static_cast<int>(want.kind)], given);
+}
+
+int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* site) {
+  if (num_inputs != kProgram.inputs.size) {
+    return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.inputs.size,
+                            num_inputs);
+  }
+  if (running_.exchange(true, std::memory_order_acquire)) {
+    return dycl::UsageError(
+        "the session is already running in another thread; give each thread its own");
+  }
+  site_ = dycl::kRunFailed;
+  frame_.path_count = 0;
+  memset(frame_.call_runs, 0, kProgram.calls.size * sizeof(uint32_t));
+  int32_t status = DYCL_OK;
+  for (uint32_t k = 0; k < kProgram.inputs.size && status == DYCL_OK; ++k) {
+    status = BindInput(k, inputs[k]);
+  }
+  if (status == DYCL_OK) {
+    if (pool_ != nullptr && !pool_->alive()) {
+      pool_.release();  // left behind by fork(): its threads are not ours to join
+      pool_.reset(new (std::nothrow) dycl::ThreadPool(num_threads_));
+    }
+    dycl::ScopedPool scope(pool_.get());
+    dycl::SetError("", "%s", "");
+    site_ = kProgram.run(frame_);
+    if (site_ == dycl::kRunFailed) status = DYCL_ERROR_RUN;
+  }
+  if (site != nullptr) *site = site_;
+  running_.store(false, std::memory_order_release);
+  return status;
+}
+
+int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
+  if (site_ == dycl::kRunFailed)
+    return dycl::UsageError("there is no output: no run has succeeded");
+  uint32_t leaves = kProgram.sites[static_cast<uint32_t>(site_)].num_leaves;
+  if (k >= leaves) return dycl::UsageError("output %zu was asked for, the run gave %u", k, leaves);
+  const dycl::Output& output = frame_.outputs[k];
+  memset(out, 0, sizeof(*out));
+  out->type = static_cast<int32_t>(output.kind);
+  switch (output.kind) {
+    case Kind::kTensor: {
+      // Unlike for kernels, strides are given: DLPack 1.2 wants them.
+      DLTensor& view = views_[k];
+      view = frame_.tensors[output.tensor];
+      view.strides = view_strides_ + k * MaxRank();
+      int64_t stride = 1;
+      for (int d = view.ndim - 1; d >= 0; --d) {
+        view.strides[d] = stride;
+        stride *= view.shape[d];
+      }
+      out->u.tensor = &view;
+      break;
+    }
+    case Kind::kInt:
+      out->u.v_int = output.scalar.i;
+      break;
+    case Kind::kFloat:
+      out->u.v_float = output.scalar.f;
+      break;
+    case Kind::kBool:
+      out->u.v_bool = output.scalar.b ? 1 : 0;
+      break;
+  }
+  return DYCL_OK;
+}

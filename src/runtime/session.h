@@ -1,0 +1,68 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// A model (weights) and its sessions (execution states). All memory of a session is one block,
+// taken when it is made; a run allocates nothing.
+#ifndef DYCL_RUNTIME_SESSION_H_
+#define DYCL_RUNTIME_SESSION_H_
+
+#include <atomic>
+#include <memory>
+
+#include "dycl/dycl.h"
+#include "params.h"
+#include "program.h"
+#include "thread_pool.h"
+
+struct DyclModel {
+  dycl::Params params;
+  std::atomic<uint32_t> references{1};
+
+  void Release() {
+    if (references.fetch_sub(1) == 1) delete this;
+  }
+};
+
+struct DyclSession {
+ public:
+  // Returns a DyclStatus.
+  static int32_t Create(DyclModel* model, DyclSession** out);
+  ~DyclSession();
+  DyclSession(const DyclSession&) = delete;
+  DyclSession& operator=(const DyclSession&) = delete;
+
+  static uint64_t BlockBytes();
+
+  int32_t SetNumThreads(int32_t num_threads);
+  int32_t Run(const DyclValue* inputs, size_t num_inputs, int32_t* site);
+  void ResetState();
+
+  // The last run's return site; kRunFailed before the first run and after a failed one.
+  int32_t site() const { return site_; }
+  int32_t GetOutput(size_t k, DyclValue* out);
+  const dycl::Frame& frame() const { return frame_; }
+
+ private:
+  explicit DyclSession(DyclModel* model) : model_(model) {}
+
+  void Bind();
+  int32_t BindInput(uint32_t k, const DyclValue& value);
+  int32_t BindTensor(const dycl::InputDesc& want, const DLTensor* given);
+  // Points every view of an input at the caller's bytes, or at the staging area.
+  void PlaceInput(uint32_t input, void* data);
+
+  DyclModel* model_;
+  char* block_ = nullptr;
+  uint64_t block_bytes_ = 0;
+  dycl::Frame frame_{};
+  void** inputs_data_ = nullptr;  // where each input of this run lies
+  char** staging_ = nullptr;      // an aligned place for each input
+  char** state_tensors_ = nullptr;
+  dycl::Scalar* input_scalars_ = nullptr;
+  DLTensor* views_ = nullptr;  // the outputs as the caller sees them
+  int64_t* view_strides_ = nullptr;
+  int32_t site_ = dycl::kRunFailed;
+  int32_t num_threads_ = 0;
+  std::unique_ptr<dycl::ThreadPool> pool_;  // null: the shared one
+  std::atomic<bool> running_{false};
+};
+
+#endif  // DYCL_RUNTIME_SESSION_H_

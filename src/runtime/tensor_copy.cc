@@ -1,0 +1,116 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include "tensor_copy.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include "dycl/dycl.h"
+#include "error.h"
+
+namespace dycl {
+namespace {
+
+// Text in a fixed buffer: error paths do not allocate either.
+struct ShapeText {
+  char text[256];
+
+  ShapeText(const char* dtype, const int64_t* shape, int ndim) {
+    size_t used = static_cast<size_t>(snprintf(text, sizeof(text), "%s[", dtype));
+    for (int d = 0; d < ndim && used + 32 < sizeof(text); ++d) {
+      used += static_cast<size_t>(
+          snprintf(text + used, sizeof(text) - used, "%s%" PRId64, d != 0 ? ", " : "", shape[d]));
+    }
+    snprintf(text + used, sizeof(text) - used, "]");
+  }
+};
+
+void DLTypeName(DLDataType t, char* out, size_t size) {
+  const char* names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  if (t.code == kDLBool && t.bits == 8) {
+    snprintf(out, size, "bool");
+  } else {
+    snprintf(out, size, "%s%d", t.code < 7 ? names[t.code] : "unknown", t.bits);
+  }
+  if (t.lanes != 1) {
+    size_t used = strlen(out);
+    snprintf(out + used, size - used, "x%d", t.lanes);
+  }
+}
+
+bool SameType(DLDataType given, DLDataType want) {
+  if (given.lanes != 1) return false;
+  // Older frameworks call a bool a one-bit unsigned int.
+  if (want.code == kDLBool && given.code == kDLUInt && given.bits == 1) return true;
+  return given.code == want.code && given.bits == want.bits;
+}
+
+void CopyAxis(const DLTensor& t, int axis, const char* from, size_t item_bytes, char** to) {
+  int64_t extent = t.shape[axis];
+  int64_t stride = t.strides[axis];
+  if (axis + 1 == t.ndim) {
+    if (stride == 1) {
+      memcpy(*to, from, static_cast<size_t>(extent) * item_bytes);
+      *to += static_cast<size_t>(extent) * item_bytes;
+      return;
+    }
+    for (int64_t i = 0; i < extent; ++i, *to += item_bytes) {
+      memcpy(*to, from + i * stride * static_cast<int64_t>(item_bytes), item_bytes);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < extent; ++i) {
+    CopyAxis(t, axis + 1, from + i * stride * static_cast<int64_t>(item_bytes), item_bytes, to);
+  }
+}
+
+}  // namespace
+
+int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* given) {
+  if (given == nullptr) return InputError("input '%s': the tensor is null", name);
+  const int64_t* dims = kProgram.dims.data + want.dims;
+  ShapeText expected(DTypeName(want.dtype), dims, want.ndim);
+  char dtype[32];
+  DLTypeName(given->dtype, dtype, sizeof(dtype));
+  if (given->ndim < 0 || (given->ndim > 0 && given->shape == nullptr)) {
+    return InputError("input '%s': expected %s, got a tensor without a shape", name, expected.text);
+  }
+  ShapeText got(dtype, given->shape, given->ndim);
+  bool same = given->ndim == want.ndim && SameType(given->dtype, ToDLDataType(want.dtype));
+  for (int d = 0; same && d < want.ndim; ++d) same = given->shape[d] == dims[d];
+  if (!same) {
+    return InputError("input '%s': expected %s, got %s", name, expected.text, got.text);
+  }
+  if (given->device.device_type != kDLCPU && given->device.device_type != kDLCUDAHost) {
+    return InputError("input '%s': expected a tensor in CPU memory, got one on device type %d",
+                      name, static_cast<int>(given->device.device_type));
+  }
+  if (given->data == nullptr && NumBytes(want.dtype, dims, want.ndim) != 0) {
+    return InputError("input '%s': expected %s, got a null pointer to its data", name,
+                      expected.text);
+  }
+  return DYCL_OK;
+}
+
+bool IsContiguous(const DLTensor& t) {
+  if (t.strides == nullptr) return true;
+  int64_t stride = 1;
+  for (int d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] != 1 && t.strides[d] != stride) return false;
+    stride *= t.shape[d];
+  }
+  return true;
+}
+
+void CopyStrided(const DLTensor& from, size_t item_bytes, char* to) {
+  const char* data = static_cast<const char*>(from.data) + from.byte_offset;
+  if (IsContiguous(from)) {
+    size_t bytes = item_bytes;
+    for (int d = 0; d < from.ndim; ++d) bytes *= static_cast<size_t>(from.shape[d]);
+    memmove(to, data, bytes);
+    return;
+  }
+  CopyAxis(from, 0, data, item_bytes, &to);
+}
+
+}  // namespace dycl

@@ -1,0 +1,230 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include "thread_pool.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <new>
+
+namespace dycl {
+namespace {
+
+// About 20 microseconds: longer than the gap between two kernels, shorter than a time slice.
+constexpr int kSpins = 1000;
+constexpr int kMaxThreads = 256;
+
+thread_local ThreadPool* t_pool = nullptr;
+thread_local bool t_in_task = false;
+
+std::atomic<uint32_t> g_fork_epoch{0};
+std::atomic<ThreadPool*> g_shared{nullptr};
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void FutexWait(std::atomic<uint32_t>* word, uint32_t expected) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_PRIVATE, expected, nullptr,
+          nullptr, 0);
+}
+
+void FutexWake(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
+          nullptr, 0);
+}
+
+// The workers of the parent do not exist in a forked child: forget the pool, make another on
+// demand.
+void AfterForkInChild() {
+  g_fork_epoch.fetch_add(1);
+  g_shared.store(nullptr);
+}
+
+struct AtFork {
+  AtFork() { pthread_atfork(nullptr, nullptr, AfterForkInChild); }
+};
+
+struct Barrier {
+  std::atomic<int32_t> arrived{0};
+  std::atomic<uint32_t> round{0};
+};
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) {
+  static AtFork at_fork;
+  fork_epoch_ = g_fork_epoch.load();
+  if (num_threads > kMaxThreads) num_threads = kMaxThreads;
+  if (num_threads < 2) return;
+  workers_.reset(new Worker[num_threads - 1]);
+  // Signals belong to the threads of the host program.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (int i = 0; i + 1 < num_threads; ++i) {
+    workers_[i] = Worker{this, i, {}};
+    if (pthread_create(&workers_[i].thread, nullptr, WorkerMain, &workers_[i]) != 0) break;
+    ++num_workers_;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+ThreadPool::~ThreadPool() {
+  if (num_workers_ == 0 || !alive()) return;
+  stop_ = true;
+  generation_.fetch_add(1);
+  FutexWake(&generation_);
+  for (int i = 0; i < num_workers_; ++i) pthread_join(workers_[i].thread, nullptr);
+}
+
+bool ThreadPool::alive() const {
+  return fork_epoch_ == g_fork_epoch.load(std::memory_order_relaxed);
+}
+
+int ThreadPool::DefaultThreads() {
+  if (const char* text = getenv("DYCL_NUM_THREADS")) {
+    int n = atoi(text);
+    if (n > 0) return n < kMaxThreads ? n : kMaxThreads;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return n < 1 ? 1 : n < kMaxThreads ? n : kMaxThreads;
+}
+
+ThreadPool* ThreadPool::Shared() {
+  ThreadPool* pool = g_shared.load(std::memory_order_acquire);
+  if (pool != nullptr) return pool;
+  pool = new (std::nothrow) ThreadPool(DefaultThreads());
+  ThreadPool* other = nullptr;
+  if (!g_shared.compare_exchange_strong(other, pool)) {
+    delete pool;
+    return other;
+  }
+  return pool;  // lives as long as the process: threads may run kernels until its very end
+}
+
+void* ThreadPool::WorkerMain(void* worker) {
+  Worker* self = static_cast<Worker*>(worker);
+  self->pool->Loop(self->index);
+  return nullptr;
+}
+
+void ThreadPool::Loop(int index) {
+  t_in_task = true;
+  uint32_t seen = 0;
+  while (true) {
+    uint32_t now = generation_.load(std::memory_order_acquire);
+    for (int spin = 0; now == seen && spin < kSpins; ++spin) {
+      Pause();
+      now = generation_.load(std::memory_order_acquire);
+    }
+    while (now == seen) {
+      sleepers_.fetch_add(1);
+      FutexWait(&generation_, seen);
+      sleepers_.fetch_sub(1);
+      now = generation_.load();
+    }
+    seen = now;
+    if (stop_) return;
+    RunTasks(index + 1);
+    if (pending_.fetch_sub(1) == 1 && caller_sleeps_.load() != 0) FutexWake(&pending_);
+  }
+}
+
+// Task k always runs on thread k modulo the pool, so that caches of a thread serve the next run
+// too.
+void ThreadPool::RunTasks(int first) {
+  for (int task = first; task < env_.num_task; task += num_threads()) {
+    if (lambda_(task, &env_, closure_) != 0) result_.store(-1, std::memory_order_relaxed);
+  }
+}
+
+static int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
+  ParallelGroupEnv env{nullptr, num_task == 0 ? 1 : num_task};
+  bool outer = t_in_task;
+  t_in_task = true;
+  int result = 0;
+  for (int task = 0; task < env.num_task; ++task) {
+    if (lambda(task, &env, closure) != 0) result = -1;
+  }
+  t_in_task = outer;
+  return result;
+}
+
+int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
+  if (num_workers_ == 0 || t_in_task || num_task == 1 || busy_.exchange(true)) {
+    return RunAlone(lambda, closure, num_task);
+  }
+  Barrier barrier;
+  lambda_ = lambda;
+  closure_ = closure;
+  env_.num_task = num_task == 0 ? num_threads() : num_task;
+  // With more tasks than threads a barrier would never fill: no handle makes it an error.
+  env_.sync_handle = env_.num_task <= num_threads() ? &barrier : nullptr;
+  result_.store(0, std::memory_order_relaxed);
+  pending_.store(static_cast<uint32_t>(num_workers_));
+  generation_.fetch_add(1);
+  if (sleepers_.load() != 0) FutexWake(&generation_);
+  t_in_task = true;
+  RunTasks(0);
+  t_in_task = false;
+  for (int spin = 0; pending_.load(std::memory_order_acquire) != 0 && spin < kSpins; ++spin)
+    Pause();
+  if (pending_.load() != 0) {
+    caller_sleeps_.store(1);
+    for (uint32_t left = pending_.load(); left != 0; left = pending_.load()) {
+      FutexWait(&pending_, left);
+    }
+    caller_sleeps_.store(0);
+  }
+  int result = result_.load(std::memory_order_relaxed);
+  busy_.store(false);
+  return result;
+}
+
+ScopedPool::ScopedPool(ThreadPool* pool) : previous_(t_pool) { t_pool = pool; }
+ScopedPool::~ScopedPool() { t_pool = previous_; }
+
+static int ParallelLaunch(ParallelLambda lambda, void* closure, int num_task) {
+  ThreadPool* pool = t_pool != nullptr ? t_pool : ThreadPool::Shared();
+  return pool != nullptr ? pool->Launch(lambda, closure, num_task)
+                         : RunAlone(lambda, closure, num_task);
+}
+
+static int ParallelBarrier(int /*task_id*/, ParallelGroupEnv* env) {
+  if (env->num_task == 1) return 0;
+  Barrier* barrier = static_cast<Barrier*>(env->sync_handle);
+  if (barrier == nullptr) return -1;
+  uint32_t round = barrier->round.load();
+  if (barrier->arrived.fetch_add(1) + 1 == env->num_task) {
+    barrier->arrived.store(0);
+    barrier->round.fetch_add(1);
+    return 0;
+  }
+  for (int spin = 0; barrier->round.load() == round; ++spin) {
+    if (spin < kSpins) {
+      Pause();
+    } else {
+      sched_yield();
+    }
+  }
+  return 0;
+}
+
+}  // namespace dycl
+
+// Compiled kernels call through these weak slots; strong definitions win.
+extern "C" {
+void* __TVMBackendParallelLaunch = reinterpret_cast<void*>(dycl::ParallelLaunch);
+void* __TVMBackendParallelBarrier = reinterpret_cast<void*>(dycl::ParallelBarrier);
+}

@@ -1,0 +1,84 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The threads behind parallel loops. A pool runs one job at a time; a job that finds its pool busy,
+// or that starts inside another job, runs on the calling thread alone, so that nothing ever waits
+// in a circle. Workers spin for a moment after a job and then sleep.
+#ifndef DYCL_RUNTIME_THREAD_POOL_H_
+#define DYCL_RUNTIME_THREAD_POOL_H_
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace dycl {
+
+// The layout that compiled kernels expect.
+struct ParallelGroupEnv {
+  void* sync_handle;
+  int32_t num_task;
+};
+using ParallelLambda = int (*)(int task_id, ParallelGroupEnv* env, void* closure);
+
+class ThreadPool {
+ public:
+  // `num_threads` counts the calling thread. Fewer are made where the system refuses.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return num_workers_ + 1; }
+  // False in a child of fork(): its workers exist in the parent only.
+  bool alive() const;
+  // Runs `num_task` tasks (0: one for each thread). Returns 0, or -1 when a task failed.
+  int Launch(ParallelLambda lambda, void* closure, int num_task);
+
+  // The pool of the process; made on first use.
+  static ThreadPool* Shared();
+  // What DYCL_NUM_THREADS says, or the cores this process may use.
+  static int DefaultThreads();
+
+ private:
+  struct Worker {
+    ThreadPool* pool;
+    int index;
+    pthread_t thread;
+  };
+  static void* WorkerMain(void* worker);
+  void Loop(int index);
+  void RunTasks(int first);
+
+  std::unique_ptr<Worker[]> workers_;
+  int num_workers_ = 0;
+  uint32_t fork_epoch_;
+
+  // The job; written while no worker looks, published by generation_.
+  ParallelLambda lambda_ = nullptr;
+  void* closure_ = nullptr;
+  ParallelGroupEnv env_{};
+  std::atomic<int> result_{0};
+  bool stop_ = false;
+
+  std::atomic<bool> busy_{false};
+  alignas(64) std::atomic<uint32_t> generation_{0};
+  std::atomic<uint32_t> sleepers_{0};
+  alignas(64) std::atomic<uint32_t> pending_{0};
+  std::atomic<uint32_t> caller_sleeps_{0};
+};
+
+// The pool of the session that runs on this thread; null means the shared one.
+class ScopedPool {
+ public:
+  explicit ScopedPool(ThreadPool* pool);
+  ~ScopedPool();
+  ScopedPool(const ScopedPool&) = delete;
+  ScopedPool& operator=(const ScopedPool&) = delete;
+
+ private:
+  ThreadPool* previous_;
+};
+
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_THREAD_POOL_H_
