@@ -1,0 +1,120 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Outlining: the tensor operations of each block become calls of sub-DNNs, as few as the host operations allow.
+
+Within a block an operation belongs to the earliest group that its operands allow; reading a scalar (``item``) ends a
+group for all that depends on the scalar, and for nothing else. Sub-DNNs that compute the same on other operands are one.
+
+Invariant: the dependences of steps hold, random operations keep their order, and so do the host operations that can
+raise. Source: the grouping is scheduling as soon as possible on the graph of dependences with an edge weight of one
+from tensor to host; the sharing is hashing of canonical forms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from dycl_tvm.hcfg.hostops import raises_like_eager
+from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Step, SubDNN, SubDNNCall, TensorOp, Value, map_operands
+from dycl_tvm.passes.rewrite import count_uses, freeze, is_pure
+
+
+def outline(graph: HCFG) -> int:
+    """Form the sub-DNNs; return the number of calls."""
+    uses = count_uses(graph)
+    known: dict[Any, SubDNN] = {}
+    calls = 0
+    for block in graph.blocks:
+        if not any(isinstance(s, TensorOp) for s in block.steps):
+            continue  # nothing to do, or done before
+        group_of = _levels(block)
+        groups: dict[int, list[TensorOp]] = {}
+        hosts: dict[int, list[Step]] = {}
+        for step in block.steps:
+            if isinstance(step, TensorOp):
+                groups.setdefault(group_of[step], []).append(step)
+            else:
+                hosts.setdefault(group_of[step], []).append(step)
+        # A host operation of group k stands before the tensor operations of group k, and after those of group k - 1.
+        steps: list[Step] = []
+        for k in sorted(groups.keys() | hosts.keys()):
+            steps.extend(hosts.get(k, ()))
+            outputs = _outputs(groups.get(k, []), uses)
+            if outputs:
+                steps.append(_call(block, groups[k], outputs, known))
+                calls += 1
+        block.steps = steps
+    return calls
+
+
+def _levels(block: Block) -> dict[Step, int]:
+    """Return the group of each step of a block."""
+    made: dict[Value, tuple[Step, int]] = {}
+    found: dict[Step, int] = {}
+    last_random = last_raising = 0
+    for step in block.steps:
+        tensor = not isinstance(step, HostOp)
+        level = 0
+        for value in step.operands():
+            if value in made:
+                maker, at = made[value]
+                # A host operation must wait for the whole group that its tensor comes from.
+                level = max(level, at + 1 if isinstance(maker, TensorOp) and not tensor else at)
+        if isinstance(step, TensorOp) and not is_pure(step):
+            level = last_random = max(level, last_random)
+        if isinstance(step, HostOp) and raises_like_eager(step):
+            level = last_raising = max(level, last_raising)
+        found[step] = level
+        for value in step.results():
+            made[value] = (step, level)
+    return found
+
+
+def _outputs(ops: list[TensorOp], uses: Counter[Value]) -> list[Value]:
+    """Return the results that others than these operations read."""
+    inner = Counter(v for op in ops for v in op.operands())
+    return [v for v in _in_order(ops) if uses[v] > inner[v]]
+
+
+def _call(block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[Any, SubDNN]) -> SubDNNCall:
+    """Return the call that stands for ``ops``, of a sub-DNN that may be shared."""
+    inside = {v for op in ops for v in op.results()}
+    first_read: dict[Value, None] = {}
+    for op in ops:
+        first_read.update(dict.fromkeys(v for v in op.operands() if v not in inside))
+    # What flows comes first, then the weights.
+    args = sorted(first_read, key=lambda v: isinstance(v, Constant))
+
+    number: dict[Value, int] = {}
+    for value in [*args, *_in_order(ops)]:
+        number[value] = len(number)
+    index = number.__getitem__
+    body = tuple(
+        (op.op, freeze(op.args, index), freeze(op.kwargs, index), tuple(None if o is None else (index(o), o.type) for o in op.outputs))
+        for op in ops
+    )
+    key = (tuple((a.type, isinstance(a, Constant)) for a in args), body, tuple(number[v] for v in outputs))
+    if key not in known:
+        known[key] = _outlined(f"sub_dnn_{len(known)}", args, ops, outputs)
+    origin = next((op.origin for op in ops if op.origin is not None), block.origin)
+    return SubDNNCall(known[key], args, outputs, origin)
+
+
+def _in_order(ops: list[TensorOp]) -> list[Value]:
+    return [v for op in ops for v in op.results()]
+
+
+def _outlined(name: str, args: list[Value], ops: list[TensorOp], outputs: list[Value]) -> SubDNN:
+    """Copy the operations into a scope of their own."""
+    copies: dict[Value, Value] = {v: Value(v.type, v.name) for v in [*args, *_in_order(ops)]}
+    body = [
+        TensorOp(
+            op.op,
+            map_operands(op.args, copies.__getitem__),
+            map_operands(op.kwargs, copies.__getitem__),
+            tuple(None if o is None else copies[o] for o in op.outputs),
+            op.origin,
+        )
+        for op in ops
+    ]
+    return SubDNN(name, [copies[a] for a in args], body, [copies[o] for o in outputs])
