@@ -104,7 +104,8 @@ def _describe(metadata: dict[str, Any]) -> str:
     counts = ", ".join(f"{n} by {name}" for name, n in sorted(backends.items()))
     lines = [
         f"{metadata['name']} for {target['triple']}" + (f", {target['mcpu']}" if target["mcpu"] else ""),
-        f"  weights   {len(metadata['weights'])} tensors, " + ("inside" if metadata["embedded_params"] else "in a params file"),
+        f"  weights   {metadata['weights']} tensors, {metadata['weights_bytes']:,} bytes, " + ("inside" if metadata["embedded_params"] else "in a params file"),
+        f"  arena     {metadata['arena_bytes']:,} bytes",
         f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
         "inputs",
         *(f"  {name}: {describe_type(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),

@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "_version": set(),
     "errors": {"hcfg"},  # for annotations only, see test_errors_import_nothing_at_run_time
     "progress": set(),
+    "compare": set(),
     "hcfg": {"errors", "runtime"},
     "frontend": {"errors", "hcfg", "runtime"},
     "passes": {"errors", "hcfg"},
@@ -33,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target"},
     "build": {"errors", "hcfg", "frontend", "passes", "compile", "codegen", "progress", "target", "example_inputs", "artifact"},
     "cli": {
-        *("_version", "artifact", "build", "errors", "example_inputs", "frontend", "hcfg"),
+        *("_version", "artifact", "build", "compare", "errors", "example_inputs", "frontend", "hcfg"),
         *("passes", "progress", "runtime", "target", "zoo"),
     },
 }

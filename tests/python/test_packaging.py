@@ -1,0 +1,128 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The wheel is complete: installed into a fresh environment it compiles, links and runs. The pins are those that are installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _run(command: Sequence[str | Path], cwd: Path, **env: str) -> str:
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, env={**clean, **env})
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as a user's pip would, from a copy of the tree so that nothing is left behind in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = folder / "tree"
+    tree.mkdir()
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "CMakeLists.txt", "README.md", "LICENSE", "NOTICE", "python", "src", "cmake"):
+        if (ROOT / name).exists():
+            _run(["cp", "-r", ROOT / name, tree / name], folder)
+    _run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, tree], folder)
+    found = list(folder.glob("dycl_tvm-*.whl"))
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path) -> Path:
+    """A fresh virtual environment with the wheel; the dependencies are those of the environment that tests."""
+    folder = wheel.parent / "venv"
+    _run([sys.executable, "-m", "venv", "--without-pip", folder], wheel.parent)
+    python = folder / "bin" / "python"
+    _run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel], wheel.parent)
+    site = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], wheel.parent).strip()
+    # A path in a .pth file is searched last and its own .pth files are not read, so an editable install there plays no part.
+    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return folder
+
+
+def test_the_wheel_has_every_file(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    package = ROOT / "python" / "dycl_tvm"
+    modules = {f"dycl_tvm/{p.relative_to(package).as_posix()}" for p in package.rglob("*.py")} | {"dycl_tvm/py.typed"}
+    assert not modules - held
+    runtime = ROOT / "src" / "runtime"
+    sources = {f"dycl_tvm/src/{p.name}" for p in runtime.iterdir() if p.suffix in (".cc", ".h", ".map")}
+    headers = {f"dycl_tvm/include/{p.relative_to(runtime / 'include').as_posix()}" for p in (runtime / "include").rglob("*.h")}
+    assert sources
+    assert headers
+    assert not (sources | headers) - held
+    assert any(name.endswith("licenses/LICENSE") for name in held)
+    assert any(name.endswith("licenses/NOTICE") for name in held)
+    assert not [name for name in held if name.startswith(("tests", "src/", "build"))]
+
+
+def test_the_installed_package_compiles_and_runs(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "user_net.py").write_text(
+        textwrap.dedent("""
+            import torch
+
+            def model(x):
+                return (x + 1, "high") if x.sum() > 0 else (x * 2, "low")
+        """),
+        encoding="utf-8",
+    )
+    command = environment / "bin" / "dycl-tvm"
+    where = _run([environment / "bin" / "python", "-c", "import dycl_tvm; print(dycl_tvm.__file__)"], tmp_path).strip()
+    assert Path(where).is_relative_to(environment), "the installed package must be the one that is tested"
+    assert "dycl-tvm 0." in _run([command, "--version"], tmp_path)
+    _run([command, "compile", "user_net.py:model", "-i", "2x3", "-o", "net.so", "-q"], tmp_path, DYCL_CACHE_DIR=str(tmp_path / "cache"))
+    text = _run([command, "run", "net.so", "--seed", "1"], tmp_path)
+    assert "float32[2, 3]" in text
+    assert "'high'" in text or "'low'" in text
+
+
+def _constraints() -> dict[str, Requirement]:
+    found = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            requirement = Requirement(line)
+            assert re.fullmatch(r"==[\w.+]+", str(requirement.specifier)), f"not an exact pin: {line}"
+            if requirement.marker is None or requirement.marker.evaluate():
+                found[requirement.name.lower().replace("_", "-")] = requirement
+    return found
+
+
+def _declared() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    return [Requirement(text) for text in texts]
+
+
+def test_every_dependency_is_pinned_within_its_range() -> None:
+    pins = _constraints()
+    for requirement in _declared():
+        name = requirement.name.lower().replace("_", "-")
+        assert name in pins, f"{name} has no line in constraints.txt"
+        version = str(pins[name].specifier).removeprefix("==")
+        assert requirement.specifier.contains(version, prereleases=True), f"{name}: {version} is outside of {requirement.specifier}"
+
+
+@pytest.mark.parametrize("name", ["apache-tvm", "apache-tvm-ffi", "torch", "numpy"])
+def test_the_pins_are_what_is_tested(name: str) -> None:
+    """A build such as 2.13.0+cpu is the pinned version."""
+    assert _constraints()[name].specifier.contains(importlib.metadata.version(name), prereleases=True)
