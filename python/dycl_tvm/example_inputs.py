@@ -153,7 +153,11 @@ def check_model(model: Any) -> None:
             for tensor_name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
                 if tensor.device.type != "cpu":
                     place = f"{name}.{tensor_name}".lstrip(".")
-                    what = "has no values (device meta); load the weights first" if tensor.is_meta else f"is on {tensor.device}; call model.cpu() first"
+                    what = (
+                        "has no values (device meta); load the weights first"
+                        if tensor.is_meta
+                        else f"is on {tensor.device}; call model.cpu() first"
+                    )
                     raise UsageError(f"the weight {place} {what}")
     if training:
         shown = ", ".join(training[:3]) + (f" and {len(training) - 3} more" if len(training) > 3 else "")
