@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""From an outlined HCFG to a Program, the objects of its kernels, and its IRModule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from dycl_tvm.backends.partition import partition
+from dycl_tvm.backends.registry import active_backends
+from dycl_tvm.compile.call_list import call_list
+from dycl_tvm.compile.importer import import_sub_dnns
+from dycl_tvm.compile.lowering import Lowering
+from dycl_tvm.compile.pipeline import KernelSet, build_kernels, to_kernels
+from dycl_tvm.compile.program import CopyTensor, Goto, KernelCall, KernelLibrary, Program
+from dycl_tvm.compile.stats import CompileStats
+from dycl_tvm.hcfg.nodes import HCFG
+
+__all__ = ["CompileStats", "Lowered", "lower"]
+
+
+@dataclass
+class Lowered:
+    """What :func:`lower` gives.
+
+    Attributes
+    ----------
+    program : Program
+    library : KernelLibrary
+    ir_module : tvm.IRModule
+        One global Relax function a sub-DNN, as imported.
+    stats : CompileStats
+    """
+
+    program: Program
+    library: KernelLibrary
+    ir_module: tvm.IRModule
+    stats: CompileStats
+
+
+def lower(
+    graph: HCFG,
+    target: tvm.target.Target,
+    *,
+    disabled_backends: Collection[str] = (),
+    progress: Callable[[str, int, int], None] | None = None,
+    dedup: bool = True,
+    plan: bool = True,
+) -> Lowered:
+    """Compile an outlined HCFG.
+
+    Parameters
+    ----------
+    graph : HCFG
+        Blocks hold sub-DNN calls and host operations only.
+    target : tvm.target.Target
+        A CPU target. Plain ``llvm`` on x86-64 means ``x86-64-v3`` (AVX2, FMA) where this machine has it; give ``mcpu`` for
+        more or less. The artefact then needs such a CPU.
+    disabled_backends : collection of str
+        Backends that may not take regions.
+    progress : callable, optional
+        Called with (phase, done, total).
+    dedup : bool
+        False compiles equal kernels again for every place (the ablation).
+    plan : bool
+        False gives every value bytes of its own (the ablation).
+
+    Raises
+    ------
+    UnsupportedError
+        An operator that has no lowering.
+    CompileError
+        A kernel that TVM or a backend could not compile.
+    """
+    stats = CompileStats()
+    target = resolve_cpu(target)
+    sub_dnns = graph.sub_dnns()
+    with _timed(stats, "import"):
+        imported = import_sub_dnns(sub_dnns, progress)
+    with _timed(stats, "partition"):
+        parts = partition(imported, active_backends(disabled_backends), target)
+    with _timed(stats, "passes"):
+        low = to_kernels(parts.mod, target)
+    kernels = KernelSet(dedup=dedup)
+    with _timed(stats, "call lists"):
+        lists = {s.name: call_list(s.name, low, kernels, parts.backend_of) for s in sub_dnns}
+    with _timed(stats, "plan"):
+        lowering = Lowering(graph, lists, kernels.functions, plan)
+        lowering.prepare_folding()
+        program = lowering.run()
+    with _timed(stats, "kernels"):
+        # what was folded away is not compiled for the target
+        wanted = {k.symbol: kernels.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
+        built = build_kernels(wanted, target, progress)
+    used = {k.backend for k in program.kernels}
+    generated = [g for g in parts.generated]
+    library = KernelLibrary(
+        tuple(built.objects) + tuple(o for g in generated for o in g.objects),
+        tuple(s for g in generated for s in g.sources),
+        tuple(dict.fromkeys(f for g in generated for f in g.link_flags)),
+    )
+    assert used <= {"tvm", *parts.backend_of.values()}
+    stats.sub_dnns, stats.kernels, stats.unscheduled = len(sub_dnns), len(program.kernels), tuple(built.unscheduled)
+    stats.calls = sum(isinstance(i, KernelCall) for b in program.blocks for i in b.instrs)
+    stats.folded_calls = lowering.folded_calls
+    stats.arena_bytes = program.arena_bytes
+    assert lowering.plan is not None
+    stats.arena_lower_bound, stats.coalesced = lowering.plan.lower_bound, lowering.plan.coalesced
+    stats.copies = sum(isinstance(m, CopyTensor) for g in _gotos(program) for m in g.moves)
+    stats.weight_bytes = sum(w.type.nbytes for w in program.weights)
+    stats.offload = parts.offload
+    return Lowered(program, library, imported, stats)
+
+
+def resolve_cpu(target: tvm.target.Target) -> tvm.target.Target:
+    """Give plain ``llvm`` the baseline of this kind of machine; other targets stay as they are."""
+    if target.kind.name != "llvm" or any(target.attrs.get(k) for k in ("mcpu", "mtriple", "mattr")):
+        return target
+    features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)} if _is_x86() else set()
+    if not {"avx2", "fma", "bmi2"} <= features and not _host_has_avx2():
+        return target
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": "x86-64-v3"}
+    return tvm.target.Target(config)
+
+
+def _is_x86() -> bool:
+    import platform
+
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+def _host_has_avx2() -> bool:
+    import torch
+
+    return _is_x86() and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+def _gotos(program: Program) -> Iterator[Goto]:
+    for block in program.blocks:
+        end: Any = block.end
+        if isinstance(end, Goto):
+            yield end
+        for name in ("then", "orelse"):
+            if hasattr(end, name):
+                yield getattr(end, name)
+        yield from getattr(end, "targets", ())
+
+
+@contextmanager
+def _timed(stats: CompileStats, phase: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    stats.seconds[phase] = time.perf_counter() - start

@@ -1,0 +1,234 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Give regions of an IRModule to backends, and count what was given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from dycl_tvm.backends.registry import Backend, Generated, Region
+from dycl_tvm.errors import CompileError
+
+
+@dataclass
+class Offload:
+    """How much of the network went to one backend."""
+
+    nodes: int = 0
+    macs: int = 0
+    regions: int = 0
+    rejected: int = 0
+
+
+@dataclass
+class Partitioned:
+    """Result of :func:`partition`.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        Regions have become ``call_dps_packed`` of external symbols.
+    generated : list of Generated
+    backend_of : dict
+        External symbol to backend name.
+    offload : dict
+        Backend name (``tvm`` too) to :class:`Offload`. Equal regions count once for each place.
+    """
+
+    mod: tvm.IRModule
+    generated: list[Generated] = field(default_factory=list)
+    backend_of: dict[str, str] = field(default_factory=dict)
+    offload: dict[str, Offload] = field(default_factory=dict)
+
+
+def partition(mod: tvm.IRModule, backends: Sequence[Backend], target: tvm.target.Target) -> Partitioned:
+    """Let each backend in turn take what its patterns match and its cost hook wants."""
+    result = Partitioned(mod)
+    for backend in backends:
+        _give(result, backend, target)
+    rest = Offload()
+    for _, fn in _relax_functions(result.mod):
+        nodes, macs = work_of(fn)
+        rest.nodes, rest.macs = rest.nodes + nodes, rest.macs + macs
+    result.offload["tvm"] = rest
+    return result
+
+
+def _relax_functions(mod: tvm.IRModule) -> list[tuple[Any, Any]]:
+    found = [(gv, fn) for gv, fn in mod.functions_items() if isinstance(fn, relax.Function)]
+    return sorted(found, key=lambda item: item[0].name_hint)
+
+
+def _give(result: Partitioned, backend: Backend, target: tvm.target.Target) -> None:
+    stats = result.offload.setdefault(backend.name, Offload())
+    table = list(backend.patterns(target))
+    if not table:
+        return
+    patterns = [
+        relax.transform.FusionPattern(f"{backend.name}.{p.name}", p.pattern, p.annotations, p.predicate)
+        if p.predicate is not None
+        else relax.transform.FusionPattern(f"{backend.name}.{p.name}", p.pattern, p.annotations)
+        for p in table
+    ]
+    mod = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(result.mod)
+    mod = relax.transform.MergeCompositeFunctions()(mod)
+    regions: dict[int, Region] = {}  # by the number of its first equal
+    distinct: list[tuple[Any, Region]] = []
+    chosen: dict[str, str] = {}  # global variable to symbol
+    dropped: list[str] = []
+    for gv, fn in _relax_functions(mod):
+        if not fn.attrs or fn.attrs.get("Codegen") != backend.name:
+            continue
+        plain = fn.without_attr("global_symbol")
+        same = next((r for f, r in distinct if tvm_ffi.structural_equal(f, plain)), None)
+        if same is None:
+            nodes, macs = work_of(plain)
+            same = Region(f"{backend.name}_region_{len(distinct)}", plain, macs, nodes)
+            distinct.append((plain, same))
+        if backend.worth is not None and not backend.worth(same, target):
+            dropped.append(gv.name_hint)
+            stats.rejected += 1
+            continue
+        chosen[gv.name_hint] = same.symbol
+        regions[id(same)] = same
+        stats.regions += 1
+        stats.nodes += same.nodes
+        stats.macs += same.macs
+    mod = _undo(mod, dropped)
+    mod = _externalise(mod, chosen)
+    result.mod = mod
+    result.backend_of.update({r.symbol: backend.name for r in regions.values()})
+    if regions:
+        try:
+            result.generated.append(backend.codegen(list(regions.values()), target))
+        except Exception as error:
+            raise CompileError(f"the backend {backend.name} failed to generate code: {error}") from error
+
+
+def _undo(mod: tvm.IRModule, names: list[str]) -> tvm.IRModule:
+    """Put the bodies of regions back where they were called."""
+    if not names:
+        return mod
+    for name in names:
+        mod[name] = mod[name].without_attr("global_symbol").without_attr("Codegen")
+    inlined = _Inliner(mod, set(names))
+    for gv, fn in _relax_functions(mod):
+        if gv.name_hint not in names:
+            mod.update_func(gv, inlined.run(fn))
+    for name in names:
+        del mod[name]
+    return relax.transform.CanonicalizeBindings()(mod)
+
+
+def _externalise(mod: tvm.IRModule, symbols: dict[str, str]) -> tvm.IRModule:
+    """Turn calls of regions into calls of external symbols that write into their last arguments."""
+    if not symbols:
+        return mod
+    mutator = _Externaliser(mod, symbols)
+    for gv, fn in _relax_functions(mod):
+        if gv.name_hint not in symbols and not (fn.attrs and "Codegen" in fn.attrs):
+            mod.update_func(gv, mutator.visit_expr(fn))
+    for name in symbols:
+        del mod[name]
+    return mod
+
+
+@relax.expr_functor.mutator
+class _Externaliser(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
+    def __init__(self, mod: tvm.IRModule, symbols: dict[str, str]) -> None:
+        super().__init__(mod)
+        self.symbols = symbols
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if isinstance(call.op, tvm.ir.GlobalVar) and call.op.name_hint in self.symbols:
+            out = call.ty
+            types = list(out.fields) if isinstance(out, relax.TupleType) else out
+            return relax.call_dps_packed(self.symbols[call.op.name_hint], relax.Tuple(list(call.args)), types)
+        return call
+
+
+class _Inliner:
+    """Copies the bodies of chosen functions, and of the composite functions inside them, to their places of call."""
+
+    def __init__(self, mod: tvm.IRModule, names: set[str]) -> None:
+        self.mod, self.names = mod, names
+
+    def run(self, fn: Any) -> Any:
+        bb = relax.BlockBuilder(self.mod)
+        params = list(fn.params)
+        with bb.function("f", params, attrs=dict(fn.attrs.items()) if fn.attrs else None, private=False):
+            with bb.dataflow():
+                env: dict[Any, Any] = {}
+                out = self._body(bb, fn, env)
+                result = bb.emit_output(out)
+            bb.emit_func_output(result)
+        return bb.get()["f"].with_attr("global_symbol", fn.attrs["global_symbol"])
+
+    def _body(self, bb: Any, fn: Any, env: dict[Any, Any]) -> Any:
+        local: dict[Any, Any] = {}
+        for block in fn.body.blocks:
+            for binding in block.bindings:
+                value = binding.value
+                if isinstance(value, relax.Function):
+                    local[binding.var] = value
+                    continue
+                env[binding.var] = self._value(bb, value, env, local)
+        return self._substitute(fn.body.body, env)
+
+    def _value(self, bb: Any, value: Any, env: dict[Any, Any], local: dict[Any, Any]) -> Any:
+        value = self._substitute(value, env)
+        if isinstance(value, relax.Call):
+            callee = None
+            if isinstance(value.op, tvm.ir.GlobalVar) and value.op.name_hint in self.names:
+                callee = self.mod[value.op.name_hint]
+            elif isinstance(value.op, relax.Var) and value.op in local:
+                callee = local[value.op]
+            if callee is not None:
+                return self._body(bb, callee, dict(zip(callee.params, value.args)))
+        return bb.emit(value)
+
+    @staticmethod
+    def _substitute(expr: Any, env: dict[Any, Any]) -> Any:
+        if isinstance(expr, relax.Var):
+            return env.get(expr, expr)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([_Inliner._substitute(f, env) for f in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(_Inliner._substitute(expr.tuple_value, env), expr.index)
+        if isinstance(expr, relax.Call):
+            return relax.Call(expr.op, [_Inliner._substitute(a, env) for a in expr.args], expr.attrs, expr.ty_args)
+        return expr
+
+
+def work_of(fn: Any) -> tuple[int, int]:
+    """Return (operators, multiply-accumulates) of a Relax function, functions defined in it included."""
+    nodes = macs = 0
+
+    def visit(expr: Any) -> None:
+        nonlocal nodes, macs
+        if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
+            return
+        if expr.op.name == "relax.call_dps_packed":
+            return
+        nodes += 1
+        macs += _macs(expr)
+
+    relax.analysis.post_order_visit(fn, visit)
+    return nodes, macs
+
+
+def _macs(call: Any) -> int:
+    name = call.op.name
+    if name.startswith("relax.nn.conv") and "transpose" not in name:
+        weight = [int(d) for d in call.args[1].ty.shape]
+        return math.prod(int(d) for d in call.ty.shape) * math.prod(weight[1:])
+    if name == "relax.matmul":
+        return math.prod(int(d) for d in call.ty.shape) * int(list(call.args[0].ty.shape)[-1])
+    return 0

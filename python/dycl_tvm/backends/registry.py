@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Backends that take regions of a network: their patterns, predicates, costs and code generators (BYOC).
+
+A backend is one object, registered by :func:`register_backend` or by an installed package's entry point group
+``dycl_tvm.backends`` (a callable without arguments that returns the backend). Regions are found by TVM's ``FuseOpsByPattern``,
+neighbouring ones joined by ``MergeCompositeFunctions``; what no backend takes is compiled by TVM itself (backend ``tvm``).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+
+from dycl_tvm.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a backend can take.
+
+    Attributes
+    ----------
+    name : str
+        Without the backend's name, for example ``conv2d_relu``.
+    pattern : tvm.relax.dpl.DFPattern
+    annotations : dict
+        Names of sub-patterns for the predicate.
+    predicate : callable, optional
+        Gets a ``PatternCheckContext``; whether this very match (its shapes, dtypes, attributes) can be taken.
+    """
+
+    name: str
+    pattern: Any
+    annotations: dict[str, Any] = field(default_factory=dict)
+    predicate: Callable[[Any], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region as the cost hook and the code generator see it.
+
+    Attributes
+    ----------
+    symbol : str
+        The C symbol without the prefix ``__tvm_ffi_``.
+    function : tvm.relax.Function
+        Its body calls the composite functions (attribute ``Composite``) of the backend.
+    macs : int
+        Multiply-accumulates of its convolutions and products.
+    nodes : int
+        Number of operators.
+    """
+
+    symbol: str
+    function: Any
+    macs: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a code generator returns: C or C++ sources and objects, as (file name, contents), and flags of the linker."""
+
+    sources: tuple[tuple[str, str], ...] = ()
+    objects: tuple[tuple[str, bytes], ...] = ()
+    link_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend.
+
+    Attributes
+    ----------
+    name : str
+        An identifier.
+    patterns : callable
+        Returns the pattern table for a target (empty: nothing for this target). The first pattern that matches wins.
+    codegen : callable
+        ``codegen(regions, target) -> Generated``. Every region must come out as a function ``__tvm_ffi_<symbol>`` of the
+        ``TVMFFISafeCallType`` ABI: the inputs, then the outputs, as ``DLTensor*``; it returns 0, or -1 with an error set.
+    worth : callable, optional
+        The cost hook: whether a region is worth its hand-over; a region that is not goes to the next backend.
+    priority : int
+        Backends of higher priority choose first.
+    """
+
+    name: str
+    patterns: Callable[[tvm.target.Target], Sequence[Pattern]]
+    codegen: Callable[[Sequence[Region], tvm.target.Target], Generated]
+    worth: Callable[[Region, tvm.target.Target], bool] | None = None
+    priority: int = 0
+
+
+_BACKENDS: dict[str, Backend] = {}
+_ENTRY_POINTS_LOADED = False
+
+
+def register_backend(backend: Backend) -> Backend:
+    """Make a backend known. A second one of the same name replaces the first."""
+    if not backend.name.isidentifier() or backend.name == "tvm":
+        raise UsageError(f"a backend cannot be named {backend.name!r}: give an identifier other than 'tvm'")
+    _BACKENDS[backend.name] = backend
+    return backend
+
+
+def unregister_backend(name: str) -> None:
+    """Forget a backend."""
+    _BACKENDS.pop(name, None)
+
+
+def active_backends(disabled: Collection[str] = ()) -> list[Backend]:
+    """Return the backends that may take regions, in the order in which they choose."""
+    global _ENTRY_POINTS_LOADED
+    if not _ENTRY_POINTS_LOADED:
+        _ENTRY_POINTS_LOADED = True
+        for entry in importlib.metadata.entry_points(group="dycl_tvm.backends"):
+            register_backend(entry.load()())
+    unknown = set(disabled) - set(_BACKENDS) - {"tvm"}
+    if unknown:
+        raise UsageError(f"there is no backend {sorted(unknown)[0]!r} to disable; registered: {sorted(_BACKENDS) or 'none'}")
+    chosen = [b for b in _BACKENDS.values() if b.name not in disabled]
+    return sorted(chosen, key=lambda b: (-b.priority, b.name))

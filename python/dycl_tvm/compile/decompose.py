@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Break an ATen operator into operators that have a converter, by PyTorch's own decompositions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from dycl_tvm.compile.ops.context import TORCH_DTYPES
+from dycl_tvm.hcfg.nodes import Value, map_operands
+from dycl_tvm.hcfg.types import TensorType
+
+
+def overload(name: str) -> Any:
+    """Return the torch operator of a name such as ``aten.add.Tensor``.
+
+    Raises
+    ------
+    AttributeError
+        If this version of PyTorch has none.
+    """
+    namespace, packet, which = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), which)
+
+
+def name_of(op: Any) -> str:
+    """Return the name of a torch operator as HCFGs write it."""
+    return str(op)
+
+
+class Decomposer:
+    """Traces single operators; results are kept by operator and arguments.
+
+    Parameters
+    ----------
+    known : collection of str
+        The operators that need no decomposition.
+    """
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._table = {op: fn for op, fn in decomposition_table.items() if name_of(op) not in known}
+        self._kept: dict[Any, torch.fx.GraphModule] = {}
+
+    def trace(self, op: str, args: Any, kwargs: Any, operands: list[Value]) -> torch.fx.GraphModule:
+        """Return a graph of simpler operators; its placeholders are ``operands``, its output the flat results."""
+        number = {id(v): k for k, v in enumerate(operands)}
+        key = (op, repr(map_operands(args, lambda v: _Slot(number[id(v)], v.type))), repr(map_operands(kwargs, lambda v: _Slot(number[id(v)], v.type))))
+        if key not in self._kept:
+            self._kept[key] = self._trace(op, args, kwargs, operands, number)
+        return self._kept[key]
+
+    def _trace(self, op: str, args: Any, kwargs: Any, operands: list[Value], number: dict[int, int]) -> torch.fx.GraphModule:
+        target = overload(op)
+
+        def run(*tensors: Any) -> list[Any]:
+            result = target(*map_operands(args, lambda v: tensors[number[id(v)]]), **map_operands(kwargs, lambda v: tensors[number[id(v)]]))
+            return list(result) if isinstance(result, (tuple, list)) else [result]
+
+        with warnings.catch_warnings(), torch.no_grad(), FakeTensorMode() as mode:
+            warnings.simplefilter("ignore")
+            fakes = []
+            for v in operands:
+                assert isinstance(v.type, TensorType)
+                fakes.append(torch.empty(v.type.shape, dtype=TORCH_DTYPES[v.type.dtype]))
+            del mode
+            graph: torch.fx.GraphModule = make_fx(run, decomposition_table=self._table, _allow_non_fake_inputs=True)(*fakes)
+        return graph
+
+
+class _Slot:
+    """Stands for an operand in the key under which a trace is kept."""
+
+    def __init__(self, number: int, type_: Any) -> None:
+        self.number, self.type = number, type_
+
+    def __repr__(self) -> str:
+        return f"%{self.number}:{self.type}"

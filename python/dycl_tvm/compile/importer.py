@@ -1,0 +1,213 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Sub-DNNs of an HCFG as global Relax functions of one IRModule: pure, one dataflow block each, weights as parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import tvm
+from tvm import relax
+
+from dycl_tvm.compile.decompose import Decomposer, name_of, overload
+from dycl_tvm.compile.ops import CONVERTERS, OpContext
+from dycl_tvm.compile.ops.context import DTYPE_NAMES, NotConvertible
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.nodes import Constant, Origin, SubDNN, TensorOp, Value, map_operands
+from dycl_tvm.hcfg.types import TensorType
+
+
+def import_sub_dnns(sub_dnns: Sequence[SubDNN], progress: Callable[[str, int, int], None] | None = None) -> tvm.IRModule:
+    """Return an IRModule with one global function a sub-DNN, of its name.
+
+    Parameters
+    ----------
+    sub_dnns : sequence of SubDNN
+        Names must be distinct identifiers.
+    progress : callable, optional
+        Called with (phase, done, total).
+
+    Raises
+    ------
+    UnsupportedError
+        For an operator that neither has a converter nor decomposes into ones that have; it names the user's line.
+    """
+    bb = relax.BlockBuilder()
+    decomposer = Decomposer(CONVERTERS)
+    for k, sub in enumerate(sub_dnns):
+        if progress is not None:
+            progress("import", k, len(sub_dnns))
+        _Function(bb, sub, decomposer).build()
+    mod = bb.finalize()
+    return mod
+
+
+class _Function:
+    """The import of one sub-DNN."""
+
+    def __init__(self, bb: relax.BlockBuilder, sub: SubDNN, decomposer: Decomposer) -> None:
+        self.bb, self.sub, self.decomposer = bb, sub, decomposer
+        self.env: dict[int, Any] = {}
+
+    def build(self) -> None:
+        params = []
+        for k, value in enumerate(self.sub.params):
+            assert isinstance(value.type, TensorType), "parameters of sub-DNNs are tensors"
+            var = relax.Var(_identifier(value.name, f"p{k}"), _relax_type(value.type))
+            self.env[id(value)] = var
+            params.append(var)
+        read = {id(v) for v in self.sub.results}
+        live = []
+        for op in reversed(self.sub.ops):  # a trace may hold operators whose results nobody reads
+            if any(id(v) in read for v in op.results()):
+                read.update(id(v) for v in op.operands())
+                live.append(op)
+        with self.bb.function(self.sub.name, params, attrs={"global_symbol": self.sub.name}, private=False):
+            with self.bb.dataflow():
+                for op in reversed(live):
+                    self._import(op, read)
+                results = [self._value(v) for v in self.sub.results]
+                out = self.bb.emit_output(relax.Tuple(results))
+            self.bb.emit_func_output(out)
+
+    def _value(self, value: Value) -> Any:
+        found = self.env.get(id(value))
+        if found is None:
+            if not isinstance(value, Constant):
+                raise AssertionError(f"{value!r} is used in sub-DNN {self.sub.name} before its definition")
+            found = self.env[id(value)] = _constant(value.data)
+        return found
+
+    def _import(self, op: TensorOp, read: set[int]) -> None:
+        types = [v.type if v is not None else None for v in op.outputs]
+        unused = frozenset(k for k, v in enumerate(op.outputs) if v is None or id(v) not in read)
+        try:
+            if op.op in CONVERTERS:
+                args = map_operands(op.args, self._value)
+                kwargs = map_operands(op.kwargs, self._value)
+                results = convert(self.bb, op.op, args, kwargs, types, unused)
+            else:
+                results = self._decomposed(op, types)
+        except NotConvertible as error:
+            raise UnsupportedError(f"{op.op} is not supported with these arguments: {error}", op.origin) from error
+        for k, value in enumerate(op.outputs):
+            if value is None:
+                continue
+            if k in unused:
+                continue
+            if k < len(results) and results[k] is not None:
+                self.env[id(value)] = _checked(results[k], value, op.op, op.origin)
+            else:
+                raise UnsupportedError(f"result {k} of {op.op} is not supported", op.origin)
+
+    def _decomposed(self, op: TensorOp, types: list[Any]) -> list[Any]:
+        operands: list[Value] = []
+        for v in op.operands():
+            if all(v is not seen for seen in operands):
+                operands.append(v)
+        try:
+            overload(op.op)
+        except (AttributeError, ValueError):
+            raise UnsupportedError(f"the operator {op.op} is not known to this version of PyTorch", op.origin) from None
+        try:
+            graph = self.decomposer.trace(op.op, op.args, op.kwargs, operands)
+        except Exception as error:  # PyTorch raises anything here; the user needs to know at which line
+            raise UnsupportedError(f"the operator {op.op} cannot be decomposed: {error}", op.origin) from error
+        inputs = iter([self._value(v) for v in operands])
+        env: dict[torch.fx.Node, Any] = {}
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(inputs)
+            elif node.op == "get_attr":
+                env[node] = _constant(getattr(graph, node.target))
+            elif node.op == "call_function":
+                env[node] = self._node(node, env, op)
+            elif node.op == "output":
+                return [env[n] if isinstance(n, torch.fx.Node) else None for n in node.args[0]]
+        raise AssertionError("a graph without output")
+
+    def _node(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any], origin: TensorOp) -> Any:
+        if getattr(node.target, "__name__", "") == "getitem":
+            return env[node.args[0]][node.args[1]]  # type: ignore[index]  # the arguments of getitem
+        name = name_of(node.target)
+        if name not in CONVERTERS:
+            reason = f"the operator {origin.op} is not supported"
+            if name != origin.op:
+                reason += f" (it decomposes into {name}, which is not)"
+            raise UnsupportedError(reason, origin.origin)
+        meta = node.meta["val"]
+        several = isinstance(meta, (tuple, list))
+        types = [_type_of(m) for m in (meta if several else [meta])]
+        args = torch.fx.map_arg(node.args, lambda n: env[n])
+        kwargs = torch.fx.map_arg(node.kwargs, lambda n: env[n])
+        used = {int(u.args[1]) for u in node.users} if several else {0}
+        unused = frozenset(k for k in range(len(types)) if k not in used)
+        results = convert(self.bb, name, args, kwargs, types, unused)
+        return tuple(results) if several else results[0]
+
+
+def convert(
+    bb: relax.BlockBuilder, op: str, args: Any, kwargs: Any, types: Sequence[TensorType | None], unused: frozenset[int] = frozenset()
+) -> list[Any]:
+    """Convert one operator; ``args`` hold Relax expressions where the schema has tensors."""
+    for k, t in enumerate(types):
+        if t is not None and k not in unused and 0 in t.shape:
+            raise NotConvertible("a result without elements")
+    ctx = OpContext(bb, types, op, unused)
+    bound = _bind(overload(op)._schema, tuple(args), dict(kwargs))
+    result = CONVERTERS[op](ctx, *bound)
+    results = list(result) if isinstance(result, tuple) else [result]
+    return [r if r is None or t is None or k in unused else _fitted(bb, r, t) for k, (r, t) in enumerate(zip(results, types))]
+
+
+def _bind(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return all arguments in the order of the schema, defaults filled in (those of tensor factories left out)."""
+    bound: list[Any] = []
+    for k, formal in enumerate(schema.arguments):
+        if k < len(args):
+            bound.append(args[k])
+        elif formal.name in kwargs:
+            bound.append(kwargs[formal.name])
+        elif formal.has_default_value():
+            bound.append(formal.default_value)
+        else:
+            raise NotConvertible(f"the argument {formal.name} is missing")
+    return bound
+
+
+def _fitted(bb: relax.BlockBuilder, expr: Any, type_: TensorType) -> Any:
+    """Give a result the dtype that PyTorch says; a wrong shape is a defect of a converter."""
+    ctx = OpContext(bb, [type_])
+    shape = ctx.shape(expr)
+    if shape != type_.shape:
+        raise NotConvertible(f"the converter gave shape {shape}, PyTorch has {type_.shape}")
+    return ctx.cast(expr, type_.dtype)
+
+
+def _checked(expr: Any, value: Value, op: str, origin: Origin | None) -> Any:
+    assert isinstance(value.type, TensorType)
+    if OpContext.shape(expr) != value.type.shape or OpContext.dtype(expr) != value.type.dtype:
+        raise UnsupportedError(f"{op} gives {OpContext.dtype(expr)}{list(OpContext.shape(expr))} where {value.type} is expected", origin)
+    return expr
+
+
+def _relax_type(type_: TensorType) -> Any:
+    return relax.TensorType(type_.shape, type_.dtype)
+
+
+def _type_of(meta: Any) -> TensorType | None:
+    if not isinstance(meta, torch.Tensor):
+        return None
+    return TensorType(tuple(int(s) for s in meta.shape), DTYPE_NAMES[meta.dtype])
+
+
+def _constant(tensor: torch.Tensor) -> Any:
+    tensor = tensor.detach().cpu().contiguous()
+    return relax.const(tensor.numpy() if tensor.dtype != torch.bfloat16 else tensor.float().numpy(), DTYPE_NAMES[tensor.dtype])
+
+
+def _identifier(name: str, default: str) -> str:
+    clean = re.sub(r"\W", "_", name)
+    return f"{default}_{clean}" if clean else default

@@ -1,0 +1,11 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""ATen operators as Relax expressions, one converter an overload.
+
+Every converter here is compared with PyTorch by a test. What is not in the table is decomposed by PyTorch's own tables until it
+is; nothing else is accepted.
+"""
+
+from dycl_tvm.compile.ops import convolution, elementwise, indexing, linear, norm, pooling, reduction, resize, shape  # noqa: F401  # they register
+from dycl_tvm.compile.ops.context import CONVERTERS, OpContext
+
+__all__ = ["CONVERTERS", "OpContext"]

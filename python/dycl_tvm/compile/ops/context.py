@@ -1,0 +1,209 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What a converter works with: the block builder, the types of the results, and helpers to emit expressions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tvm import relax, te, tirx
+
+from dycl_tvm.hcfg.types import TensorType
+
+#: ATen overload name (``aten.add.Tensor``) to the function that converts it.
+CONVERTERS: dict[str, Callable[..., Any]] = {}
+
+TORCH_DTYPES = {
+    "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
+    "int64": torch.int64, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+
+DTYPE_NAMES = {v: k for k, v in TORCH_DTYPES.items()}
+
+
+class NotConvertible(Exception):
+    """A converter cannot take this combination of arguments; the message says which."""
+
+
+def converter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a converter for ATen overloads (``add.Tensor``).
+
+    The function is called as ``fn(ctx, *args)`` with all arguments of the schema in order, defaults filled in, tensors as Relax
+    expressions. It returns one expression or a tuple of them.
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            CONVERTERS[f"aten.{name}"] = fn
+        return fn
+
+    return register
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a dtype is a floating point type."""
+    return "float" in dtype
+
+
+class OpContext:
+    """State of the conversion of one operator.
+
+    Attributes
+    ----------
+    bb : relax.BlockBuilder
+    out : tuple of (TensorType or None)
+        The types of the operator's results as PyTorch has them.
+    op : str
+        Overload name, for converters of several overloads.
+    unused : set of int
+        Numbers of results that nothing reads: they need not be computed.
+    """
+
+    def __init__(
+        self, bb: relax.BlockBuilder, out: Sequence[TensorType | None], op: str = "", unused: frozenset[int] = frozenset()
+    ) -> None:
+        self.bb, self.out, self.op, self.unused = bb, tuple(out), op, unused
+
+    # -- types ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the first result."""
+        first = self.out[0] if self.out else None
+        if first is None:
+            raise NotConvertible("the first result has no type")
+        return first
+
+    @staticmethod
+    def shape(expr: Any) -> tuple[int, ...]:
+        """Return the static shape of an expression."""
+        return tuple(int(d) for d in expr.ty.shape)
+
+    @staticmethod
+    def dtype(expr: Any) -> str:
+        """Return the dtype of an expression."""
+        return str(expr.ty.dtype.dtype)
+
+    # -- emitting ------------------------------------------------------------------------------------------------------
+
+    def emit(self, expr: Any) -> Any:
+        """Bind an expression to a variable."""
+        return self.bb.emit(expr)
+
+    def const(self, value: Any, dtype: str) -> Any:
+        """Return a rank-0 constant."""
+        return relax.const(value, dtype)
+
+    def cast(self, expr: Any, dtype: str) -> Any:
+        """Convert to a dtype by PyTorch's rules (to bool means: is not zero)."""
+        if self.dtype(expr) == dtype:
+            return expr
+        if dtype == "bool":
+            zero = self.const(0, self.dtype(expr))
+            return self.emit(relax.op.not_equal(expr, zero))
+        return self.emit(relax.op.astype(expr, dtype))
+
+    def operand(self, value: Any, dtype: str) -> Any:
+        """Return a tensor or number as an expression of ``dtype``."""
+        if isinstance(value, (bool, int, float)):
+            if not is_float(dtype) and isinstance(value, float) and not math.isfinite(value):
+                raise NotConvertible(f"the number {value} as {dtype}")
+            return self.const(bool(value) if dtype == "bool" else value, dtype)
+        return self.cast(value, dtype)
+
+    def reshape(self, expr: Any, shape: Sequence[int]) -> Any:
+        """Reshape to a static shape."""
+        if self.shape(expr) == tuple(shape):
+            return expr
+        return self.emit(relax.op.reshape(expr, tuple(int(s) for s in shape)))
+
+    def call_te(self, fn: Callable[..., Any], *args: Any, name: str) -> Any:
+        """Emit a tensor expression as a kernel of its own; ``args`` are tensors."""
+        return self.bb.emit_te(fn, *args, primfunc_name_hint=name)
+
+    def compute(self, fn: Callable[..., Any], *args: Any, name: str, shape: Sequence[int] | None = None) -> Any:
+        """Emit a kernel with ``out[i...] = fn(tensors..., i...)``.
+
+        ``fn`` gets the TE tensors, then the output's indices.
+        """
+        extent = tuple(self.type.shape if shape is None else shape)
+
+        def build(*tensors: Any) -> Any:
+            return te.compute(_extents(extent), lambda *i: fn(*tensors, *i), name=name)
+
+        return self.call_te(build, *args, name=name)
+
+    def elementwise(self, fn: Callable[..., Any], *args: Any, name: str) -> Any:
+        """Emit a kernel that applies ``fn`` to the broadcast elements of ``args`` (expressions)."""
+        extent = _extents(broadcast_shape([self.shape(a) for a in args]))
+        shapes = [self.shape(a) for a in args]
+
+        def build(*tensors: Any) -> Any:
+            def element(*i: Any) -> Any:
+                return fn(*(t(*broadcast_index(s, i)) for t, s in zip(tensors, shapes)))
+
+            return te.compute(extent, element, name=name)
+
+        return self.call_te(build, *args, name=name)
+
+    def binary(self, name: str, a: Any, b: Any, dtype: str) -> Any:
+        """Emit ``relax.op.<name>`` with both operands of ``dtype``."""
+        a, b = self.operand(a, dtype), self.operand(b, dtype)
+        return self.emit(getattr(relax.op, name)(a, b))
+
+    def common_dtype(self, *values: Any) -> str:
+        """Return the dtype in which PyTorch computes with these operands."""
+        metas = [v if isinstance(v, (bool, int, float)) else _meta(self.shape(v), self.dtype(v)) for v in values]
+        tensors = [m for m in metas if isinstance(m, torch.Tensor)]
+        result = torch.result_type(metas[0], metas[1]) if len(metas) > 1 else tensors[0].dtype
+        return DTYPE_NAMES[result]
+
+
+def _meta(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    # only the rank matters for type promotion
+    return torch.empty((1,) * len(shape), dtype=TORCH_DTYPES[dtype], device="meta")
+
+
+def _extents(shape: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(tirx.IntImm("int64", int(s)) for s in shape)
+
+
+def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the common shape of broadcast operands."""
+    return tuple(torch.broadcast_shapes(*shapes))
+
+
+def broadcast_index(shape: tuple[int, ...], index: Sequence[Any]) -> list[Any]:
+    """Return the index into a tensor of ``shape`` for a broadcast index."""
+    tail = list(index)[len(index) - len(shape) :]
+    return [tirx.IntImm("int64", 0) if s == 1 else i for s, i in zip(shape, tail)]
+
+
+def int64(value: int) -> Any:
+    """Return a 64-bit immediate, the type of all indices here."""
+    return tirx.IntImm("int64", value)
+
+
+def pair(value: Any, n: int = 2, default: Any = None) -> list[int]:
+    """Spread a number or list of one over ``n`` dimensions."""
+    if value is None or (isinstance(value, (list, tuple)) and not value):
+        value = default
+    if isinstance(value, int):
+        return [value] * n
+    values = [int(v) for v in value]
+    return values * n if len(values) == 1 else values
+
+
+def axis_of(dim: int, rank: int) -> int:
+    """Return a dimension counted from 0; rank 0 counts as rank 1."""
+    return dim % max(rank, 1)
+
+
+def axes_of(dim: Any, rank: int) -> list[int]:
+    """Return sorted dimensions; none or an empty list means all."""
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(rank))
+    dims = [dim] if isinstance(dim, int) else dim
+    return sorted({axis_of(d, rank) for d in dims} if rank else set())

@@ -1,0 +1,234 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Indexing by tensors: gather, scatter, embedding. Every index is brought into range, so that no kernel reads or writes outside."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, broadcast_index, broadcast_shape, converter, int64
+
+
+def _wrapped(index: Any, extent: int) -> Any:
+    """Return an index with Python's negative numbers, clamped to the tensor (where PyTorch raises IndexError)."""
+    index = index.astype("int64")
+    index = tirx.Select(index < int64(0), index + int64(extent), index)
+    return tirx.max(int64(0), tirx.min(index, int64(extent - 1)))
+
+
+def _take(ctx: OpContext, x: Any, axis: int, index: Any, name: str) -> Any:
+    """Emit ``x`` with the axis replaced by the dimensions of ``index``."""
+    shape, n = ctx.shape(x), len(ctx.shape(index))
+    out = (*shape[:axis], *ctx.shape(index), *shape[axis + 1 :])
+    return ctx.compute(
+        lambda t, j, *i: t(*i[:axis], _wrapped(j(*i[axis : axis + n]), shape[axis]), *i[axis + n :]), x, index, name=name, shape=out
+    )
+
+
+@converter("embedding.default")
+def _embedding(ctx: OpContext, weight: Any, index: Any, *_: Any) -> Any:
+    return _take(ctx, weight, 0, index, "embedding")
+
+
+@converter("index_select.default")
+def _index_select(ctx: OpContext, x: Any, dim: int, index: Any) -> Any:
+    if not ctx.shape(x):
+        return x
+    taken = _take(ctx, x, axis_of(dim, len(ctx.shape(x))), index, "index_select")
+    return ctx.reshape(taken, ctx.type.shape)  # an index of rank 0 keeps the axis
+
+
+@converter("take.default")
+def _take_flat(ctx: OpContext, x: Any, index: Any) -> Any:
+    return _take(ctx, ctx.reshape(x, (math.prod(ctx.shape(x)),)), 0, index, "take")
+
+
+@converter("gather.default")
+def _gather(ctx: OpContext, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
+    shape = ctx.shape(x)
+    if not shape:
+        return ctx.reshape(x, ctx.type.shape)
+    axis = axis_of(dim, len(shape))
+    if not ctx.shape(index):
+        index = ctx.reshape(index, (1,))
+    gathered = ctx.compute(
+        lambda t, j, *i: t(*i[:axis], _wrapped(j(*i), shape[axis]), *i[axis + 1 :]), x, index, name="gather", shape=ctx.shape(index)
+    )
+    return ctx.reshape(gathered, ctx.type.shape)
+
+
+@converter("index.Tensor", "_unsafe_index.Tensor")
+def _index(ctx: OpContext, x: Any, indices: list[Any]) -> Any:
+    shape = ctx.shape(x)
+    given = [k for k, j in enumerate(indices) if j is not None]
+    tensors = [indices[k] for k in given]
+    if any(ctx.dtype(t) == "bool" for t in tensors):
+        raise NotConvertible("indexing by a bool mask, whose result has no static shape")
+    common = broadcast_shape([ctx.shape(t) for t in tensors])
+    n = len(common)
+    # PyTorch puts the indexed dimensions first unless they are adjacent
+    adjacent = given == list(range(given[0], given[-1] + 1))
+    at = given[0] if adjacent else 0
+    shapes = [ctx.shape(t) for t in tensors]
+
+    def element(t: Any, *rest: Any) -> Any:
+        js, i = rest[: len(tensors)], rest[len(tensors) :]
+        picked = i[at : at + n]
+        free = iter((*i[:at], *i[at + n :]))
+        lookup = {k: _wrapped(j(*broadcast_index(s, picked)), shape[k]) for k, j, s in zip(given, js, shapes)}
+        return t(*(lookup[k] if k in lookup else next(free) for k in range(len(shape))))
+
+    return ctx.compute(element, x, *tensors, name="index")
+
+
+def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, how: str, name: str) -> Any:
+    """Scatter as a gather: each output element looks for the entries of ``index`` that name it.
+
+    ``source`` has the shape of ``index``. The last entry wins, as it does in PyTorch on a CPU.
+    """
+    shape, span = ctx.shape(x), ctx.shape(index)
+    n = span[axis]
+    dtype = ctx.dtype(x)
+    if math.prod(shape) * n > 1 << 28:
+        raise NotConvertible("a scatter of this size")
+
+    def build(t: Any, j: Any, s: Any) -> Any:
+        k = te.reduce_axis((int64(0), int64(n)), name="k")
+
+        def covered(i: Any) -> Any:
+            others = [v < int64(e) for d, (v, e) in enumerate(zip(i, span)) if d != axis and e < shape[d]]
+            return tirx.all(tirx.const(True, "bool"), *others)
+
+        def entry(i: Any, v: Any) -> list[Any]:
+            return [v if d == axis else (q if span[d] >= shape[d] else tirx.min(q, int64(span[d] - 1))) for d, q in enumerate(i)]
+
+        def hit(i: Any, v: Any) -> Any:
+            return tirx.And(covered(i), _wrapped(j(*entry(i, v)), shape[axis]) == i[axis])
+
+        extents = [int64(v) for v in shape]
+        if how == "add":
+            zero = tirx.const(0, dtype)
+            total = te.compute(extents, lambda *i: te.sum(tirx.Select(hit(i, k), s(*entry(i, k)), zero), axis=k), name="scattered")
+            return te.compute(extents, lambda *i: t(*i) + total(*i), name=name)
+        last = te.compute(extents, lambda *i: te.max(tirx.Select(hit(i, k), k, int64(-1)), axis=k), name="last")
+        return te.compute(
+            extents,
+            lambda *i: tirx.if_then_else(last(*i) >= int64(0), s(*entry(i, tirx.max(last(*i), int64(0)))), t(*i)),
+            name=name,
+        )
+
+    return ctx.call_te(build, x, index, source, name=name)
+
+
+def _scatter(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, how: str) -> Any:
+    shape = ctx.shape(x)
+    if not shape:
+        one = [type(ctx.type)((1,), ctx.type.dtype)]
+        inner = OpContext(ctx.bb, one, ctx.op)
+        source = source if isinstance(source, (int, float)) else ctx.reshape(source, (1,))
+        return ctx.reshape(_scatter(inner, ctx.reshape(x, (1,)), 0, ctx.reshape(index, (1,)), source, how), ())
+    span = ctx.shape(index)
+    if isinstance(source, (bool, int, float)):
+        source = ctx.emit(relax.op.full(span, ctx.const(source, ctx.dtype(x)), ctx.dtype(x)))
+    elif ctx.shape(source) != span:
+        source = ctx.emit(relax.op.strided_slice(source, list(range(len(span))), [0] * len(span), list(span)))
+    return _scatter_kernel(ctx, x, axis_of(dim, len(shape)), index, source, how, "scatter")
+
+
+@converter("scatter.src", "scatter.value")
+def _scatter_set(ctx: OpContext, x: Any, dim: int, index: Any, source: Any) -> Any:
+    return _scatter(ctx, x, dim, index, source, "set")
+
+
+@converter("scatter_add.default")
+def _scatter_add(ctx: OpContext, x: Any, dim: int, index: Any, source: Any) -> Any:
+    return _scatter(ctx, x, dim, index, source, "add")
+
+
+@converter("index_copy.default", "index_fill.int_Scalar", "index_add.default")
+def _index_write(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
+    shape = ctx.shape(x)
+    axis = axis_of(dim, len(shape))
+    n = math.prod(ctx.shape(index))
+    span = (*shape[:axis], n, *shape[axis + 1 :])
+    lined = ctx.reshape(index, tuple(n if k == axis else 1 for k in range(len(shape))))
+    index = ctx.emit(relax.op.broadcast_to(lined, span)) if ctx.shape(lined) != span else lined
+    how = "add" if "index_add" in ctx.op else "set"
+    if alpha != 1:
+        source = ctx.binary("multiply", source, alpha, ctx.type.dtype)
+    if not isinstance(source, (bool, int, float)):
+        source = ctx.reshape(source, span)
+    return _scatter(ctx, x, axis, index, source, how)
+
+
+@converter("index_put.default", "_unsafe_index_put.default")
+def _index_put(ctx: OpContext, x: Any, indices: list[Any], values: Any, accumulate: bool = False) -> Any:
+    shape = ctx.shape(x)
+    given = [k for k, j in enumerate(indices) if j is not None]
+    tensors = [indices[k] for k in given]
+    if len(given) == 1 and ctx.dtype(tensors[0]) == "bool":
+        mask = tensors[0]
+        if not accumulate and math.prod(ctx.shape(values)) == 1 and given == [0]:
+            mask = ctx.reshape(mask, (*ctx.shape(mask), *([1] * (len(shape) - len(ctx.shape(mask))))))
+            return ctx.emit(relax.op.where(mask, ctx.reshape(ctx.cast(values, ctx.type.dtype), ()), x))
+        raise NotConvertible("writing several values through a bool mask")
+    if any(ctx.dtype(t) == "bool" for t in tensors):
+        raise NotConvertible("writing through a bool mask together with other indices")
+    if given != list(range(len(given))):
+        raise NotConvertible("writing by index tensors that are not in the first dimensions")
+    common = broadcast_shape([ctx.shape(t) for t in tensors])
+    entries, rows, tail = math.prod(common), math.prod(shape[: len(given)]), shape[len(given) :]
+    if rows * entries * math.prod(tail) > 1 << 28:
+        raise NotConvertible("a write of this size")
+    shapes = [ctx.shape(t) for t in tensors]
+
+    def flat_row(*js: Any) -> Any:
+        def element(*i: Any) -> Any:
+            row: Any = int64(0)
+            for k, (j, s) in enumerate(zip(js, shapes)):
+                row = row * int64(shape[k]) + _wrapped(j(*broadcast_index(s, i)), shape[k])
+            return row
+
+        return te.compute([int64(s) for s in common], element, name="row")
+
+    row = ctx.reshape(ctx.call_te(flat_row, *tensors, name="row"), (entries,))
+    values = ctx.cast(values, ctx.type.dtype)
+    if ctx.shape(values) != (*common, *tail):
+        values = ctx.emit(relax.op.broadcast_to(values, (*common, *tail)))
+    width = math.prod(tail)
+    values = ctx.reshape(values, (entries, width))
+    flat = ctx.reshape(x, (rows, width))
+    row = ctx.emit(relax.op.broadcast_to(ctx.reshape(row, (entries, 1)), (entries, width)))
+    written = _scatter_kernel(ctx, flat, 0, row, values, "add" if accumulate else "set", "index_put")
+    return ctx.reshape(written, shape)
+
+
+@converter("select_scatter.default")
+def _select_scatter(ctx: OpContext, x: Any, source: Any, dim: int, index: int) -> Any:
+    shape = ctx.shape(x)
+    axis = axis_of(dim, len(shape))
+    at = index % shape[axis]
+    source = ctx.cast(source, ctx.type.dtype)
+    return ctx.compute(
+        lambda t, s, *i: tirx.if_then_else(i[axis] == int64(at), s(*i[:axis], *i[axis + 1 :]), t(*i)), x, source, name="select_scatter"
+    )
+
+
+@converter("slice_scatter.default")
+def _slice_scatter(ctx: OpContext, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    shape = ctx.shape(x)
+    axis = axis_of(dim, len(shape))
+    first, last, step = slice(start, end, step).indices(shape[axis])
+    n = len(range(first, last, step))
+    if n == 0:
+        return x
+    source = ctx.cast(source, ctx.type.dtype)
+
+    def element(t: Any, s: Any, *i: Any) -> Any:
+        away = i[axis] - int64(first)
+        inside = tirx.all(away >= int64(0), away <= int64((n - 1) * step), tirx.floormod(away, int64(step)) == int64(0))
+        return tirx.if_then_else(inside, s(*i[:axis], tirx.floordiv(away, int64(step)), *i[axis + 1 :]), t(*i))
+
+    return ctx.compute(element, x, source, name="slice_scatter")

@@ -1,0 +1,308 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Reductions, softmax, scans and sorting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from dycl_tvm.compile.ops import semantics
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axes_of, axis_of, converter, int64, is_float
+
+
+def _reduce_te(ctx: OpContext, x: Any, axes: list[int], fn: Callable[..., Any], name: str) -> Any:
+    """Emit a reduction by any reducer; the result has the shape of the first output."""
+    shape = ctx.shape(x)
+    kept = [s for k, s in enumerate(shape) if k not in axes]
+
+    def build(t: Any) -> Any:
+        reduced = [te.reduce_axis((int64(0), int64(shape[k])), name=f"k{k}") for k in axes]
+
+        def element(*i: Any) -> Any:
+            free, bound = iter(i), iter(reduced)
+            return fn(t(*(next(bound) if k in axes else next(free) for k in range(len(shape)))), reduced)
+
+        return te.compute([int64(s) for s in kept], element, name=name)
+
+    return ctx.reshape(ctx.call_te(build, x, name=name), ctx.type.shape)
+
+
+@converter("sum.default", "sum.dim_IntList")
+def _sum(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    x = ctx.cast(x, ctx.type.dtype)
+    axes = axes_of(dim, len(ctx.shape(x)))
+    if not axes:
+        return x
+    return ctx.reshape(ctx.emit(relax.op.sum(x, axes, keepdim)), ctx.type.shape)
+
+
+@converter("mean.default", "mean.dim")
+def _mean(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if "mean.default" in ctx.op:
+        dim, keepdim = None, False
+    x = ctx.cast(x, ctx.type.dtype)
+    axes = axes_of(dim, len(ctx.shape(x)))
+    if not axes:
+        return x
+    return ctx.reshape(ctx.emit(relax.op.mean(x, axes, keepdim)), ctx.type.shape)
+
+
+def _moments(ctx: OpContext, x: Any, dim: Any, correction: Any) -> tuple[Any, Any]:
+    """Return (variance, mean) with the reduced dimensions kept."""
+    shape = ctx.shape(x)
+    axes = axes_of(dim, len(shape))
+    count = math.prod(shape[a] for a in axes)
+    mean = ctx.emit(relax.op.mean(x, axes, True)) if axes else x
+    centred = ctx.emit(relax.op.subtract(x, mean))
+    squares = ctx.emit(relax.op.multiply(centred, centred))
+    total = ctx.emit(relax.op.sum(squares, axes, True)) if axes else squares
+    divisor = max(0.0, count - (1 if correction is None else correction))
+    return ctx.binary("divide", total, float(divisor), ctx.dtype(x)), mean
+
+
+@converter("var.correction", "std.correction")
+def _var(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
+    var = ctx.reshape(_moments(ctx, x, dim, correction)[0], ctx.type.shape)
+    return ctx.emit(relax.op.sqrt(var)) if "std" in ctx.op else var
+
+
+@converter("var_mean.correction", "std_mean.correction")
+def _var_mean(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
+    var, mean = _moments(ctx, x, dim, correction)
+    var, mean = ctx.reshape(var, ctx.type.shape), ctx.reshape(mean, ctx.type.shape)
+    return (ctx.emit(relax.op.sqrt(var)) if "std" in ctx.op else var), mean
+
+
+@converter("prod.default", "prod.dim_int")
+def _prod(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if "prod.default" in ctx.op:
+        dim = None
+    x = ctx.cast(x, ctx.type.dtype)
+    axes = axes_of(dim, len(ctx.shape(x)))
+    if not axes:
+        return x
+    product = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
+    return _reduce_te(ctx, x, axes, lambda v, k: product(v, axis=k), "prod")
+
+
+def _extreme(is_max: bool) -> Callable[..., Any]:
+    reducer = semantics.max_reducer if is_max else semantics.min_reducer
+
+    def convert(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        axes = axes_of(dim, len(ctx.shape(x)))
+        if not axes:
+            return x
+        dtype = ctx.dtype(x)
+        if dtype == "bool":  # comparisons are defined on integers
+            wide = OpContext(ctx.bb, [type(ctx.type)(ctx.type.shape, "int8")], ctx.op)
+            return ctx.cast(convert(wide, ctx.cast(x, "int8"), dim, keepdim), "bool")
+        return _reduce_te(ctx, x, axes, lambda v, k: reducer(v, axis=k), "max" if is_max else "min")
+
+    return convert
+
+
+_max, _min = _extreme(True), _extreme(False)
+converter("amax.default", "max.default")(_max)
+converter("amin.default", "min.default")(_min)
+
+
+@converter("any.default", "any.dim", "any.dims")
+def _any(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return _truth(ctx, x, None if ctx.op.endswith("any.default") else dim, _max)
+
+
+@converter("all.default", "all.dim", "all.dims")
+def _all(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return _truth(ctx, x, None if ctx.op.endswith("all.default") else dim, _min)
+
+
+def _truth(ctx: OpContext, x: Any, dim: Any, extreme: Callable[..., Any]) -> Any:
+    return ctx.cast(extreme(ctx, ctx.cast(x, "bool"), dim), ctx.type.dtype)
+
+
+def _arg_extreme(ctx: OpContext, x: Any, axis: int, is_max: bool) -> tuple[Any, Any]:
+    """Return (values, indices) without the axis."""
+    shape = ctx.shape(x)
+    kept = [int64(s) for k, s in enumerate(shape) if k != axis]
+    reducer = semantics.arg_reducer(is_max)
+    name = "argmax" if is_max else "argmin"
+    if ctx.dtype(x) == "bool":
+        x = ctx.cast(x, "int8")
+
+    def build(t: Any) -> Any:
+        k = te.reduce_axis((int64(0), int64(shape[axis])), name="k")
+        index, value = te.compute(kept, lambda *i: reducer((k, t(*i[:axis], k, *i[axis:])), axis=k), name=name)
+        return [index, value]
+
+    both = ctx.call_te(build, x, name=name)
+    return ctx.emit(relax.TupleGetItem(both, 1)), ctx.emit(relax.TupleGetItem(both, 0))
+
+
+def _arg(is_max: bool) -> Callable[..., Any]:
+    def convert(ctx: OpContext, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        shape = ctx.shape(x)
+        if dim is None or not shape:
+            x, dim = ctx.reshape(x, (math.prod(shape),)), 0
+        _, index = _arg_extreme(ctx, x, axis_of(dim, len(ctx.shape(x))), is_max)
+        return ctx.reshape(index, ctx.type.shape)
+
+    return convert
+
+
+converter("argmax.default")(_arg(True))
+converter("argmin.default")(_arg(False))
+
+
+def _extreme_dim(is_max: bool) -> Callable[..., Any]:
+    def convert(ctx: OpContext, x: Any, dim: int, keepdim: bool = False) -> Any:
+        dtype = ctx.type.dtype
+        if not ctx.shape(x):
+            x = ctx.reshape(x, (1,))
+        value, index = _arg_extreme(ctx, x, axis_of(dim, len(ctx.shape(x))), is_max)
+        return ctx.cast(ctx.reshape(value, ctx.type.shape), dtype), ctx.reshape(index, ctx.type.shape)
+
+    return convert
+
+
+converter("max.dim")(_extreme_dim(True))
+converter("min.dim")(_extreme_dim(False))
+
+
+@converter("_softmax.default", "softmax.int")
+def _softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
+    return _softmax_impl(ctx, x, dim, log=False)
+
+
+@converter("_log_softmax.default", "log_softmax.int")
+def _log_softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
+    return _softmax_impl(ctx, x, dim, log=True)
+
+
+def _softmax_impl(ctx: OpContext, x: Any, dim: int, log: bool) -> Any:
+    x = ctx.cast(x, ctx.type.dtype)
+    shape = ctx.shape(x)
+    if not shape:
+        return _softmax_impl_rank0(ctx, x, log)
+    axis = axis_of(dim, len(shape))
+    return ctx.emit(relax.op.nn.log_softmax(x, axis) if log else relax.op.nn.softmax(x, axis))
+
+
+def _softmax_impl_rank0(ctx: OpContext, x: Any, log: bool) -> Any:
+    flat = ctx.reshape(x, (1,))
+    return ctx.reshape(ctx.emit(relax.op.nn.log_softmax(flat, 0) if log else relax.op.nn.softmax(flat, 0)), ())
+
+
+def _scan(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def convert(ctx: OpContext, x: Any, dim: int, dtype: Any = None) -> Any:
+        x = ctx.cast(x, ctx.type.dtype)
+        shape = ctx.shape(x)
+        if not shape:
+            return x
+        axis = axis_of(dim, len(shape))
+        lead, n, tail = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+        flat = ctx.reshape(x, (lead, n, tail))
+
+        # a scan as a triangular reduction: short axes only, or the cost is quadratic
+        if n > 4096:
+            raise NotConvertible(f"a scan over {n} elements")
+        kept = (lead, n, tail)
+        reducer = te.comm_reducer(fn, lambda t: tirx.const(0 if name == "cumsum" else 1, t), name=name)
+        identity = tirx.const(0 if name == "cumsum" else 1, ctx.type.dtype)
+
+        def triangular(t: Any) -> Any:
+            k = te.reduce_axis((int64(0), int64(n)), name="k")
+            return te.compute(
+                [int64(s) for s in kept],
+                lambda a, i, b: reducer(tirx.Select(k <= i, t(a, k, b), identity), axis=k),
+                name=name,
+            )
+
+        return ctx.reshape(ctx.call_te(triangular, flat, name=name), shape)
+
+    return convert
+
+
+converter("cumsum.default")(_scan("cumsum", lambda a, b: a + b))
+converter("cumprod.default")(_scan("cumprod", lambda a, b: a * b))
+
+
+# ---- sorting: by ranks, which is stable, needs no extern call, and is short for the sizes that networks sort ---------
+
+_MAX_SORT = 16384
+
+
+def _order(ctx: OpContext, x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
+    """Return (values, indices) sorted along ``axis``: stable, NaN is the largest."""
+    shape = ctx.shape(x)
+    n = shape[axis]
+    if n > _MAX_SORT:
+        raise NotConvertible(f"sorting {n} elements (at most {_MAX_SORT})")
+    if ctx.dtype(x) == "bool":
+        x = ctx.cast(x, "int8")
+    floating = is_float(ctx.dtype(x))
+    extents = [int64(s) for s in shape]
+
+    def before(a: Any, b: Any, ia: Any, ib: Any) -> Any:
+        """Whether element a (at ia) comes before element b (at ib)."""
+        less = a > b if descending else a < b
+        same = a == b
+        if floating:
+            na, nb = semantics.is_nan(a), semantics.is_nan(b)
+            less = tirx.Or(less, tirx.And(na, tirx.Not(nb)) if descending else tirx.And(tirx.Not(na), nb))
+            same = tirx.Or(same, tirx.And(na, nb))
+        return tirx.Or(less, tirx.And(same, ia < ib))
+
+    def ranks(t: Any) -> Any:
+        k = te.reduce_axis((int64(0), int64(n)), name="k")
+
+        def element(*i: Any) -> Any:
+            other = t(*i[:axis], k, *i[axis + 1 :])
+            one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
+            return te.sum(tirx.Select(before(other, t(*i), k, i[axis]), one, zero), axis=k)
+
+        return te.compute(extents, element, name="rank")
+
+    rank = ctx.call_te(ranks, x, name="rank")
+
+    def positions(r: Any) -> Any:
+        k = te.reduce_axis((int64(0), int64(n)), name="k")
+        zero = tirx.const(0, "int64")
+        return te.compute(
+            extents, lambda *i: te.sum(tirx.Select(r(*i[:axis], k, *i[axis + 1 :]) == i[axis], k, zero), axis=k), name="argsort"
+        )
+
+    index = ctx.call_te(positions, rank, name="argsort")
+    value = ctx.call_te(
+        lambda t, j: te.compute(extents, lambda *i: t(*i[:axis], j(*i), *i[axis + 1 :]), name="sorted"), x, index, name="sorted"
+    )
+    return value, index
+
+
+@converter("sort.default", "sort.stable")
+def _sort(ctx: OpContext, x: Any, *args: Any) -> Any:
+    if "stable" in ctx.op:
+        args = args[1:]
+    dim = args[0] if args else -1
+    descending = bool(args[1]) if len(args) > 1 else False
+    if not ctx.shape(x):
+        return x, ctx.const(0, "int64")
+    value, index = _order(ctx, x, axis_of(dim, len(ctx.shape(x))), descending)
+    return ctx.cast(value, ctx.type.dtype), index
+
+
+@converter("argsort.default", "argsort.stable")
+def _argsort(ctx: OpContext, x: Any, *args: Any) -> Any:
+    if "stable" in ctx.op:
+        args = args[1:]
+    return _order(ctx, x, axis_of(args[0] if args else -1, len(ctx.shape(x))), bool(args[1]) if len(args) > 1 else False)[1]
+
+
+@converter("topk.default")
+def _topk(ctx: OpContext, x: Any, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> Any:
+    axis = axis_of(dim, len(ctx.shape(x)))
+    value, index = _order(ctx, x, axis, largest)
+    value, index = (ctx.emit(relax.op.strided_slice(v, [axis], [0], [k])) for v in (value, index))
+    return ctx.cast(value, ctx.type.dtype), index

@@ -1,0 +1,162 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""PyTorch's element semantics in TIR: NaN that spreads through max and min, signs of remainders, no trap in integer division."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+
+def dtype_of(x: Any) -> str:
+    """Return the dtype name of a scalar TIR expression."""
+    return str(x.ty.dtype)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """Return the larger; NaN if either is NaN."""
+    if "float" not in dtype_of(a):
+        return tirx.Select(a > b, a, b)
+    # unordered operands fail both comparisons, and their sum is NaN
+    return tirx.Select(a > b, a, tirx.Select(b >= a, b, a + b))
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """Return the smaller; NaN if either is NaN."""
+    if "float" not in dtype_of(a):
+        return tirx.Select(a < b, a, b)
+    return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b))
+
+
+def relu(x: Any) -> Any:
+    """Return ``max(x, 0)`` that keeps NaN."""
+    zero = tirx.const(0, dtype_of(x))
+    return tirx.Select(x < zero, zero, x)
+
+
+def clip(x: Any, lo: float | int | None, hi: float | int | None) -> Any:
+    """Return ``min(max(x, lo), hi)`` that keeps NaN."""
+    if lo is not None:
+        low = tirx.const(lo, dtype_of(x))
+        x = tirx.Select(x < low, low, x)
+    if hi is not None:
+        high = tirx.const(hi, dtype_of(x))
+        x = tirx.Select(x > high, high, x)
+    return x
+
+
+def is_nan(x: Any) -> Any:
+    """Return whether x is NaN."""
+    # neither x != x nor the negation of a comparison will do: TVM folds the one, and turns the other into an ordered comparison
+    return tirx.isnan(x)
+
+
+def equal(a: Any, b: Any) -> Any:
+    """Return a == b, false for NaN (TVM folds x == x)."""
+    if "float" not in dtype_of(a):
+        return a == b
+    return tirx.And(a == b, tirx.Not(is_nan(a)))
+
+
+def not_equal(a: Any, b: Any) -> Any:
+    """Return a != b, true where either is NaN (TVM's own comparison is an ordered one)."""
+    if "float" not in dtype_of(a):
+        return a != b
+    return tirx.Or(tirx.Or(a < b, a > b), tirx.Or(is_nan(a), is_nan(b)))
+
+
+def safe_divisor(b: Any) -> Any:
+    """Return b, or 1 where it is 0: an integer division by zero would kill the process."""
+    return tirx.Select(b == tirx.const(0, dtype_of(b)), tirx.const(1, dtype_of(b)), b)
+
+
+def _differ(a: Any, b: Any) -> Any:
+    """Return a != b of bools (TVM's LLVM code for that comparison is invalid)."""
+    return tirx.Or(tirx.And(a, tirx.Not(b)), tirx.And(tirx.Not(a), b))
+
+
+def libm_fmod(a: Any, b: Any) -> Any:
+    """Return C's fmod, for which TVM has no lowering on a CPU."""
+    dtype = dtype_of(a)
+    if dtype == "float64":
+        return tirx.call_pure_extern("float64", "fmod", a, b)
+    single = tirx.call_pure_extern("float32", "fmodf", a.astype("float32"), b.astype("float32"))
+    return single if dtype == "float32" else single.astype(dtype)
+
+
+def floor_divide(a: Any, b: Any) -> Any:
+    """Return the quotient rounded down, as ``torch.floor_divide``."""
+    dtype = dtype_of(a)
+    if "float" not in dtype:
+        b = safe_divisor(b)
+        quotient = tirx.truncdiv(a, b)
+        rest = a - quotient * b
+        zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+        wrong = tirx.And(rest != zero, _differ(rest < zero, b < zero)) if not dtype.startswith("uint") else tirx.const(False, "bool")
+        return tirx.Select(wrong, quotient - one, quotient)
+    zero = tirx.const(0, dtype)
+    mod = libm_fmod(a, b)
+    quotient = (a - mod) / b
+    quotient = tirx.Select(tirx.And(mod != zero, _differ(b < zero, mod < zero)), quotient - tirx.const(1, dtype), quotient)
+    down = tirx.floor(quotient)
+    rounded = tirx.Select(quotient - down > tirx.const(0.5, dtype), down + tirx.const(1, dtype), down)
+    return tirx.Select(b == zero, a / b, rounded)
+
+
+def trunc_divide(a: Any, b: Any) -> Any:
+    """Return the quotient rounded towards zero."""
+    if "float" not in dtype_of(a):
+        return tirx.truncdiv(a, safe_divisor(b))
+    return tirx.trunc(a / b)
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """Return the remainder with the sign of the divisor, as ``torch.remainder``."""
+    dtype = dtype_of(a)
+    zero = tirx.const(0, dtype)
+    if "float" not in dtype:
+        return tirx.Select(b == zero, zero, a - floor_divide(a, b) * b)
+    mod = libm_fmod(a, b)
+    return tirx.Select(tirx.And(mod != zero, _differ(b < zero, mod < zero)), mod + b, mod)
+
+
+def fmod(a: Any, b: Any) -> Any:
+    """Return the remainder with the sign of the dividend."""
+    if "float" not in dtype_of(a):
+        return a - tirx.truncdiv(a, safe_divisor(b)) * b
+    return libm_fmod(a, b)
+
+
+def lowest(dtype: str) -> Any:
+    """Return the identity of max."""
+    return tirx.const(float("-inf"), dtype) if "float" in dtype else (tirx.const(False, "bool") if dtype == "bool" else tirx.min_value(dtype))
+
+
+def highest(dtype: str) -> Any:
+    """Return the identity of min."""
+    return tirx.const(float("inf"), dtype) if "float" in dtype else (tirx.const(True, "bool") if dtype == "bool" else tirx.max_value(dtype))
+
+
+max_reducer = te.comm_reducer(maximum, lowest, name="max_nan")
+min_reducer = te.comm_reducer(minimum, highest, name="min_nan")
+
+
+def arg_reducer(is_max: bool) -> Any:
+    """Return the reducer of (index, value) pairs: the first NaN wins, else the first of the best."""
+
+    def combine(lhs: Any, rhs: Any) -> Any:
+        better = lhs[1] > rhs[1] if is_max else lhs[1] < rhs[1]
+        tie = lhs[1] == rhs[1]
+        if "float" in dtype_of(lhs[1]):
+            # NaN beats everything; between two NaN the earlier one
+            better = tirx.Or(better, tirx.And(is_nan(lhs[1]), tirx.Not(is_nan(rhs[1]))))
+            tie = tirx.Or(tie, tirx.And(is_nan(lhs[1]), is_nan(rhs[1])))
+        # the identity has index -1: it never wins a tie against a real element
+        earlier = tirx.Or(rhs[0] < tirx.const(0, dtype_of(rhs[0])), tirx.And(lhs[0] < rhs[0], lhs[0] >= tirx.const(0, dtype_of(lhs[0]))))
+        left = tirx.Or(better, tirx.And(tie, earlier))
+        return tirx.Select(left, lhs[0], rhs[0]), tirx.Select(left, lhs[1], rhs[1])
+
+    def identity(index_type: str, value_type: str) -> Any:
+        return tirx.const(-1, index_type), (lowest if is_max else highest)(value_type)
+
+    return te.comm_reducer(combine, identity, name="argmax_nan" if is_max else "argmin_nan")

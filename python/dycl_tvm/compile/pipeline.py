@@ -1,0 +1,139 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""From Relax operators to scheduled kernels in objects."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from dycl_tvm.backends import tir_cpu
+from dycl_tvm.compile.legalize import LEGALIZE
+from dycl_tvm.errors import CompileError
+
+Progress = Callable[[str, int, int], None]
+
+#: Kernels of one object; objects are compiled one after the other, with progress in between.
+_SHARD = 16
+
+
+def to_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Lower Relax operators to calls of fused PrimFuncs."""
+    passes = tvm.transform.Sequential(
+        [
+            relax.transform.DeadCodeElimination(),
+            relax.transform.LegalizeOps(LEGALIZE),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            relax.transform.DeadCodeElimination(),
+        ]
+    )
+    with target, tvm.transform.PassContext(opt_level=3):
+        return passes(mod)
+
+
+@dataclass
+class KernelSet:
+    """The distinct kernels of a module.
+
+    Attributes
+    ----------
+    functions : dict
+        Symbol to PrimFunc, in order of first use.
+    """
+
+    functions: dict[str, Any] = field(default_factory=dict)
+    dedup: bool = True
+    _by_hash: dict[int, list[str]] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _known: dict[Any, str] = field(default_factory=dict)
+
+    def symbol(self, gv: Any, fn: Any) -> str:
+        """Return the symbol of the kernel that computes ``fn``; equal functions have one."""
+        if gv.name_hint in self._known:
+            return self._known[gv.name_hint]
+        # only what changes the code may tell functions apart: not the names, not the fusion's notes
+        plain = fn
+        for key in list(fn.attrs.keys()) if fn.attrs else []:
+            if key not in ("tirx.noalias", "s_tir"):
+                plain = plain.without_attr(key)
+        code = tvm_ffi.structural_hash(plain, map_free_vars=True)
+        same = self._by_hash.setdefault(code, [])
+        symbol = next((s for s in same if self.dedup and tvm_ffi.structural_equal(self.functions[s], plain, map_free_vars=True)), None)
+        if symbol is None:
+            # numbers that TVM appends to tell functions apart depend on what else is in the module
+            base = re.sub(r"\d+(?=_|$)", "", gv.name_hint).strip("_")[:60]
+            number = self._counts.get(base, 0)
+            self._counts[base] = number + 1
+            symbol = f"dycl_{base}_{number}"
+            self.functions[symbol] = plain
+            same.append(symbol)
+        self._known[gv.name_hint] = symbol
+        return symbol
+
+
+@dataclass
+class Built:
+    """Objects of kernels, and how many of them were left without a schedule."""
+
+    objects: list[tuple[str, bytes]]
+    unscheduled: list[str]
+
+
+def build_kernels(functions: dict[str, Any], target: tvm.target.Target, progress: Progress | None = None, prefix: str = "kernels") -> Built:
+    """Schedule and compile kernels to objects with symbols ``__tvm_ffi_<symbol>``."""
+    objects: list[tuple[str, bytes]] = []
+    unscheduled: list[str] = []
+    items = list(functions.items())
+    for start in range(0, len(items), _SHARD):
+        if progress is not None:
+            progress("kernels", start, len(items))
+        chunk = {}
+        for symbol, fn in items[start : start + _SHARD]:
+            scheduled = tir_cpu.schedule(fn, target)
+            if scheduled is None:
+                unscheduled.append(symbol)
+                scheduled = fn
+            chunk[symbol] = scheduled.with_attr("global_symbol", symbol)
+        objects.append((f"{prefix}_{start // _SHARD}.o", _object(chunk, target, unscheduled, functions)))
+    return Built(objects, sorted(set(unscheduled)))
+
+
+def _object(chunk: dict[str, Any], target: tvm.target.Target, unscheduled: list[str], plain: dict[str, Any]) -> bytes:
+    try:
+        module = _compile(chunk, target)
+    except Exception:  # a schedule that the code generator does not take: find it, and leave that kernel plain
+        good = {}
+        for symbol, fn in chunk.items():
+            try:
+                _compile({symbol: fn}, target)
+                good[symbol] = fn
+            except Exception:
+                unscheduled.append(symbol)
+                good[symbol] = plain[symbol].with_attr("global_symbol", symbol)
+        try:
+            module = _compile(good, target)
+        except Exception as error:
+            raise CompileError(f"TVM could not compile the kernels {', '.join(chunk)} for {target}: {error}") from error
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.o"
+        module.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def _compile(chunk: dict[str, Any], target: tvm.target.Target) -> Any:
+    built = tvm.compile(tvm.IRModule(chunk), target=target)
+    return getattr(built, "mod", built)
+
+
+def sub_dnn_functions(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, Any]:
+    """Return the lowered Relax functions by name."""
+    return {name: mod[name] for name in names}

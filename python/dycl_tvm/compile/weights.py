@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The weights of a program: numbered, each content once; and what can be computed from weights at build time."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tvm
+
+from dycl_tvm.compile.program import Slot, Weight
+from dycl_tvm.hcfg.types import TensorType
+
+
+class WeightTable:
+    """Weights by content."""
+
+    def __init__(self) -> None:
+        self.weights: list[Weight] = []
+        self._index: dict[Any, int] = {}
+        self._names: set[str] = set()
+        self._digests: dict[int, tuple[Any, bytes]] = {}  # by identity; the tensor is kept, so that the identity stays its own
+
+    def digest(self, data: torch.Tensor) -> bytes:
+        """Return a hash of the contents."""
+        known = self._digests.get(id(data))
+        if known is None:
+            raw = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            known = self._digests[id(data)] = (data, hashlib.sha256(raw.tobytes()).digest())
+        return known[1]
+
+    def slot(self, type_: TensorType, data: torch.Tensor, name: str) -> Slot:
+        """Return the place of a weight; equal contents have one."""
+        key = (type_.nbytes, type_.dtype, self.digest(data))
+        index = self._index.get(key)
+        if index is None:
+            index = self._index[key] = len(self.weights)
+            self.weights.append(Weight(self._unique(name or "constant"), type_, data.detach().cpu().contiguous()))
+        return Slot(type_, "weight", index)
+
+    def _unique(self, name: str) -> str:
+        candidate, k = name, 1
+        while candidate in self._names:
+            candidate, k = f"{name}.{k}", k + 1
+        self._names.add(candidate)
+        return candidate
+
+
+class BuildTimeKernels:
+    """Runs kernels on this machine while building, whatever the target is."""
+
+    def __init__(self, functions: dict[str, Any], symbols: Sequence[str]) -> None:
+        self._module: Any = None
+        if not symbols:
+            return
+        host = tvm.target.Target("llvm")
+        built = tvm.compile(tvm.IRModule({s: functions[s].with_attr("global_symbol", s) for s in symbols}), target=host)
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "fold.so")
+            built.export_library(path)
+            self._module = tvm.runtime.load_module(path)
+
+    def run(self, symbol: str, inputs: Sequence[torch.Tensor], outputs: Sequence[TensorType]) -> list[torch.Tensor]:
+        """Return the results of a kernel."""
+        arrays = [_device_array(t.numpy()) for t in inputs]
+        results = [tvm.runtime.empty(o.shape, o.dtype) for o in outputs]
+        self._module[symbol](*arrays, *results)
+        return [torch.from_numpy(np.array(r.numpy())) for r in results]
+
+
+def _device_array(array: Any) -> Any:
+    return tvm.runtime.tensor(np.ascontiguousarray(array))
+
+

@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Every supported ATen operator against PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hcfg_utils import Kernels, host_target, record, run_sub_dnn
+from op_cases import CASES
+
+from dycl_tvm.compile import pipeline
+from dycl_tvm.compile.call_list import CallList, call_list
+from dycl_tvm.compile.importer import import_sub_dnns
+from dycl_tvm.compile.program import KernelLibrary
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.nodes import Origin, SubDNN, TensorOp, Value
+from dycl_tvm.hcfg.types import TensorType
+
+Ready = dict[str, tuple[CallList, list[Any], Kernels]]
+
+
+@pytest.fixture(scope="module")
+def ready() -> Ready:
+    """All cases as sub-DNNs of one module: one run of the passes, one compilation."""
+    recorded = {}
+    with torch.no_grad():
+        for k, (name, fn, args) in enumerate(CASES):
+            recorded[name] = record(fn, args, f"case_{k}")
+    mod = import_sub_dnns([sub for sub, _ in recorded.values()])
+    low = pipeline.to_kernels(mod, host_target())
+    kernels = pipeline.KernelSet()
+    lists = {name: call_list(sub.name, low, kernels, {}) for name, (sub, _) in recorded.items()}
+    built = pipeline.build_kernels(kernels.functions, host_target())
+    run = Kernels(KernelLibrary(tuple(built.objects)))
+    return {name: (lists[name], [c.data for c in recorded[name][1]], run) for name in recorded}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[name for name, _, _ in CASES])
+def test_operator_gives_what_torch_gives(case: Any, ready: Ready) -> None:
+    name, fn, args = case
+    calls, weights, kernels = ready[name]
+    with torch.no_grad():
+        want = fn(*args)
+    got = run_sub_dnn(calls, [*args, *weights], kernels)
+    wanted = list(want) if isinstance(want, (tuple, list)) else [want]
+    wanted = [w for v in wanted for w in (v if isinstance(v, (tuple, list)) else [v])]
+    assert len(got) == len(wanted)
+    for g, w in zip(got, wanted):
+        assert g.shape == tuple(w.shape)
+        assert str(g.dtype) == str(w.dtype).removeprefix("torch.")
+        if w.dtype.is_floating_point:
+            np.testing.assert_allclose(g, w.numpy(), rtol=2e-5, atol=2e-6 * max(1.0, _scale(w)), equal_nan=True)
+        else:
+            np.testing.assert_array_equal(g, w.numpy())
+
+
+def _scale(t: torch.Tensor) -> float:
+    finite = t[torch.isfinite(t)]
+    return float(finite.abs().max()) if finite.numel() else 1.0
+
+
+def test_unknown_operator_names_itself_and_the_line() -> None:
+    x = Value(TensorType((2, 2), "float32"), "x")
+    y = Value(TensorType((2,), "float32"), "y")
+    origin = Origin("net.py", 12, "Net.forward", "y = torch.linalg.eigvalsh(x)")
+    sub = SubDNN("s", [x], [TensorOp("aten._linalg_eigh.default", (x, "L", False), {}, (y, None), origin)], [y])
+    with pytest.raises(UnsupportedError, match="_linalg_eigh") as info:
+        import_sub_dnns([sub])
+    assert info.value.origin is origin
+    assert "net.py" in str(info.value)
+
+
+def test_random_operators_are_refused() -> None:
+    x = Value(TensorType((2, 2), "float32"), "x")
+    y = Value(TensorType((2, 2), "float32"), "y")
+    sub = SubDNN("s", [x], [TensorOp("aten.rand_like.default", (x,), {}, (y,), Origin("net.py", 3))], [y])
+    with pytest.raises(UnsupportedError, match="rand"):
+        import_sub_dnns([sub])
