@@ -1,0 +1,235 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The operators behind ``if``, ``return`` and function bodies: exploring both sides in place.
+
+A symbolic ``if`` runs its body, takes down the state that it leaves, undoes it, runs the other side, and joins the two. A side
+that leaves by ``return``, ``break`` or ``continue`` hands its state to the target of the jump, where it is joined with the
+others that come there; at the outermost function it is a return site of its own, and nothing is joined. So early
+exits and skipped layers are both staged in one run, in time linear in their number.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from dycl_tvm.errors import DyclError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.context import ControlFlow, Dead, Jump, current
+from dycl_tvm.frontend.python.merge import Join, PathState, adopt, capture_path
+from dycl_tvm.frontend.python.tensors import clock
+from dycl_tvm.hcfg.nodes import Operand, Value
+
+
+class Scope:
+    """What is joined at one place: the paths that wait there, and where the journal stood at its beginning."""
+
+    def __init__(self) -> None:
+        stage = current()
+        self.depth = stage.journal.depth()
+        self.mark = stage.journal.open()
+        self.clock = next(clock)
+
+    def close(self) -> None:
+        """Close the journal's scope, and those left open inside by an exception."""
+        current().journal.close_to(self.depth)
+
+
+def join_paths(paths: list[PathState], scope: Scope, site: Any, name: str) -> tuple[dict[str, Any], Any]:
+    """Go on where several paths meet; return the joined variables and value."""
+    if len(paths) == 1:
+        return adopt(paths[0])
+    return Join(paths, scope.mark, scope.clock, site, name).run()
+
+
+class If:
+    """One execution of an ``if`` statement. See :mod:`.rewrite` for the code that drives it."""
+
+    def __init__(self, test: Any, names: tuple[str, ...], fork: bool, variables: dict[str, Any]) -> None:
+        stage = current()
+        self.symbolic = self.restore = self.merged = False
+        self.side = True
+        self.names = names
+        self.env: dict[str, Any] = {}
+        self._round = 0
+        cond = stage.truth(test)
+        if isinstance(cond, Value) and fork:
+            cond = stage.decide(cond)
+        elif isinstance(cond, Value):
+            decided = stage.decided()
+            if decided is None:
+                self._begin(cond, variables)
+            else:
+                cond = decided
+        if not self.symbolic:
+            self.side = bool(cond)
+
+    def _begin(self, cond: Operand, variables: dict[str, Any]) -> None:
+        stage = current()
+        self.symbolic = True
+        self._entry = {n: variables[n] for n in self.names if n in variables}
+        self._token = stage.open_site(cond)
+        self._scope = Scope()
+        self._native = stage.native_depth
+        self._sides = (stage.builder.new_block("then"), stage.builder.new_block("else"))
+        stage.builder.branch(cond, *self._sides)
+        self._paths: list[PathState] = []
+        self._kept = False
+
+    def next(self) -> bool:
+        """Return whether a side is to be run."""
+        self._round += 1
+        if not self.symbolic:
+            return self._round == 1
+        stage = current()
+        if self._round <= 2:
+            self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
+            stage.builder.block = self._sides[self._round - 1]
+            if self._round == 2 and not self._paths and not self._kept:
+                stage.close_site(self._token)  # the first side has left for good: nothing is joined with it
+            return True
+        self._scope.close()
+        if not self._paths:
+            if not self._kept:
+                stage.close_site(self._token)
+            raise Dead
+        self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join")
+        self.merged = True
+        if not self._kept:
+            stage.close_site(self._token)
+        return False
+
+    def leave(self, variables: dict[str, Any]) -> None:
+        """Take down the state at the end of a side."""
+        self._paths.append(capture_path({n: variables[n] for n in self.names if n in variables}, self._scope.mark))
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not self.symbolic:
+            return False
+        stage = current()
+        if isinstance(error, Jump):
+            if error.target.receive(error, self._token):
+                self._kept = True
+        elif isinstance(error, ControlFlow) and not isinstance(error, Dead):
+            return False
+        elif isinstance(error, Exception):
+            if isinstance(error, DyclError):
+                return False
+            if not stage.may_raise(error, self._native):
+                stage.fork(self._token.target, f"one side raises {type(error).__name__}")
+            stage.leave_by_raise(error)
+        elif error is not None and not isinstance(error, Dead):
+            return False
+        stage.journal.rollback(self._scope.mark)
+        return True
+
+
+class Frame:
+    """One execution of a function body that has ``return`` in it."""
+
+    def __init__(self) -> None:
+        stage = current()
+        self.root = stage.take_root()
+        self.value: Any = None
+        self._paths: list[PathState] = []
+        self._tokens: list[Any] = []
+
+    def jump(self, value: Any) -> Jump:
+        """Make the exception that returns ``value``."""
+        return Jump(self, "return", value, origin=current().origin())
+
+    def receive(self, jump: Jump, token: Any) -> bool:
+        """Take over a side that returns; return whether it waits here to be joined."""
+        stage = current()
+        if self.root:
+            stage.leave_by_return(jump.value, jump.origin)
+            return False
+        stage.departures += 1
+        self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
+        self._tokens.append(token)
+        return True
+
+    def __enter__(self) -> None:
+        self._scope = Scope()
+        current().frames.append(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        stage = current()
+        stage.frames.remove(self)
+        mine = isinstance(error, Jump) and error.target is self
+        if error is not None and not mine and not isinstance(error, Dead):
+            return False
+        value = error.value if isinstance(error, Jump) else None
+        alive = not isinstance(error, Dead)
+        if self.root:
+            self._scope.close()
+            if alive and stage.builder.block is not None:
+                stage.leave_by_return(value, error.origin if isinstance(error, Jump) else stage.origin())
+            return True
+        if alive and self._paths:
+            self._paths.append(capture_path({}, self._scope.mark, value, has_value=True))
+        if not self._paths:
+            self._scope.close()
+            self.value = value
+            return alive
+        stage.journal.rollback(self._scope.mark)
+        self._scope.close()
+        site = min((t.target for t in self._tokens), key=lambda t: t.index)
+        _, self.value = join_paths(self._paths, self._scope, site, "returned")
+        for token in self._tokens:
+            stage.close_site(token)
+        return True
+
+
+def ifexp(test: Any, then: Any, orelse: Any) -> Any:
+    """``then() if test else orelse()``."""
+    stage = current()
+    cond = stage.truth(test)
+    if isinstance(cond, Value):
+        decided = stage.decided()
+        if decided is None:
+            return _explore_value(cond, then, orelse)
+        cond = decided
+    return then() if cond else orelse()
+
+
+def _explore_value(cond: Operand, then: Any, orelse: Any) -> Any:
+    branch = If.__new__(If)
+    branch.symbolic = branch.restore = branch.merged = False
+    branch.names, branch.env, branch._round = (), {}, 0
+    branch._begin(cond, {})
+    while branch.next():
+        with branch:
+            value = then() if branch.side else orelse()
+            branch._paths.append(capture_path({"the value": value}, branch._scope.mark))
+    return branch.env["the value"]
+
+
+def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
+    """``first and rest[0]() and ...`` (or ``or``); with ``condition`` only the truth of the result is wanted."""
+    stage = current()
+    value = first
+    for position, thunk in enumerate(rest):
+        cond = stage.truth(value)
+        if not isinstance(cond, Value):
+            if bool(cond) == (kind == "or"):
+                return value
+            value = thunk()
+            continue
+
+        def others(thunk: Any = thunk, position: int = position) -> Any:
+            result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
+            return scalars.wrap(stage.truth(result)) if condition else result
+
+        short = scalars.wrap(cond) if condition else value
+        stop = (kind == "or") if condition else short
+        return ifexp(scalars.wrap(cond), others, lambda: stop) if kind == "and" else ifexp(scalars.wrap(cond), lambda: stop, others)
+    return value
+
+
+def not_(x: Any) -> Any:
+    """``not x``."""
+    cond = current().truth(x)
+    return scalars.logical_not(scalars.wrap(cond)) if isinstance(cond, Value) else not cond

@@ -1,0 +1,156 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Appends to the HCFG under construction, and replays.
+
+Every change of the graph is an *event*. A fork re-runs the user's program from its start with one more decision
+fixed; up to that decision the new run repeats the events of the old one, so the builder answers from the log
+(the same blocks and values) and changes nothing. Staging is deterministic, which the builder checks event by event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.nodes import Block, Branch, Edge, HostOp, Jump, Operand, Origin, TensorOp, Terminator, Value
+from dycl_tvm.hcfg.types import TensorType, Type
+
+Event = tuple[Any, Any]
+
+
+class Builder:
+    """Builds blocks; ``block`` is the one under construction (None where no path leads)."""
+
+    def __init__(self, origin: Callable[[], Origin | None]) -> None:
+        self._origin = origin
+        self.entry = Block("entry")
+        self.block: Block | None = self.entry
+        self.events: list[Event] = []
+        self.cursor = 0
+        self._replay_until = 0
+
+    def begin_run(self, prefix: list[Event]) -> None:
+        """Start a run that repeats ``prefix`` and then goes on by itself."""
+        self.events, self._replay_until, self.cursor = list(prefix), len(prefix), 0
+        self.block = self.entry
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the next event is answered from the log."""
+        return self.cursor < self._replay_until
+
+    def event(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Record an event, or repeat it; return its result."""
+        if self.cursor < self._replay_until:
+            known, result = self.events[self.cursor]
+            if known != key:
+                raise UnsupportedError(
+                    f"the forward does not behave the same when it is run twice ({_brief(known)}, then {_brief(key)})",
+                    self._origin(),
+                    "keep randomness, time and state outside of the module out of the forward",
+                )
+            self.cursor += 1
+            return result
+        result = make()
+        self.events.append((key, result))
+        self.cursor += 1
+        return result
+
+    def peek(self) -> Event | None:
+        """Return the next event of the log, if this is a replay."""
+        return self.events[self.cursor] if self.replaying else None
+
+    # -- the graph ----------------------------------------------------------------------------------------------
+    def here(self) -> Block:
+        """Return the block under construction."""
+        assert self.block is not None, "nothing can be recorded where no path leads"
+        return self.block
+
+    def tensor_op(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[TensorType | None]) -> tuple[Value | None, ...]:
+        """Append a tensor operation and return its outputs."""
+        step = TensorOp(op, args, kwargs, (), None)
+        key = (op, tuple(id(v) for v in step.operands()))
+
+        def make() -> TensorOp:
+            step.outputs = tuple(None if t is None else Value(t) for t in types)
+            step.origin = self._origin()
+            self.here().steps.append(step)
+            return step
+
+        outputs: tuple[Value | None, ...] = self.event(key, make).outputs
+        return outputs
+
+    def host_op(self, op: str, args: tuple[Operand, ...], type_: Type) -> Value:
+        """Append a host operation and return its output."""
+        key = (op, tuple(id(a) if isinstance(a, Value) else a for a in args))
+
+        def make() -> HostOp:
+            step = HostOp(op, args, Value(type_), self._origin())
+            self.here().steps.append(step)
+            return step
+
+        output: Value = self.event(key, make).output
+        return output
+
+    def new_block(self, name: str) -> Block:
+        """Make an empty block."""
+        block: Block = self.event(("block", name), lambda: Block(name, origin=self._origin()))
+        return block
+
+    def add_param(self, block: Block, type_: Type, name: str = "") -> Value:
+        """Append a parameter to a block."""
+
+        def make() -> Value:
+            param = Value(type_, name)
+            block.params.append(param)
+            return param
+
+        value: Value = self.event(("param", type_), make)
+        return value
+
+    def terminate(self, terminator: Terminator) -> None:
+        """End the block under construction."""
+
+        def make() -> None:
+            block = self.here()
+            assert block.terminator is None, f"{block.name} is already terminated"
+            block.terminator = terminator
+
+        self.event(("end", type(terminator).__name__), make)
+        self.block = None
+
+    def jump(self, target: Block, args: list[Operand]) -> None:
+        """End the block under construction with a jump."""
+        self.terminate(Jump(Edge(target, args)))
+
+    def branch(self, cond: Operand, then: Block, orelse: Block) -> None:
+        """End the block under construction with a two-way branch."""
+        self.terminate(Branch(cond, Edge(then), Edge(orelse), self._origin()))
+
+    def part(self, block: Block, cond: Operand, origin: Origin | None) -> tuple[Block, Block]:
+        """End a block with a branch whose sides belong to different runs (each begins with the decision as an event)."""
+        then, orelse = Block("then", origin=origin), Block("else", origin=origin)
+        block.terminator = Branch(cond, Edge(then), Edge(orelse), origin)
+        return then, orelse
+
+    def mark(self) -> tuple[Block, int]:
+        """Return the place at which the next step would stand."""
+        block = self.here()
+        return block, len(block.steps)
+
+    def truncate(self, mark: tuple[Block, int]) -> None:
+        """Take back everything from ``mark`` on, and go on there."""
+        block, steps = mark
+
+        def make() -> None:
+            del block.steps[steps:]
+            block.terminator = None
+
+        self.event(("truncate",), make)
+        self.block = block
+
+
+
+
+def _brief(key: Any) -> str:
+    return str(key[0] if isinstance(key, tuple) else key)

@@ -1,0 +1,365 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The recorder: every ATen operation of the user's program passes here and becomes a step of the HCFG.
+
+Operations on constants only are computed at once. All others are run on meta tensors for shape and strides, made functional
+(see :mod:`.tensors`), and recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.context import current
+from dycl_tvm.frontend.python.tensors import DTYPE_NAMES, StagedTensor, Storage, as_constant, fresh_like, op_name, read, tensor_type, write
+from dycl_tvm.hcfg.nodes import Constant, Value
+from dycl_tvm.hcfg.types import TensorType
+
+aten = torch.ops.aten
+
+#: Operators whose result depends on a random state.
+RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "uniform", "exponential", "dropout", "native_dropout",
+          "rand_like", "randn_like", "randint_like", "poisson", "rrelu_with_noise", "cauchy", "geometric", "log_normal", "random")  # fmt: skip
+#: Results larger than this (elements) are not computed at build time unless they are no larger than their operands.
+FOLD_LIMIT = 1 << 20
+#: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
+_VIEWS = {"view", "_unsafe_view", "select", "slice", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "alias", "detach", "diagonal",
+          "unfold", "as_strided", "view_as_real", "view_as_complex"}  # fmt: skip
+
+
+class Recorder(TorchDispatchMode):
+    """Records ATen operations into the stage under way."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record one operation."""
+        return dispatch(func, tuple(args), dict(kwargs or {}))
+
+
+def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record one ATen operation and return tensors for the user's program."""
+    name = func._opname
+    if func is aten._local_scalar_dense.default:
+        return item(args[0])
+    if name.rstrip("_") in RANDOM and not _is_identity_dropout(name, args):
+        raise UnsupportedError(
+            f"{name}() gives another result at every call", current().origin(), "call model.eval(), or pass the random numbers in as an input"
+        )
+    _check_device(func, kwargs)
+    func, args, kwargs = _lower_scalars(func, args, kwargs)
+    name, schema = func._opname, func._schema
+    written = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    if written:
+        return _in_place(func, args, kwargs, [schema.arguments[i].name for i in written], written)
+    if name in ("split", "split_with_sizes", "unbind", "chunk", "unsafe_split", "unsafe_chunk") and not name.startswith("unsafe"):
+        return _multi_view(func, args, kwargs)
+    if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
+        return _view(func, args, kwargs)
+    return _functional(func, args, kwargs)
+
+
+# -- functional operations ---------------------------------------------------------------------------------------------
+def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+    constants = [as_constant(t) for t in tensors]
+    if all(c is not None for c in constants):
+        folded = _fold(func, args, kwargs, [c for c in constants if c is not None])
+        if folded is not None:
+            return folded
+    values = {id(t): read(t) for t in tensors}
+    metas, spec = pytree.tree_flatten(_meta_result(func, args, kwargs))
+    types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in metas]
+    hargs, hkwargs = pytree.tree_map(lambda a: values[id(a)] if isinstance(a, torch.Tensor) else a, (args, kwargs))
+    outputs = current().builder.tensor_op(op_name(func), hargs, hkwargs, types)
+    wrapped = [fresh_like(m, v) if v is not None else m for m, v in zip(metas, outputs)]
+    return pytree.tree_unflatten(wrapped, spec)
+
+
+def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
+    """Compute an operation on constants; None if the result would be too large to keep."""
+    stage = current()
+    key = (func, tuple(id(c) for c in constants), _static_key((args, kwargs)))
+    known = stage.folded.get(key)
+    if known is None:
+        metas = pytree.tree_leaves(_meta_result(func, args, kwargs))
+        size = sum(m.numel() for m in metas if isinstance(m, torch.Tensor))
+        if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
+            return None
+        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            data = iter(constants)
+            real = pytree.tree_map(lambda a: next(data).data if isinstance(a, torch.Tensor) else a, (args, kwargs))
+            result = func(*real[0], **real[1])
+            leaves, spec = pytree.tree_flatten(result)
+            kept = []
+            for leaf in leaves:
+                if not isinstance(leaf, torch.Tensor):
+                    kept.append(leaf)
+                    continue
+                meta = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta")
+                kept.append((meta, Constant(tensor_type(leaf), leaf.detach().clone(memory_format=torch.contiguous_format))))
+        known = stage.folded[key] = (kept, spec, constants)
+    kept, spec, _ = known
+    return pytree.tree_unflatten([fresh_like(*k) if isinstance(k, tuple) else k for k in kept], spec)
+
+
+def _static_key(tree: Any) -> str:
+    return repr(pytree.tree_map(lambda a: "T" if isinstance(a, torch.Tensor) else a, tree))
+
+
+def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on meta tensors."""
+    stage = current()
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    key = (func, spec, tuple((tuple(a.shape), a.stride(), a.dtype) if isinstance(a, torch.Tensor) else (type(a), repr(a)) for a in leaves))
+    known = stage.metas.get(key)
+    if known is None:
+        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            metas = [
+                torch.empty_strided(tuple(a.shape), a.stride(), dtype=a.dtype, device="meta")
+                if isinstance(a, torch.Tensor)
+                else torch.device("meta")
+                if isinstance(a, torch.device)
+                else a
+                for a in leaves
+            ]
+            margs, mkwargs = pytree.tree_unflatten(metas, spec)
+            if not any(isinstance(a, torch.Tensor) for a in leaves) and any(a.name == "device" for a in func._schema.arguments):
+                mkwargs["device"] = torch.device("meta")
+            try:
+                known = func(*margs, **mkwargs)
+            except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
+                raise UnsupportedError(
+                    f"the shape of the result of {func._opname}() depends on the values of its input",
+                    stage.origin(),
+                    "use a result of fixed shape: torch.where with a mask, topk, or a reduction over the mask",
+                ) from error
+        stage.metas[key] = known
+    return known
+
+
+# -- views and in-place operations ---------------------------------------------------------------------------------
+def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    base = args[0]
+    if func._opname in ("as_strided", "view_as_real", "view_as_complex"):
+        raise UnsupportedError(f"{func._opname}() on a tensor", current().origin(), "use view, reshape, unfold or indexing")
+    if not isinstance(base, StagedTensor) and current().written_storage(base) is None:
+        if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
+            return _constant_view(func, base, args, kwargs)
+    meta = _meta_result(func, args, kwargs)
+    (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
+    assert value is not None
+    storage, chain = _home(base)
+    return StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value)
+
+
+def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """View a weight. The result is a constant; writing to it would change the weight, which is refused."""
+    result = _fold(func, args, kwargs, [current().constant(base)])
+    if result is None:
+        meta = _meta_result(func, args, kwargs)
+        (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
+        assert value is not None
+        result = fresh_like(meta, value)
+    storage = current().storage_to_write(base, note_only=True)
+    result.chain = ((func, args[1:], kwargs),)
+    result.storage_ = storage
+    result._cached = (storage.version, result._cached[1])
+    return result
+
+
+def _home(t: torch.Tensor) -> tuple[Storage, tuple[Any, ...]]:
+    if isinstance(t, StagedTensor):
+        return t.storage_, t.chain
+    return current().storage_to_write(t, note_only=True), ()
+
+
+def _multi_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Take split, chunk and unbind apart into slices and selects, which can be written through."""
+    base = args[0]
+    bound = _bind(func, args, kwargs)
+    dim = bound.get("dim", 0) % max(base.dim(), 1)
+    if func._opname == "unbind":
+        return [dispatch(aten.select.int, (base, dim, i), {}) for i in range(base.shape[dim])]
+    metas = _meta_result(func, args, kwargs)
+    parts, start = [], 0
+    for meta in metas:
+        parts.append(dispatch(aten.slice.Tensor, (base, dim, start, start + meta.shape[dim]), {}))
+        start += meta.shape[dim]
+    return parts
+
+
+def _bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = [a.name for a in func._schema.arguments]
+    return {**dict(zip(names, args)), **kwargs}
+
+
+def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str], positions: list[int]) -> Any:
+    """Run the functional form of an in-place operator and write its result."""
+    bound = _bind(func, args, kwargs)
+    name = func._opname
+    if names == ["out"]:
+        out = bound.pop("out")
+        result = _functional_twin(func, name)(*[bound[a.name] for a in func._schema.arguments if a.name in bound and not a.kwarg_only],
+                                              **{a.name: bound[a.name] for a in func._schema.arguments if a.name in bound and a.kwarg_only})  # fmt: skip
+        _store(out, result)
+        return out
+    if len(positions) != 1 or positions[0] != 0:
+        raise UnsupportedError(f"{name}() changes more than one tensor in place", current().origin(), "use the form that returns new tensors")
+    target = args[0]
+    if name in ("copy_", "fill_", "zero_"):
+        if name == "copy_":
+            source = args[1]
+        elif name == "zero_":
+            source = dispatch(aten.full.default, ([], 0), {"dtype": target.dtype})
+        else:
+            source = args[1] if isinstance(args[1], torch.Tensor) else dispatch(aten.full.default, ([], args[1]), {"dtype": target.dtype})
+        source = _cast(source, target.dtype)
+        if tuple(source.shape) != tuple(target.shape):
+            source = dispatch(aten.clone.default, (dispatch(aten.expand.default, (source, list(target.shape)), {}),), {})
+        write(target, read(source))
+        return target
+    if name in ("set_", "resize_", "resize_as_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_"):
+        raise UnsupportedError(f"{name}() changes a tensor's shape or memory in place", current().origin(), f"use {name.rstrip('_')}() and assign the result")
+    result = _functional_twin(func, name.rstrip("_"))(*args, **kwargs)
+    _store(target, result)
+    return target
+
+
+def _functional_twin(func: Any, name: str) -> Any:
+    packet = getattr(aten, name, None)
+    overload = func._overloadname
+    for candidate in (overload, overload.replace("out", "default"), overload.removesuffix("_out"), "default"):
+        if packet is not None and candidate in packet.overloads():
+            twin = getattr(packet, candidate)
+            return lambda *args, **kwargs: dispatch(twin, args, kwargs)
+    raise UnsupportedError(f"the in-place operator {func} has no form that returns a new tensor", current().origin(), "assign the result to a new variable")
+
+
+def _store(target: torch.Tensor, result: torch.Tensor) -> None:
+    if tuple(result.shape) != tuple(target.shape):
+        raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
+    write(target, read(_cast(result, target.dtype)))
+
+
+def _cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if t.dtype == dtype:
+        return t
+    cast: torch.Tensor = dispatch(aten._to_copy.default, (t,), {"dtype": dtype})
+    return cast
+
+
+# -- host scalars ------------------------------------------------------------------------------------------------------
+def item(t: torch.Tensor) -> Any:
+    """Return the one element of a tensor as a number (plain if the tensor is a constant)."""
+    constant = as_constant(t)
+    if constant is not None:
+        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            return constant.data.item()
+    if t.numel() != 1:
+        raise RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar")
+    kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
+    return scalars.emit("item", read(t), type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
+
+
+def to_tensor(x: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return a rank-0 tensor of a number."""
+    operand = scalars.operand_of(x)
+    if not isinstance(operand, Value):
+        made: torch.Tensor = dispatch(aten.full.default, ([], operand), {"dtype": dtype})
+        return made
+    value = current().builder.host_op("to_tensor", (operand,), TensorType((), DTYPE_NAMES[dtype]))
+    return fresh_like(torch.empty((), dtype=dtype, device="meta"), value)
+
+
+def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
+    """Return the dtype in which a number takes part in an operation with tensors (PyTorch's promotion of wrapped numbers)."""
+    kind = scalars._kind(scalars.operand_of(x))
+    own = {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
+    rank = {"bool": 0, "int": 1, "float": 2}
+    for t in tensors:
+        theirs = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
+        if rank[theirs] >= rank[kind]:
+            return t.dtype
+    return own
+
+
+def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Replace host scalars among the arguments by rank-0 tensors, choosing the overload that takes tensors."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    if not any(scalars.is_symbolic(a) for a in leaves):
+        return func, args, kwargs
+    name = func._opname
+    tensors = [a for a in leaves if isinstance(a, torch.Tensor)]
+    if name in ("full", "full_like", "scalar_tensor", "new_full"):
+        return _full(func, args, kwargs)
+    declared = {a.name: str(a.type) for a in func._schema.arguments}
+    bound = _bind(func, args, kwargs)
+    replaced = {}
+    for key, value in bound.items():
+        if scalars.is_symbolic(value) and declared[key] in ("Tensor", "number", "Optional[Tensor]", "Optional[number]"):
+            replaced[key] = to_tensor(value, _scalar_dtype(value, tensors))
+        elif any(scalars.is_symbolic(v) for v in pytree.tree_leaves(value)):
+            raise UnsupportedError(
+                f"{name}() takes `{key}` as a number fixed at build time, but here it is known only at run time",
+                current().origin(),
+                "keep shapes and dimensions static; index with a tensor (torch.index_select) instead of a number",
+            )
+    if all(declared[k] in ("Tensor", "Optional[Tensor]") for k in replaced):
+        return (func, *_positional(func, {**bound, **replaced}))
+    packet = getattr(aten, name)
+    wanted = {k for k in bound if bound[k] is not None}
+    for overload in packet.overloads():
+        twin = getattr(packet, overload)
+        types = {a.name: str(a.type) for a in twin._schema.arguments}
+        if "out" in types or not wanted <= set(types):
+            continue
+        if all(types[k] in ("Tensor", "Optional[Tensor]") for k in replaced):
+            others = {k: (to_tensor(v, _scalar_dtype(v, tensors)) if types[k] == "Tensor" and isinstance(v, (int, float)) else v) for k, v in bound.items()}
+            return (twin, *_positional(twin, {**others, **replaced}))
+    raise UnsupportedError(f"{name}() takes a number fixed at build time, but here it is known only at run time", current().origin(), "use a tensor operand")
+
+
+def _full(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Fill a shape with a host scalar: expand a rank-0 tensor."""
+    bound = _bind(func, args, kwargs)
+    value = bound.get("fill_value", bound.get("s"))
+    like = bound.get("self")
+    shape = bound.get("size", list(like.shape) if like is not None else [])
+    kind = scalars._kind(scalars.operand_of(value))
+    default = like.dtype if like is not None else {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
+    filled = to_tensor(value, bound.get("dtype") or default)
+    return aten.clone.default, (dispatch(aten.expand.default, (filled, list(shape)), {}),), {}
+
+
+def _is_identity_dropout(name: str, args: tuple[Any, ...]) -> bool:
+    return "dropout" in name and len(args) > 2 and args[2] is False
+
+
+def _check_device(func: Any, kwargs: dict[str, Any]) -> None:
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type not in ("cpu", "meta"):
+        raise UnsupportedError(
+            f"{func._opname}() asks for the device {device} inside the forward",
+            current().origin(),
+            "build with the model and its inputs on the CPU; the target says where the artefact runs",
+        )
+
+
+def _positional(func: Any, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give named arguments in the form in which ATen passes them: positional, unless keyword-only."""
+    positional: list[Any] = []
+    keyword: dict[str, Any] = {}
+    missing = False
+    for a in func._schema.arguments:
+        if a.name not in bound:
+            missing = True
+        elif a.kwarg_only or missing:
+            keyword[a.name] = bound[a.name]
+        else:
+            positional.append(bound[a.name])
+    return tuple(positional), keyword
+

@@ -1,0 +1,206 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What has to be caught above ATen: methods that turn a tensor into a number, and indices that are host scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.context import current
+from dycl_tvm.frontend.python.dispatch import item, to_tensor
+from dycl_tvm.frontend.python.tensors import StagedTensor, as_constant
+from dycl_tvm.hcfg.nodes import Value
+
+#: tolist() reads at most this many elements one by one.
+TOLIST_LIMIT = 4096
+
+
+class FunctionRecorder(TorchFunctionMode):
+    """Replaces the functions of :data:`HANDLERS`; all others go on to the recorder of ATen operations."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one function of PyTorch."""
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            return handler(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _bool(t: torch.Tensor) -> bool:
+    cond = current().truth(t)
+    return current().decide(cond) if isinstance(cond, Value) else bool(cond)
+
+
+def _plain(what: str) -> Callable[[torch.Tensor], Any]:
+    def method(t: torch.Tensor) -> Any:
+        x = item(t)
+        if scalars.is_symbolic(x):
+            return {"int": int, "float": float, "index": lambda v: v.node.int_()}[what](x)
+        return x.__index__() if what == "index" else {"int": int, "float": float}[what](x)
+
+    return method
+
+
+def _tolist(t: torch.Tensor) -> Any:
+    if t.dim() == 0:
+        return item(t)
+    if t.numel() > TOLIST_LIMIT and as_constant(t) is None:
+        raise UnsupportedError(f"tolist() of a tensor with {t.numel()} elements known only at run time", current().origin(), "work on the tensor")
+    return [_tolist(row) for row in t.unbind(0)]
+
+
+def _refuse(what: str) -> Callable[..., Any]:
+    def method(t: Any, *args: Any, **kwargs: Any) -> Any:
+        constant = as_constant(t) if isinstance(t, torch.Tensor) else None
+        if constant is not None and what == "numpy()":
+            return constant.data.clone().numpy()
+        raise UnsupportedError(f"{what} on a tensor that is known only at run time", current().origin(), "use torch functions; for a single number, .item()")
+
+    return method
+
+
+def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
+    """Split an index into a static part and the dimensions that a host scalar selects, counted after the static part."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if not any(scalars.is_symbolic(e) for e in entries):
+        if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
+            raise UnsupportedError(
+                "a slice whose bounds are known only at run time has no fixed shape", current().origin(), "keep the full tensor and mask it (torch.where), or select single items"
+            )
+        return index, []
+    if any(isinstance(e, torch.Tensor) for e in entries):
+        raise UnsupportedError("an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors")
+    if Ellipsis in [e for e in entries if e is Ellipsis]:
+        position = next(i for i, e in enumerate(entries) if e is Ellipsis)
+        missing = t.dim() - sum(1 for e in entries if e is not None and e is not Ellipsis)
+        entries[position : position + 1] = [slice(None)] * missing
+    static, selected, dim = [], [], 0
+    for e in entries:
+        if scalars.is_symbolic(e):
+            static.append(slice(None))
+            selected.append((dim, e))
+            dim += 1
+        else:
+            static.append(e)
+            dim += 0 if isinstance(e, int) and not isinstance(e, bool) else 1
+    return tuple(static), selected
+
+
+def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
+    """Return a host scalar as an index tensor of one element, with Python's meaning of negative indices."""
+    kind = scalars._kind(scalars.operand_of(index))
+    if kind != "int":
+        raise IndexError(f"only integers can index a tensor, not a {kind}")
+    size = int(t.shape[dim])
+    checked = current().check_index(index, size)
+    return to_tensor(checked, torch.int64).reshape(1)
+
+
+def _getitem(t: torch.Tensor, index: Any) -> Any:
+    static, selected = _lower_index(t, index)
+    if not selected:
+        return torch.Tensor.__getitem__(t, index)
+    result = torch.Tensor.__getitem__(t, static)
+    for dim, i in reversed(selected):
+        result = result.index_select(dim, _position(result, dim, i)).squeeze(dim)
+    return result
+
+
+def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
+    static, selected = _lower_index(t, index)
+    if scalars.is_symbolic(value):
+        value = to_tensor(value, t.dtype)
+    if not selected:
+        return torch.Tensor.__setitem__(t, index, value)
+    part = torch.Tensor.__getitem__(t, static)
+    shape = list(part.shape)
+    mask = None
+    for dim, i in selected:
+        positions = torch.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))])
+        hit = positions == _position(part, dim, i).reshape([1] * len(shape))
+        mask = hit if mask is None else mask & hit
+    assert mask is not None
+    value = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=t.dtype)
+    kept = [n for d, n in enumerate(shape) if d not in {d for d, _ in selected}]
+    value = value.to(t.dtype).expand(kept)
+    for dim, _ in selected:
+        value = value.unsqueeze(dim)
+    part.copy_(torch.where(mask, value, part))
+    return None
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> Any:
+    if tuple(a.shape) != tuple(b.shape):
+        return False
+    return item((a == b).all())
+
+
+def _allclose(a: torch.Tensor, b: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    return item(torch.isclose(a, b, rtol, atol, equal_nan).all())
+
+
+def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Any:
+    """``torch.tensor`` of nested lists that may hold numbers and tensors known only at run time."""
+    if isinstance(data, torch.Tensor):
+        copy = data.detach().clone()
+        return copy if dtype is None else copy.to(dtype)
+    found: list[Any] = []
+    _numbers(data, found)
+    if not any(scalars.is_symbolic(x) or isinstance(x, StagedTensor) for x in found):
+        return torch.tensor(data, dtype=dtype)
+    parts = [item(x) if isinstance(x, torch.Tensor) else x for x in found]
+    kinds = {scalars._kind(scalars.operand_of(p)) for p in parts}
+    own = torch.get_default_dtype() if "float" in kinds else torch.int64 if "int" in kinds else torch.bool
+    flat = torch.stack([to_tensor(scalars.convert(p, "float") if "float" in kinds else p, dtype or own) for p in parts])
+    return flat.reshape(_shape(data))
+
+
+def _numbers(data: Any, found: list[Any]) -> None:
+    if isinstance(data, (list, tuple)):
+        for d in data:
+            _numbers(d, found)
+    else:
+        found.append(data)
+
+
+def _shape(data: Any) -> list[int]:
+    return [len(data), *_shape(data[0])] if isinstance(data, (list, tuple)) else []
+
+
+def _data(t: torch.Tensor) -> torch.Tensor:
+    return t.detach()
+
+
+def _deepcopy(t: torch.Tensor, memo: Any) -> torch.Tensor:
+    return t.clone()
+
+
+_T = torch.Tensor
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    _T.__bool__: _bool,
+    _T.is_nonzero: _bool,
+    torch.is_nonzero: _bool,
+    _T.item: item,
+    _T.tolist: _tolist,
+    _T.__int__: _plain("int"),
+    _T.__float__: _plain("float"),
+    _T.__index__: _plain("index"),
+    _T.__getitem__: _getitem,
+    _T.__setitem__: _setitem,
+    _T.numpy: _refuse("numpy()"),
+    _T.__array__: _refuse("a conversion to a NumPy array"),
+    _T.__contains__: lambda t, x: item((t == x).any()),
+    _T.equal: _equal,
+    torch.equal: _equal,
+    _T.allclose: _allclose,
+    torch.allclose: _allclose,
+    torch.tensor: _tensor,
+    torch.as_tensor: _tensor,
+    _T.data.__get__: _data,  # type: ignore[attr-defined]
+    _T.__deepcopy__: _deepcopy,
+}

@@ -1,0 +1,339 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The operators behind ``for`` and ``while``.
+
+A loop whose trip count Python knows is unrolled. A loop whose condition is known only at run time is *rolled*: its body is
+run with a header block whose parameters stand for what changes from one iteration to the next. Which places these are
+is found by iteration: first none; whatever differs at the end of the body becomes a parameter and the body is run
+again, until nothing new differs (a fixpoint: the set only grows, within the finite number of leaves of the state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.branches import Scope, join_paths
+from dycl_tvm.frontend.python.context import Dead, Jump, Restart, current
+from dycl_tvm.frontend.python.header import Header
+from dycl_tvm.frontend.python.merge import PathState, adopt, capture_path
+from dycl_tvm.hcfg.nodes import Value
+
+#: A loop with a plain condition and a symbolic exit is unrolled up to this many iterations before it is rolled.
+UNROLL_LIMIT = 2048
+
+
+class SymbolicRange:
+    """``range(...)`` with a bound known only at run time."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        if scalars.is_symbolic(step):
+            raise UnsupportedError("range() with a step known only at run time", current().origin(), "use a while loop")
+        self.start, self.stop, self.step = start, stop, step
+
+
+class Loop:
+    """One execution of a loop; the base of both kinds. See :mod:`.rewrite` for the code that drives it."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        stage = current()
+        self.names = names
+        self.env: dict[str, Any] = {}
+        self.restore = self.stop = self.completed = False
+        self._dead = False
+        self._rolling = False
+        self._breaks: list[PathState] = []
+        self._continues: list[PathState] = []
+        self._tokens: list[Any] = []
+        self._outer = Scope()
+        self._inner: Scope | None = None
+        self._variables: dict[str, Any] = {}
+        self._exit: PathState | None = None
+        self._header: Header | None = None
+        self._leaves_before = stage.departures
+
+    # -- jumps ----------------------------------------------------------------------------------------------------------
+    def jump(self, kind: str, variables: dict[str, Any]) -> Jump:
+        """Make the exception for ``break`` or ``continue``."""
+        return Jump(self, kind, None, self._own(variables))
+
+    def receive(self, jump: Jump, token: Any) -> bool:
+        """Take over a side that breaks or continues; it waits here to be joined."""
+        if jump.kind == "break":
+            self._breaks.append(capture_path(jump.env, self._outer.mark))
+        else:
+            assert self._inner is not None
+            self._continues.append(capture_path(jump.env, self._inner.mark))
+        self._tokens.append(token)
+        return True
+
+    def _own(self, variables: dict[str, Any]) -> dict[str, Any]:
+        return {n: variables[n] for n in self.names if n in variables}
+
+    def _site(self) -> Any:
+        if self._tokens:
+            return min((t.target for t in self._tokens), key=lambda t: t.index)
+        return current().here_site()
+
+    # -- iterations -------------------------------------------------------------------------------------------------------
+    def _begin_iteration(self) -> None:
+        self._inner = Scope()
+
+    def end(self, variables: dict[str, Any]) -> None:
+        """Note the variables at the end of the body."""
+        self._variables = self._own(variables)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        stage = current()
+        if isinstance(error, Restart) and error.loop is self:
+            self._start_rolling()
+            return True
+        mine = isinstance(error, Jump) and error.target is self
+        if error is not None and not mine and not isinstance(error, Dead):
+            return False
+        assert self._inner is not None
+        if isinstance(error, Jump) and error.kind == "break":
+            if self._rolling:
+                # every path through the body breaks here: the loop runs at most once
+                self._breaks.append(capture_path(error.env, self._outer.mark))
+                return self._close_rolled(alive=False)
+            self._variables = error.env
+            self._finish_continues(alive=True, breaking=True)
+            self.stop = True
+            return True
+        if isinstance(error, Jump):
+            self._variables = error.env
+        alive = not isinstance(error, Dead) and not (self.completed and self._rolling is False)
+        if self._rolling:
+            return self._close_rolled(alive=not isinstance(error, Dead))
+        if self.completed:
+            self._inner.close()
+            return True
+        if self._should_roll(stage.departures):
+            self._start_rolling()
+            return True
+        self._finish_continues(alive, breaking=False)
+        if self._dead and not self._breaks:
+            return False if error is not None else self._raise_dead()
+        return True
+
+    def _raise_dead(self) -> bool:
+        raise Dead
+
+    def _should_roll(self, departures: int) -> bool:
+        return False
+
+    def _finish_continues(self, alive: bool, breaking: bool) -> None:
+        """Join the paths that end an iteration."""
+        stage, scope = current(), self._inner
+        assert scope is not None
+        self.restore = False
+        if self._continues and breaking:
+            # this path breaks while others continue: they part here
+            stage.fork(self._site(), "one path breaks out of a loop where others continue")
+        if self._continues:
+            if alive:
+                self._continues.append(capture_path(self._variables, scope.mark))
+            stage.journal.rollback(scope.mark)
+            scope.close()
+            self.env, _ = join_paths(self._continues, scope, self._site(), "continue")
+            self.restore = True
+            self._continues = []
+            self._variables = self.env
+            return
+        scope.close()
+        if not alive:
+            self._dead = self.stop = True
+
+    def finish(self, variables: dict[str, Any]) -> None:
+        """Join the paths that leave the loop."""
+        stage, scope = current(), self._outer
+        self.restore = False
+        if not self._breaks:
+            scope.close()
+            self._release()
+            if self._dead:
+                raise Dead
+            return
+        if not self._dead:
+            self._breaks.append(capture_path(self._own(variables), scope.mark))
+        stage.journal.rollback(scope.mark)
+        scope.close()
+        self.env, _ = join_paths(self._breaks, scope, self._site(), "after_loop")
+        self.restore = True
+        self._release()
+
+    def _release(self) -> None:
+        for token in self._tokens:
+            current().close_site(token)
+
+    # -- rolled loops -----------------------------------------------------------------------------------------------------
+    def _enter_rolled(self, variables: dict[str, Any]) -> None:
+        """Remember the state at the header, before anything of the loop has been recorded."""
+        stage = current()
+        self._entry = self._own(variables)
+        self._mark = stage.builder.mark()
+        self._saved = (len(self._breaks), len(self._tokens), stage.checkpoint())
+
+    def _start_rolling(self) -> None:
+        """Take back the iteration at hand, and begin the first round."""
+        stage = current()
+        self._undo_round()
+        self._rolling = True
+        self._header = Header(self._entry, stage.here_site())
+
+    def _undo_round(self) -> None:
+        stage = current()
+        assert self._inner is not None
+        stage.journal.close_to(self._inner.depth + 1)
+        stage.journal.rollback(self._inner.mark)
+        self._inner.close()
+        breaks, tokens, checkpoint = self._saved
+        del self._breaks[breaks:]
+        for token in self._tokens[tokens:]:
+            stage.close_site(token)
+        del self._tokens[tokens:]
+        self._continues = []
+        self._exit = None
+        stage.restore_checkpoint(checkpoint)
+        stage.builder.truncate(self._mark)
+
+    def _begin_round(self) -> None:
+        """Run the body once more, with the header's parameters as they are known now."""
+        assert self._header is not None
+        self._inner = Scope()
+        self.env = self._header.open({n for n in self.names if n not in self._entry})
+        self.restore = True
+
+    def _test_rolled(self, cond: Any, variables: dict[str, Any]) -> None:
+        """Record the loop's condition: the path that leaves here goes on after the loop."""
+        stage = current()
+        body, leave = stage.builder.new_block("body"), stage.builder.new_block("exit")
+        stage.builder.branch(cond, body, leave)
+        stage.builder.block = leave
+        self._exit = capture_path(self._own(variables), self._outer.mark)
+        stage.builder.block = body
+
+    def _close_rolled(self, alive: bool) -> bool:
+        """End a round: either the header was general enough, or another round is needed."""
+        stage, scope, header = current(), self._inner, self._header
+        assert scope is not None and header is not None
+        paths = self._continues
+        if alive:
+            paths = [*paths, capture_path(self._back_variables(), scope.mark)]
+        self._continues = []
+        if paths:
+            stage.journal.rollback(scope.mark)
+            header.reopen()
+            env, _ = join_paths(paths, scope, self._site(), "continue")
+            journal = stage.journal
+            if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
+                self._undo_round()
+                return True
+        stage.journal.close_to(scope.depth + 1)
+        stage.journal.rollback(scope.mark)
+        scope.close()
+        self._rolling = False
+        self.completed = self._exit is not None
+        if self._exit is not None:
+            self.env, _ = adopt(self._exit)
+            self._variables = self.env
+            self.restore = True
+        else:
+            self._dead = self.stop = True
+        return True
+
+    def _back_variables(self) -> dict[str, Any]:
+        return self._variables
+
+
+class While(Loop):
+    """One execution of a ``while`` loop."""
+
+    def __init__(self, names: tuple[str, ...], endless: bool) -> None:
+        super().__init__(names)
+        self._endless = endless
+        self._trips = 0
+
+    def next(self, variables: dict[str, Any]) -> bool:
+        """Return whether the body is to be run (again)."""
+        if self.completed or self.stop:
+            return False
+        if self._rolling:
+            self._begin_round()
+            return True
+        self._leaves_before = current().departures
+        self._enter_rolled(variables)
+        self._begin_iteration()
+        self.restore = False
+        return True
+
+    def test(self, cond: Any, variables: dict[str, Any]) -> bool:
+        """Evaluate the loop's condition."""
+        truth = current().truth(cond)
+        if isinstance(truth, Value):
+            if not self._rolling:
+                raise Restart(self)
+            self._test_rolled(truth, variables)
+            return True
+        if self._rolling:
+            if not truth:
+                raise UnsupportedError("the condition of this loop is known at build time in one iteration and not in another", current().origin(), "use one kind of condition")
+            return True
+        if not truth:
+            self.completed = True
+            return False
+        self._trips += 1
+        return True
+
+    def _should_roll(self, departures: int) -> bool:
+        symbolic = bool(self._breaks) or departures != self._leaves_before
+        if self._endless:
+            return symbolic
+        return symbolic and self._trips > UNROLL_LIMIT
+
+
+class For(Loop):
+    """One execution of a ``for`` loop."""
+
+    def __init__(self, iterable: Any, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self._iterable = iterable
+
+    def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:
+        """Yield the items."""
+        if isinstance(self._iterable, SymbolicRange):
+            yield from self._iterate_rolled(self._iterable, variables)
+            return
+        for item in current().iterate(self._iterable):
+            if self._dead:
+                break
+            self.restore = False
+            self._begin_iteration()
+            yield item
+            if self.stop:
+                return
+        self.completed = not self._dead
+
+    def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
+        stage = current()
+        self._enter_rolled(variables)
+        self._header = Header(self._entry, stage.here_site(), {"<index>": counted.start})
+        self._rolling = True
+        self._step = counted.step
+        while self._rolling:
+            self._begin_round()
+            index = self._header.extra["<index>"]
+            cond = stage.truth(index < counted.stop if counted.step > 0 else index > counted.stop)
+            assert isinstance(cond, Value)
+            self._index = index
+            self._test_rolled(cond, self.env)
+            yield index
+
+    def _back_variables(self) -> dict[str, Any]:
+        return {**self._variables, "<index>": self._index + self._step}

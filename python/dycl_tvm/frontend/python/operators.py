@@ -1,0 +1,229 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The operators that rewritten code calls, under the name ``_dy``: this module is that namespace."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.branches import Frame as frame
+from dycl_tvm.frontend.python.branches import If as if_
+from dycl_tvm.frontend.python.branches import bool_op, ifexp, not_
+from dycl_tvm.frontend.python.calls import call, tail_call
+from dycl_tvm.frontend.python.context import ControlFlow, current
+from dycl_tvm.frontend.python.heap import MUTABLE, Attribute, Contents
+from dycl_tvm.frontend.python.loops import For as for_
+from dycl_tvm.frontend.python.loops import While as while_
+from dycl_tvm.frontend.python.merge import Poison, use
+from dycl_tvm.frontend.python.switch import switch
+
+__all__ = ["ControlFlow", "augment", "augment_attr", "augment_item", "bool_op", "call", "chain", "compare", "delattr", "delitem", "for_", "frame", "getitem",
+           "guard", "if_", "ifexp", "match_subject", "new", "not_", "raising", "setattr", "setitem", "slice", "tail_call", "while_"]  # fmt: skip
+
+slice = builtins.slice  # rewritten code makes its slices by this name, whatever `slice` means to the user
+_IN_PLACE = {"add": operator.iadd, "sub": operator.isub, "mul": operator.imul, "truediv": operator.itruediv, "floordiv": operator.ifloordiv,
+             "mod": operator.imod, "pow": operator.ipow, "matmul": operator.imatmul, "and_": operator.iand, "or_": operator.ior,
+             "xor": operator.ixor, "lshift": operator.ilshift, "rshift": operator.irshift}  # fmt: skip
+_COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+
+
+def new(x: Any) -> Any:
+    """Note that a container is made here."""
+    return current().born(x) if isinstance(x, MUTABLE) else x
+
+
+# -- comparisons ------------------------------------------------------------------------------------------------------------
+def compare(op: str, a: Any, b: Any) -> Any:
+    """``a is b``, ``a in b`` and their negations (and the six others, for chains)."""
+    if op in _COMPARISONS:
+        return _COMPARISONS[op](a, b)
+    for x in (a, b):
+        if isinstance(x, Poison):
+            use(x)
+    if op in ("is", "is_not"):
+        same = _identical(a, b)
+        return same if op == "is" else not_(same)
+    found = _contains(b, a)
+    return found if op == "in" else not_(found)
+
+
+def _identical(a: Any, b: Any) -> Any:
+    """Identity; of a run-time number with True, False or another number: equality of value and type."""
+    if (scalars.is_symbolic(a) or scalars.is_symbolic(b)) and a is not b:
+        numbers = [x for x in (a, b) if scalars.is_symbolic(x) or isinstance(x, (bool, int, float))]
+        if len(numbers) == 2 and all(scalars._kind(scalars.operand_of(x)) == "bool" for x in numbers):
+            return a == b
+        if len(numbers) == 2:
+            raise UnsupportedError("the identity (`is`) of a number known only at run time", current().origin(), "compare with ==")
+    return a is b
+
+
+def _contains(container: Any, x: Any) -> Any:
+    if isinstance(container, torch.Tensor):
+        return x in container if not isinstance(x, torch.Tensor) else (container == x).any()
+    symbolic = scalars.is_symbolic(x) or isinstance(x, torch.Tensor)
+    if isinstance(container, dict):
+        items: Any = list(container)
+    elif isinstance(container, (list, tuple, set, frozenset, deque, range)):
+        items = container
+        symbolic = symbolic or any(scalars.is_symbolic(i) or isinstance(i, torch.Tensor) for i in container)
+    else:
+        return x in container
+    if not symbolic:
+        return x in container
+    if len(items) == 0:
+        return False
+    tests = [lambda i=i: x is i or x == i for i in items]
+    return bool_op("or", True, tests[0](), *tests[1:])
+
+
+def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:
+    """``first < rest[0]() < rest[1]()``: each operand evaluated once, and only if needed."""
+    left = first
+
+    def link(position: int) -> Any:
+        nonlocal left
+        right = rest[position]()
+        result = compare(ops[position], left, right)
+        left = right
+        return result
+
+    return bool_op("and", False, link(0), *[lambda i=i: link(i) for i in range(1, len(ops))])
+
+
+def match_subject(x: Any, has_classes: bool) -> Any:
+    """Check the subject of a ``match`` statement."""
+    if isinstance(x, Poison):
+        use(x)
+    if has_classes and scalars.is_symbolic(x):
+        raise UnsupportedError("a class pattern matches a number that is known only at run time", current().origin(), "use value patterns, or if/elif with isinstance")
+    return x
+
+
+# -- items and attributes ---------------------------------------------------------------------------------------------
+def getitem(obj: Any, index: Any) -> Any:
+    """``obj[index]``."""
+    if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)):
+        return switch(obj, index)
+    if isinstance(index, torch.Tensor) and isinstance(obj, (list, tuple, deque)):
+        return getitem(obj, _index_of(index))
+    if isinstance(obj, torch.nn.Module) and not isinstance(index, (int, str, builtins.slice)):
+        if isinstance(obj, (torch.nn.ModuleList, torch.nn.Sequential)):
+            return switch(list(obj), _index_of(index) if isinstance(index, torch.Tensor) else index)
+    if isinstance(obj, dict) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
+        key = _index_of(index) if isinstance(index, torch.Tensor) else index
+        return _getitem_dict(obj, key)
+    return obj[index]
+
+
+def _index_of(t: torch.Tensor) -> Any:
+    if t.dtype.is_floating_point or t.numel() != 1:
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+    return scalars.convert(t.item(), "int")
+
+
+def _getitem_dict(obj: dict[Any, Any], key: Any) -> Any:
+    keys = [k for k in obj if isinstance(k, int)]
+    for k in keys[:-1]:
+        if key == k:  # forks or merges like any test; this function is not rewritten, so it forks
+            return obj[k]
+    if keys and key == keys[-1]:
+        return obj[keys[-1]]
+    raise raising(KeyError("a key known only at run time is not in the dict"))
+
+
+def setitem(value: Any, obj: Any, index: Any) -> None:
+    """``obj[index] = value``."""
+    if isinstance(obj, Poison):
+        use(obj)
+    if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
+        _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
+        return
+    current().changing(obj)
+    obj[index] = value
+
+
+def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
+    """Store at a position known only at run time: each item becomes the new value or stays."""
+    if not scalars.is_symbolic(index):
+        current().changing(obj)
+        obj[index] = value
+        return
+    position = current().check_index(index, len(obj))
+    items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(list(obj))]
+    current().changing(obj)
+    obj[:] = items
+
+
+def delitem(obj: Any, index: Any) -> None:
+    """``del obj[index]``."""
+    current().changing(obj)
+    del obj[index]
+
+
+def setattr(value: Any, obj: Any, name: str) -> None:
+    """``obj.name = value``."""
+    if isinstance(obj, Poison):
+        use(obj)
+    touch_attribute(obj, name)
+    builtins.setattr(obj, name, value)
+
+
+def delattr(obj: Any, name: str) -> None:
+    """``del obj.name``."""
+    touch_attribute(obj, name)
+    builtins.delattr(obj, name)
+
+
+def touch_attribute(obj: Any, name: str) -> None:
+    """Save an attribute that is about to be changed, wherever a module keeps it."""
+    journal = current().journal
+    if isinstance(obj, torch.nn.Module):
+        for table in (obj._parameters, obj._buffers, obj._modules):
+            journal.touch(Contents(table))
+    journal.touch(Attribute(obj, name))
+
+
+def augment(op: str, x: Any, value: Any) -> Any:
+    """``x op= value`` of a variable: the new value of the variable."""
+    if isinstance(x, MUTABLE):
+        current().changing(x)
+    return _IN_PLACE[op](x, value)
+
+
+def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:
+    """``obj.name op= value``."""
+    setattr(augment(op, getattr(obj, name), value), obj, name)
+
+
+def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
+    """``obj[index] op= value``."""
+    setitem(augment(op, getitem(obj, index), value), obj, index)
+
+
+# -- exceptions -----------------------------------------------------------------------------------------------------------
+@contextmanager
+def guard() -> Iterator[None]:
+    """Mark that a handler of the user's surrounds the code."""
+    stage = current()
+    stage.guard_depth += 1
+    try:
+        yield
+    finally:
+        stage.guard_depth -= 1
+
+
+def raising(error: Any) -> Any:
+    """Mark an exception that the user's program raises itself."""
+    made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
+    if isinstance(made, Exception):
+        made.__dycl_raised__ = True  # type: ignore[attr-defined]
+    return made

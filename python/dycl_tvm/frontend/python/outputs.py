@@ -1,0 +1,65 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The structure of what a forward returns."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.merge import Poison, use
+from dycl_tvm.frontend.python.tensors import read
+from dycl_tvm.hcfg.nodes import Operand, Origin, Value
+from dycl_tvm.runtime.structure import Structure
+
+
+class Leaves:
+    """Numbers the leaves of a structure and keeps their operands."""
+
+    def __init__(self) -> None:
+        self.operands: list[Operand] = []
+
+    def add(self, operand: Operand, kind: str) -> Structure:
+        """Add a leaf and return its description."""
+        self.operands.append(operand)
+        return {"leaf": len(self.operands) - 1, "type": kind}
+
+
+def structure_of(x: Any, leaves: Leaves, origin: Origin | None) -> Structure:
+    """Describe a returned value; its tensors and run-time numbers become leaves.
+
+    Raises
+    ------
+    UnsupportedError
+        For types that have no description.
+    """
+    if type(x) is Poison:
+        use(x)
+    if isinstance(x, torch.Tensor):
+        return leaves.add(read(x), "tensor")
+    if scalars.is_symbolic(x):
+        operand = scalars.operand_of(x)
+        assert isinstance(operand, Value)
+        return leaves.add(operand, scalars._kind(operand))
+    if x is None or type(x) in (bool, int, float, str):
+        return {"const": x}
+    if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
+        return {"const": x.item()}
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return {"namedtuple": type(x).__name__, "fields": list(x._fields), "items": [structure_of(i, leaves, origin) for i in x]}
+    if isinstance(x, tuple):
+        return {"tuple": [structure_of(i, leaves, origin) for i in x]}
+    if isinstance(x, list):
+        return {"list": [structure_of(i, leaves, origin) for i in x]}
+    if type(x) in (dict, OrderedDict):
+        for key in x:
+            if key is not None and type(key) not in (str, int, bool, float):
+                raise UnsupportedError(f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys")
+        return {"dict": [[k, structure_of(v, leaves, origin)] for k, v in x.items()]}
+    raise UnsupportedError(
+        f"a {type(x).__name__} is returned", origin, "return tensors, numbers, strings, None, and tuples, lists, dicts and named tuples of them"
+    )

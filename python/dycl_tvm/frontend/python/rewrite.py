@@ -1,0 +1,635 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Rewriting: the control flow of a function becomes calls of the operators of :mod:`.operators`.
+
+The rewritten function keeps the user's file and line numbers, globals and closure cells. Bodies stay in place (they are
+not moved into nested functions): an ``if`` becomes a loop that runs each side that has to be looked at, a ``break``,
+``continue`` or ``return`` becomes an exception that the operators catch. For example::
+
+    if c: x = f(x)
+
+becomes, in outline::
+
+    _if1 = _dy.if_(c, ("x",), False, locals())
+    while _if1.next():
+        with _if1:
+            if _if1.restore: x = _if1.env["x"]
+            if _if1.side: x = _dy.call(f, x)
+            if _if1.symbolic: _if1.leave(locals())
+    if _if1.merged: x = _if1.env["x"]
+
+Nothing depends on the rewriting for its correctness: a truth test that was not rewritten (in a comprehension, a
+``match`` guard, a library) reaches ``__bool__`` of the value itself, which forks.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from typing import Any
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.source import FunctionNode, function_node, origin_at
+
+#: Name under which the operators are visible in rewritten code.
+OPERATORS = "_dy"
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+#: Contexts that a jump may leave without their exit being replayed for the other side.
+_HARMLESS_CONTEXTS = {"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast", "record_function"}
+_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.Pow: "pow",
+           ast.MatMult: "matmul", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "lshift", ast.RShift: "rshift"}  # fmt: skip
+_COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
+            ast.Is: "is", ast.IsNot: "is_not", ast.In: "in", ast.NotIn: "not_in"}  # fmt: skip
+
+
+def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
+    """Return the function with its control flow rewritten to calls of ``operators``.
+
+    Raises
+    ------
+    UnsupportedError
+        If the source is not there, or uses what cannot be rewritten (``async``, ``global`` assignment).
+    """
+    original = function.__code__
+    code = _code(original, _class_of(function.__qualname__), tuple(original.co_freevars))
+    cells = dict(zip(original.co_freevars, function.__closure__ or ()))
+    cells[OPERATORS] = types.CellType(operators)
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__qualname__ = function.__qualname__
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+_codes: dict[tuple[types.CodeType, str], types.CodeType] = {}
+
+
+def _code(original: types.CodeType, class_name: str, freevars: tuple[str, ...]) -> types.CodeType:
+    key = (original, class_name)
+    if key not in _codes:
+        _codes[key] = _compile(function_node(original), original, class_name, freevars)
+    return _codes[key]
+
+
+def _class_of(qualname: str) -> str:
+    parts = qualname.split(".")
+    return parts[-2] if len(parts) > 1 and parts[-2] != "<locals>" else ""
+
+
+def _compile(node: FunctionNode, original: types.CodeType, class_name: str, freevars: tuple[str, ...]) -> types.CodeType:
+    if isinstance(node, ast.AsyncFunctionDef):
+        raise UnsupportedError("async functions are not supported", origin_at(original.co_filename, node.lineno, node.name), "use a plain function")
+    made = Rewriter(original.co_filename, class_name).function(node)
+    name = "__dycl_lambda" if isinstance(made, ast.Lambda) else made.name
+    body: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], made)] if isinstance(made, ast.Lambda) else [made]
+    if class_name:
+        body = [ast.ClassDef(class_name, [], [], body, [], **_type_params())]
+    params = [ast.arg(n) for n in (OPERATORS, *freevars) if n != "__class__" or not class_name]
+    factory = ast.FunctionDef("__dycl_factory", ast.arguments([], params, None, [], [], None, []), body, [], None, **_type_params())
+    module = ast.Module([factory], [])
+    for n in ast.walk(module):
+        if isinstance(n, (ast.stmt, ast.expr, ast.arg)) and not hasattr(n, "lineno"):
+            ast.copy_location(n, node)
+    ast.fix_missing_locations(module)
+    wanted = "<lambda>" if isinstance(made, ast.Lambda) else made.name
+    code: Any = compile(module, original.co_filename, "exec", dont_inherit=True, flags=original.co_flags & _FUTURE_FLAGS)
+    for name in ["__dycl_factory", *([class_name] if class_name else []), wanted]:
+        code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+    result: types.CodeType = code
+    return result
+
+
+_FUTURE_FLAGS = 0x1000000  # from __future__ import annotations
+
+
+def _type_params() -> dict[str, Any]:
+    import sys
+
+    return {"type_params": []} if sys.version_info >= (3, 12) else {}
+
+
+class Rewriter(ast.NodeTransformer):
+    """Rewrites one function. ``self.context`` is the stack of statements around the one at hand, within the function."""
+
+    def __init__(self, filename: str, class_name: str) -> None:
+        self.filename, self.class_name = filename, class_name
+        self.context: list[tuple[str, str]] = []  # (kind, name): kind is "if", "loop" or "barrier"
+        self.counter = 0
+        self.first_argument = ""
+        self.function_name = ""
+        self.has_frame = False
+        self.globals: set[str] = set()
+
+    # -- functions ------------------------------------------------------------------------------------------------
+    def function(self, node: FunctionNode) -> Any:
+        """Rewrite a function definition or a lambda."""
+        args = node.args
+        every = args.posonlyargs + args.args
+        self.first_argument = every[0].arg if every else ""
+        bare = ast.arguments(args.posonlyargs, args.args, args.vararg, args.kwonlyargs, [None if d is None else ast.Constant(None) for d in args.kw_defaults],
+                             args.kwarg, [ast.Constant(None) for _ in args.defaults])  # fmt: skip
+        bare = _without_annotations(bare)
+        if isinstance(node, ast.Lambda):
+            self.function_name = "<lambda>"
+            return ast.copy_location(ast.Lambda(bare, self.visit(node.body)), node)
+        self.function_name = node.name
+        body = node.body
+        for n in _walk_scope(body):
+            if isinstance(n, ast.Global):
+                self.globals.update(n.names)
+        self.has_frame = any(isinstance(n, ast.Return) and (n not in body[-1:] or isinstance(n.value, ast.Call)) for n in _walk_scope(body))
+        new = self._body(body)
+        if self.has_frame:
+            new = _stmts("_frame = DY.frame()\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=_dy(), BODY=new)
+        return ast.copy_location(ast.FunctionDef(node.name, bare, new, [], None, **_type_params()), node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        """Leave nested functions as they are: they are rewritten when they are called."""
+        node.decorator_list = [self.visit(d) for d in node.decorator_list]
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        """Leave nested functions as they are."""
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        """Leave nested functions as they are."""
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        """Leave nested classes as they are."""
+        return node
+
+    def _body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        made: list[ast.stmt] = []
+        for s in statements:
+            new = self.visit(s)
+            if isinstance(new, list):
+                made.extend(new)
+            elif new is not None:
+                made.append(new)
+        return made
+
+    def _fresh(self, kind: str) -> str:
+        self.counter += 1
+        return f"_{kind}{self.counter}"
+
+    # -- branches ---------------------------------------------------------------------------------------------------
+    def visit_If(self, node: ast.If) -> list[ast.stmt]:
+        """Rewrite an ``if`` statement."""
+        name = self._fresh("if")
+        test = self._condition(node.test)
+        names = self._stored([*node.body, *node.orelse])
+        fork = self._needs_fork(node)
+        self.context.append(("if", name))
+        body, orelse = self._body(node.body), self._body(node.orelse)
+        self.context.pop()
+        env = f"{name}.env"
+        made = _stmts(f"{name} = DY.if_(TEST, NAMES, FORK, locals())\nwhile {name}.next():\n    with {name}:\n        RESTORE\n        if {name}.side:\n            BODY\n"
+                      f"        else:\n            ORELSE\n        if {name}.symbolic:\n            {name}.leave(locals())\nMERGED",
+                      node, DY=_dy(), TEST=test, NAMES=self._names(names), FORK=ast.Constant(fork), BODY=body, ORELSE=orelse or [ast.Pass()],
+                      RESTORE=self._restore(f"{name}.restore", env, names, node), MERGED=self._restore(f"{name}.merged", env, names, node))  # fmt: skip
+        return made
+
+    def _needs_fork(self, node: ast.If) -> bool:
+        """Whether the sides cannot be explored in place.
+
+        So it is where a side yields, or leaves through a ``finally`` or ``with`` that has to run for that side alone.
+        """
+        if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in _walk_scope([node])):
+            return True
+        kinds = _jumps([*node.body, *node.orelse])
+        if "return" in kinds and any(kind == "barrier" for kind, _ in self.context):
+            return True
+        if kinds & {"break", "continue"}:
+            for kind, _ in reversed(self.context):
+                if kind == "loop":
+                    break
+                if kind == "barrier":
+                    return True
+        return False
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        """Rewrite ``a if c else b``."""
+        if _binds_or_yields(node.body) or _binds_or_yields(node.orelse):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        test = self._condition(node.test)
+        return _call("ifexp", node, test, _thunk(self.visit(node.body)), _thunk(self.visit(node.orelse)))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """Rewrite ``and`` and ``or``."""
+        return self._bool_op(node, condition=False)
+
+    def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
+        if any(_binds_or_yields(v) for v in node.values[1:]):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        visit = self._condition if condition else self.visit
+        kind = "and" if isinstance(node.op, ast.And) else "or"
+        first, *rest = [visit(v) for v in node.values]
+        return _call("bool_op", node, ast.Constant(kind), ast.Constant(condition), first, *map(_thunk, rest))
+
+    def _condition(self, node: ast.expr) -> ast.expr:
+        """Rewrite an expression of which only the truth is wanted."""
+        if isinstance(node, ast.BoolOp):
+            return self._bool_op(node, condition=True)
+        made: ast.expr = self.visit(node)
+        return made
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Rewrite ``not``."""
+        if isinstance(node.op, ast.Not):
+            return _call("not_", node, self._condition(node.operand))
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Rewrite identity, membership and chained comparisons (a single ``<`` is an operator call as it is)."""
+        if len(node.ops) == 1:
+            op = _COMPARE[type(node.ops[0])]
+            if op in ("is", "is_not", "in", "not_in"):
+                return _call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
+            return self.generic_visit(node)  # type: ignore[return-value]
+        if any(_binds_or_yields(c) for c in node.comparators):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        ops = ast.Tuple([ast.Constant(_COMPARE[type(o)]) for o in node.ops], ast.Load())
+        return _call("chain", node, ops, self.visit(node.left), *[_thunk(self.visit(c)) for c in node.comparators])
+
+    # -- loops --------------------------------------------------------------------------------------------------------
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
+        """Rewrite a ``for`` loop."""
+        name = self._fresh("for")
+        iterated = self.visit(node.iter)
+        temporary = self._fresh("item")
+        assign = self._store(node.target, ast.Name(temporary, ast.Load()), node)
+        target = ast.Name(temporary, ast.Store())
+        names = self._stored([node])
+        self.context.append(("loop", name))
+        body = self._body(node.body)
+        self.context.pop()
+        orelse = self._body(node.orelse)
+        env = f"{name}.env"
+        return _stmts(f"{name} = DY.for_(ITER, NAMES)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
+                      f"    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+                      node, DY=_dy(), ITER=iterated, NAMES=self._names(names), TARGET=target, ASSIGN=assign, BODY=body, ORELSE=orelse or [ast.Pass()],
+                      RESTORE=self._restore(f"{name}.restore", env, names, node), RESTORE2=self._restore(f"{name}.restore", env, names, node),
+                      RESTORE3=self._restore(f"{name}.restore", env, names, node))  # fmt: skip
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        """Rewrite a ``while`` loop."""
+        name = self._fresh("while")
+        test = self._condition(node.test)
+        endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
+        names = self._stored([node])
+        self.context.append(("loop", name))
+        body = self._body(node.body)
+        self.context.pop()
+        orelse = self._body(node.orelse)
+        env = f"{name}.env"
+        return _stmts(f"{name} = DY.while_(NAMES, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
+                      f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+                      node, DY=_dy(), NAMES=self._names(names), ENDLESS=ast.Constant(endless), TEST=test, BODY=body, ORELSE=orelse or [ast.Pass()],
+                      RESTORE=self._restore(f"{name}.restore", env, names, node), RESTORE2=self._restore(f"{name}.restore", env, names, node),
+                      RESTORE3=self._restore(f"{name}.restore", env, names, node))  # fmt: skip
+
+    def visit_Break(self, node: ast.Break) -> Any:
+        """Rewrite ``break``."""
+        return _stmts(f"raise {self._loop()}.jump('break', locals())", node)
+
+    def visit_Continue(self, node: ast.Continue) -> Any:
+        """Rewrite ``continue``."""
+        return _stmts(f"raise {self._loop()}.jump('continue', locals())", node)
+
+    def _loop(self) -> str:
+        return next(name for kind, name in reversed(self.context) if kind == "loop")
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        """Rewrite ``return``."""
+        value = self.visit(node.value) if node.value is not None else ast.Constant(None)
+        if self._is_converted_call(value) and not any(kind == "barrier" for kind, _ in self.context):
+            value.func.attr = "tail_call"
+        if not self.has_frame:
+            return ast.copy_location(ast.Return(value), node)
+        return _stmts("raise _frame.jump(VALUE)", node, VALUE=value)
+
+    @staticmethod
+    def _is_converted_call(value: Any) -> bool:
+        return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "call" and _last_name(value.func.value) == OPERATORS
+
+    # -- barriers -------------------------------------------------------------------------------------------------------
+    def visit_With(self, node: ast.With) -> Any:
+        """Rewrite the body of a ``with``."""
+        harmless = all(isinstance(i.context_expr, ast.Call) and _last_name(i.context_expr.func) in _HARMLESS_CONTEXTS for i in node.items)
+        node.items = [self.generic_visit(i) for i in node.items]  # type: ignore[misc]
+        self.context.append(("if" if harmless else "barrier", ""))
+        node.body = self._body(node.body)
+        self.context.pop()
+        return node
+
+    def visit_Try(self, node: Any) -> Any:
+        """Rewrite the bodies of a ``try``; its handlers must not see the control flow of staging."""
+        self.context.append(("barrier", ""))
+        node.body = self._body(node.body)
+        if node.handlers:
+            node.body = _stmts("with DY.guard():\n    BODY", node, DY=_dy(), BODY=node.body)
+        for handler in node.handlers:
+            handler.body = self._body(handler.body)
+        node.orelse = self._body(node.orelse)
+        self.context.pop()
+        self.context.append(("barrier", ""))
+        node.finalbody = self._body(node.finalbody)
+        self.context.pop()
+        if node.handlers:
+            control = ast.ExceptHandler(_dy_attr("ControlFlow"), None, [ast.Raise()])
+            node.handlers.insert(0, ast.copy_location(control, node))
+        return node
+
+    visit_TryStar = visit_Try
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        """Rewrite ``assert`` as a branch that raises."""
+        arguments = [node.msg] if node.msg is not None else []
+        error = ast.Raise(ast.Call(ast.Name("AssertionError", ast.Load()), arguments, []), None)
+        branch = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.copy_location(error, node)], [])
+        for n in (branch, branch.test, error.exc, error.exc.func):  # type: ignore[union-attr]
+            ast.copy_location(n, node)  # type: ignore[type-var]
+        return self.visit(branch)
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        """Mark the exceptions that the user's program raises itself."""
+        if node.exc is None:
+            return node
+        node.exc = _call("raising", node, self.visit(node.exc))
+        if node.cause is not None:
+            node.cause = self.visit(node.cause)
+        return node
+
+    def visit_Match(self, node: Any) -> Any:
+        """Check the subject of a ``match``; patterns test the value itself."""
+        classes = any(isinstance(n, ast.MatchClass) for case in node.cases for n in ast.walk(case.pattern))
+        node.subject = _call("match_subject", node.subject, self.visit(node.subject), ast.Constant(classes))
+        self.context.append(("barrier", ""))
+        for case in node.cases:
+            if case.guard is not None:
+                case.guard = self._condition(case.guard)
+            case.body = self._body(case.body)
+        self.context.pop()
+        return node
+
+    # -- assignments ----------------------------------------------------------------------------------------------------
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        """Rewrite stores into attributes and items."""
+        value = self.visit(node.value)
+        if len(node.targets) == 1:
+            return self._store(node.targets[0], value, node)
+        temporary = self._fresh("value")
+        made: list[ast.stmt] = [_at(ast.Assign([ast.Name(temporary, ast.Store())], value), node)]
+        for target in node.targets:
+            made += self._store(target, ast.Name(temporary, ast.Load()), node)
+        return made
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """Drop the annotation of an assignment."""
+        return self._store(node.target, self.visit(node.value), node) if node.value is not None else _at(ast.Pass(), node)
+
+    def _store(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> list[ast.stmt]:
+        if isinstance(target, ast.Attribute):
+            return [_at(ast.Expr(_call("setattr", target, value, self.visit(target.value), ast.Constant(self._mangle(target.attr)))), node)]
+        if isinstance(target, ast.Subscript):
+            return [_at(ast.Expr(_call("setitem", target, value, self.visit(target.value), self._index(target.slice))), node)]
+        if isinstance(target, (ast.Tuple, ast.List)):
+            after: list[ast.stmt] = []
+            elements: list[ast.expr] = []
+            for element in target.elts:
+                inner = element.value if isinstance(element, ast.Starred) else element
+                if isinstance(inner, ast.Name):
+                    elements.append(element)
+                    continue
+                temporary = self._fresh("part")
+                name: ast.expr = ast.Name(temporary, ast.Store())
+                elements.append(ast.Starred(name, ast.Store()) if isinstance(element, ast.Starred) else name)
+                after += self._store(inner, ast.Name(temporary, ast.Load()), node)
+            return [_at(ast.Assign([ast.Tuple(elements, ast.Store())], value), node), *after]
+        return [_at(ast.Assign([target], value), node)]
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """Rewrite ``x += y``, which may change an object in place."""
+        op, value, target = ast.Constant(_BINARY[type(node.op)]), self.visit(node.value), node.target
+        if isinstance(target, ast.Name):
+            call = _call("augment", node, op, ast.Name(target.id, ast.Load()), value)
+            return _at(ast.Assign([target], call), node)
+        if isinstance(target, ast.Attribute):
+            return _at(ast.Expr(_call("augment_attr", node, op, self.visit(target.value), ast.Constant(self._mangle(target.attr)), value)), node)
+        return _at(ast.Expr(_call("augment_item", node, op, self.visit(target.value), self._index(target.slice), value)), node)
+
+    def visit_Delete(self, node: ast.Delete) -> Any:
+        """Rewrite ``del`` of attributes and items."""
+        made: list[ast.stmt] = []
+        for target in node.targets:
+            if isinstance(target, ast.Attribute):
+                made.append(_at(ast.Expr(_call("delattr", target, self.visit(target.value), ast.Constant(self._mangle(target.attr)))), node))
+            elif isinstance(target, ast.Subscript):
+                made.append(_at(ast.Expr(_call("delitem", target, self.visit(target.value), self._index(target.slice))), node))
+            else:
+                made.append(_at(ast.Delete([target]), node))
+        return made
+
+    # -- expressions ----------------------------------------------------------------------------------------------------
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Rewrite a call, so that the callee is rewritten too."""
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            return _at(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "vars", "eval", "exec", "__import__"):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        args = [self.visit(a) for a in node.args]
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        return _at(ast.Call(_dy_attr("call"), [self.visit(node.func), *args], keywords), node)
+
+    def _new(self, node: Any) -> ast.expr:
+        return _call("new", node, self.generic_visit(node))  # type: ignore[arg-type]
+
+    def visit_List(self, node: ast.List) -> ast.expr:
+        """Note that a list is made here."""
+        return self._new(node) if isinstance(node.ctx, ast.Load) else node
+
+    visit_Dict = visit_Set = visit_ListComp = visit_DictComp = visit_SetComp = _new
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """Rewrite a load of an item, whose index may be known only at run time."""
+        if not isinstance(node.ctx, ast.Load):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        return _call("getitem", node, self.visit(node.value), self._index(node.slice))
+
+    def _index(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Slice):
+            parts = [ast.Constant(None) if p is None else self.visit(p) for p in (node.lower, node.upper, node.step)]
+            return _at(ast.Call(_dy_attr("slice"), parts, []), node)
+        if isinstance(node, ast.Tuple):
+            return _at(ast.Tuple([self._index(e) for e in node.elts], ast.Load()), node)
+        if isinstance(node, ast.Starred):
+            return _at(ast.Starred(self._index(node.value), ast.Load()), node)
+        made: ast.expr = self.visit(node)
+        return made
+
+    # -- names ------------------------------------------------------------------------------------------------------------
+    def _mangle(self, name: str) -> str:
+        if self.class_name and name.startswith("__") and not name.endswith("__"):
+            return f"_{self.class_name.lstrip('_')}{name}"
+        return name
+
+    def _stored(self, statements: list[ast.stmt]) -> list[str]:
+        """Return the local names that statements may bind, in order."""
+        found: dict[str, None] = {}
+        for n in _walk_scope(statements):
+            if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
+                found.setdefault(n.id)
+            elif isinstance(n, (ast.FunctionDef, ast.ClassDef)):
+                found.setdefault(n.name)
+            elif isinstance(n, (ast.Import, ast.ImportFrom)):
+                for alias in n.names:
+                    found.setdefault((alias.asname or alias.name).split(".")[0])
+            elif isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name:
+                found.setdefault(n.name)
+            elif isinstance(n, ast.MatchMapping) and n.rest:
+                found.setdefault(n.rest)
+            elif isinstance(n, _COMPREHENSIONS):
+                for inner in ast.walk(n):
+                    if isinstance(inner, ast.NamedExpr):
+                        found.setdefault(inner.target.id)
+        for name in found:
+            if name in self.globals:
+                line = next(n.lineno for n in _walk_scope(statements) if isinstance(n, ast.Name) and n.id == name)
+                raise UnsupportedError(
+                    f"the global variable `{name}` is assigned in the forward", origin_at(self.filename, line, self.function_name), "keep state on the module (self)"
+                )
+        return list(found)
+
+    def _names(self, names: list[str]) -> ast.expr:
+        return ast.Constant(tuple(self._mangle(n) for n in names))
+
+    def _restore(self, flag: str, env: str, names: list[str], node: ast.AST) -> list[ast.stmt]:
+        """Set the local names from an environment; a name that it does not hold becomes unbound."""
+        if not names:
+            return []
+        lines = [f"if {flag}:"]
+        for name in names:
+            key = self._mangle(name)
+            lines += [f"    if {key!r} in {env}:", f"        {name} = {env}[{key!r}]", "    else:", f"        {name} = None", f"        del {name}"]
+        return _stmts("\n".join(lines), node)
+
+
+# -- helpers --------------------------------------------------------------------------------------------------------------
+def _walk_scope(statements: list[Any]) -> list[ast.AST]:
+    """Return all nodes below statements that belong to the same scope (nested functions and comprehensions are leaves)."""
+    found: list[ast.AST] = []
+    todo: list[ast.AST] = list(reversed(statements))
+    while todo:
+        node = todo.pop()
+        found.append(node)
+        if isinstance(node, (*_FUNCTIONS, *_COMPREHENSIONS)):
+            continue
+        todo.extend(reversed(list(ast.iter_child_nodes(node))))
+    return found
+
+
+def _jumps(statements: list[ast.stmt]) -> set[str]:
+    """Return the kinds of jumps that leave the statements."""
+    kinds: set[str] = set()
+    for node in statements:
+        if isinstance(node, ast.Return):
+            kinds.add("return")
+        elif isinstance(node, ast.Break):
+            kinds.add("break")
+        elif isinstance(node, ast.Continue):
+            kinds.add("continue")
+        elif isinstance(node, (ast.For, ast.While)):
+            kinds |= _jumps(node.body) & {"return"}
+            kinds |= _jumps(node.orelse)
+        elif not isinstance(node, _FUNCTIONS):
+            for _, value in ast.iter_fields(node):
+                if isinstance(value, list):
+                    for v in value:
+                        if isinstance(v, ast.stmt):
+                            kinds |= _jumps([v])
+                        elif isinstance(v, (ast.ExceptHandler, ast.match_case)):
+                            kinds |= _jumps(v.body)
+    return kinds
+
+
+def _binds_or_yields(node: ast.expr) -> bool:
+    return any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(node))
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _without_annotations(args: ast.arguments) -> ast.arguments:
+    def bare(a: ast.arg | None) -> Any:
+        return None if a is None else ast.copy_location(ast.arg(a.arg), a)
+
+    return ast.arguments([bare(a) for a in args.posonlyargs], [bare(a) for a in args.args], bare(args.vararg), [bare(a) for a in args.kwonlyargs],
+                         args.kw_defaults, bare(args.kwarg), args.defaults)  # fmt: skip
+
+
+def _dy() -> ast.expr:
+    return ast.Name(OPERATORS, ast.Load())
+
+
+def _dy_attr(name: str) -> ast.expr:
+    return ast.Attribute(_dy(), name, ast.Load())
+
+
+def _at(node: Any, where: ast.AST) -> Any:
+    _at_missing(node, where)
+    return node
+
+
+def _call(name: str, where: ast.AST, *args: ast.expr) -> ast.expr:
+    made: ast.expr = _at(ast.Call(_dy_attr(name), list(args), []), where)
+    return made
+
+
+def _thunk(node: ast.expr) -> ast.expr:
+    empty = ast.arguments([], [], None, [], [], None, [])
+    made: ast.expr = _at(ast.Lambda(empty, node), node)
+    return made
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts nodes in place of the names of a template."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        if isinstance(node.value, ast.Name) and isinstance(self.parts.get(node.value.id), list):
+            return self.parts[node.value.id]
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return self.parts.get(node.id, node)
+
+
+def _stmts(template: str, where: ast.AST, **parts: Any) -> list[ast.stmt]:
+    """Parse statements, fill in parts (expressions, or lists of statements), and place them where the user's code was."""
+    tree = ast.parse(template)
+    for n in ast.walk(tree):
+        for field in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
+            if hasattr(n, field):
+                delattr(n, field)
+    made = []
+    for s in tree.body:
+        new = _Fill(parts).visit(s)
+        made += new if isinstance(new, list) else [new]
+    for s in made:
+        _at_missing(s, where)
+    return made
+
+
+def _at_missing(node: ast.AST, where: Any) -> None:
+    """Place new nodes at the first line of ``where``: Python would report a method call that spans lines at its last."""
+    for n in ast.walk(node):
+        if isinstance(n, (ast.stmt, ast.expr, ast.ExceptHandler)) and not hasattr(n, "lineno"):
+            n.lineno = n.end_lineno = where.lineno
+            n.col_offset = n.end_col_offset = where.col_offset

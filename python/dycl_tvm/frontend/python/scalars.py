@@ -1,0 +1,347 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Host scalars: numbers that are known only at run time.
+
+They are subclasses of torch's ``SymInt``, ``SymFloat`` and ``SymBool``, so that torch's own argument parsers take them
+wherever they take a number; every operator records a :class:`HostOp` with Python's semantics. Where Python insists
+on a plain number (a truth test in code that was not rewritten, an index, a shape) the value itself notices, and the
+stage forks or refuses: no code can bake in a value by accident.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.context import current
+from dycl_tvm.hcfg.nodes import Operand, Value
+from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
+
+
+class Node:
+    """What torch's C++ code sees of a host scalar.
+
+    Attributes
+    ----------
+    value : Value
+        The scalar in the HCFG.
+    site : object or None
+        The join that made it of plain numbers; re-running with that site forked makes it plain again.
+    bounds : (int, int) or None
+        The least and the largest value that an int is known to have.
+    """
+
+    def __init__(self, value: Value, site: Any = None, bounds: tuple[int, int] | None = None) -> None:
+        self.value, self.site, self.bounds = value, site, bounds
+
+    @property
+    def kind(self) -> str:
+        """``int``, ``float`` or ``bool``."""
+        assert isinstance(self.value.type, ScalarType)
+        return self.value.type.kind
+
+    def is_int(self) -> bool:  # noqa: D102  (the protocol of torch's SymNode)
+        return self.kind == "int"
+
+    def is_float(self) -> bool:  # noqa: D102
+        return self.kind == "float"
+
+    def is_bool(self) -> bool:  # noqa: D102
+        return self.kind == "bool"
+
+    def is_nested_int(self) -> bool:  # noqa: D102
+        return False
+
+    def is_symbolic(self) -> bool:  # noqa: D102
+        return True
+
+    def is_constant(self) -> bool:  # noqa: D102
+        return False
+
+    def has_hint(self) -> bool:  # noqa: D102
+        return False
+
+    def maybe_as_int(self) -> None:  # noqa: D102
+        return None
+
+    def bool_(self) -> bool:  # noqa: D102
+        return current().decide(truth_operand(wrap(self.value, self.site)))
+
+    def guard_bool(self, _file: str, _line: int) -> bool:  # noqa: D102
+        return self.bool_()
+
+    def int_(self) -> int:  # noqa: D102
+        result: int = self._plain("an int")
+        return result
+
+    def guard_int(self, _file: str, _line: int) -> int:  # noqa: D102
+        return self.int_()
+
+    def guard_float(self, _file: str, _line: int) -> float:  # noqa: D102
+        result: float = self._plain("a float")
+        return result
+
+    def _plain(self, what: str) -> Any:
+        stage = current()
+        if self.site is not None:
+            stage.fork(self.site, f"{what} is needed at build time")
+        raise UnsupportedError(
+            f"a number that is known only at run time is used where Python needs {what} at build time (a shape, an index, a library call)",
+            stage.origin(),
+            "keep shapes static; index tensors with tensors, or choose among values with `if`",
+        )
+
+    def str(self) -> str:  # noqa: D102
+        return f"<{self.kind} known at run time>"
+
+    _graph_repr = str
+
+
+def _operand(x: Any) -> Operand | None:
+    """Return the operand of a number, plain or not; None for anything else."""
+    if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        node = x.node
+        return node.value if isinstance(node, Node) else None
+    if isinstance(x, (bool, int, float)):
+        return x
+    return None
+
+
+def _kind(op: Operand) -> str:
+    if isinstance(op, Value):
+        assert isinstance(op.type, ScalarType)
+        return op.type.kind
+    return "bool" if isinstance(op, bool) else "int" if isinstance(op, int) else "float"
+
+
+_PLAIN: dict[str, Any] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "truediv": lambda a, b: a / b,
+    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "pow": lambda a, b: a**b,
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+}  # fmt: skip
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+
+def emit(op: str, *args: Operand, type_: ScalarType) -> Any:
+    """Record a host operation and wrap its result."""
+    return wrap(current().builder.host_op(op, args, type_))
+
+
+def as_float(op: Operand) -> Operand:
+    """Convert an operand to float."""
+    if not isinstance(op, Value):
+        return float(op)
+    return op if op.type == FLOAT else current().builder.host_op("to_float", (op,), FLOAT)
+
+
+def as_int(op: Operand) -> Operand:
+    """Convert a bool operand to int (ints stay)."""
+    if not isinstance(op, Value):
+        return int(op)
+    return op if op.type == INT else current().builder.host_op("to_int", (op,), INT)
+
+
+def _check_literal(op: Operand) -> Operand:
+    if isinstance(op, int) and not isinstance(op, (bool, Value)) and not -(2**63) <= op < 2**63:
+        raise UnsupportedError("an int of more than 64 bits meets a number that is known only at run time", current().origin(), "stay within 64 bits")
+    return op
+
+
+def arithmetic(op: str, a: Operand, b: Operand) -> Any:
+    """Record ``a op b`` with Python's promotion rules (bool to int to float)."""
+    a, b = _check_literal(a), _check_literal(b)
+    kinds = {_kind(a), _kind(b)}
+    if op in COMPARISONS:
+        if "float" in kinds:
+            if kinds == {"float", "int"}:
+                _refuse_inexact(a, b)
+            a, b = as_float(a), as_float(b)
+        elif kinds != {"bool"} or op not in ("eq", "ne"):
+            a, b = as_int(a), as_int(b)
+        return emit(op, a, b, type_=BOOL)
+    if op == "truediv":
+        return emit(op, as_float(a), as_float(b), type_=FLOAT)
+    if op == "pow" and "float" not in kinds:
+        if isinstance(b, Value) or b < 0:
+            raise UnsupportedError(
+                "an int raised to a power that is known only at run time, or is negative, has no fixed type",
+                current().origin(),
+                "raise a float: float(a) ** b",
+            )
+        return emit(op, as_int(a), as_int(b), type_=INT)
+    if op == "pow":
+        return emit(op, as_float(a), as_float(b), type_=FLOAT)
+    if "float" in kinds:
+        return emit(op, as_float(a), as_float(b), type_=FLOAT)
+    return emit(op, as_int(a), as_int(b), type_=INT)
+
+
+def _refuse_inexact(a: Operand, b: Operand) -> None:
+    """Python compares int with float exactly; a conversion to float is exact only below 2**53."""
+    for x in (a, b):
+        if isinstance(x, int) and not isinstance(x, (bool, Value)) and abs(x) > 2**53:
+            raise UnsupportedError("an int above 2**53 is compared with a float that is known only at run time", current().origin(), "compare ints with ints")
+
+
+def _binary(op: str, swapped: bool) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        right = _operand(other)
+        if right is None:
+            return NotImplemented
+        left: Operand = self.node.value
+        return arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
+
+    return method
+
+
+def _logical(op: str) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        right = _operand(other)
+        if right is None or _kind(right) != "bool" or self.node.kind != "bool":
+            return NotImplemented
+        return emit(op, self.node.value, right, type_=BOOL)
+
+    return method
+
+
+def _negative(self: Any) -> Any:
+    value = self.node.value if self.node.kind == "float" else as_int(self.node.value)
+    return emit("neg", value, type_=FLOAT if self.node.kind == "float" else INT)
+
+
+def _absolute(self: Any) -> Any:
+    value = self.node.value if self.node.kind == "float" else as_int(self.node.value)
+    return emit("abs", value, type_=FLOAT if self.node.kind == "float" else INT)
+
+
+def _rounding(op: str) -> Any:
+    def method(self: Any, ndigits: Any = None) -> Any:
+        if ndigits is not None:
+            raise UnsupportedError("round() to a number of digits of a number known only at run time", current().origin(), "round(x * 100) / 100")
+        if self.node.kind != "float":
+            return wrap(as_int(self.node.value), self.node.site)
+        return emit(op, self.node.value, type_=INT)
+
+    return method
+
+
+def _hash(self: Any) -> int:
+    self.node._plain("a hashable number")
+    raise AssertionError("unreachable")
+
+
+_METHODS: dict[str, Any] = {
+    **{f"__{n}__": _binary(op, False) for n, op in [("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "truediv"),
+       ("floordiv", "floordiv"), ("mod", "mod"), ("pow", "pow"), ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"), ("gt", "gt"), ("ge", "ge")]},
+    **{f"__r{n}__": _binary(n, True) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
+    "__and__": _logical("and"), "__or__": _logical("or"), "__xor__": _logical("xor"),
+    "__rand__": _logical("and"), "__ror__": _logical("or"), "__rxor__": _logical("xor"),
+    "__neg__": _negative, "__pos__": lambda self: self, "__abs__": _absolute, "__round__": _rounding("round"),
+    "__trunc__": _rounding("trunc"), "__floor__": _rounding("floor"), "__ceil__": _rounding("ceil"),
+    "__hash__": _hash, "__bool__": lambda self: self.node.bool_(),
+}  # fmt: skip
+_METHODS["__int__"] = lambda self: self.node.int_()
+_METHODS["__float__"] = lambda self: self.node.guard_float("", 0)
+_METHODS["__repr__"] = lambda self: self.node.str()
+_METHODS["__format__"] = lambda self, _spec: self.node._plain("a number to format")
+
+HostInt: type = type("HostInt", (torch.SymInt,), dict(_METHODS))
+HostFloat: type = type("HostFloat", (torch.SymFloat,), dict(_METHODS))
+HostBool: type = type("HostBool", (torch.SymBool,), {k: v for k, v in _METHODS.items() if k != "__index__"})
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_WRAPPERS = {"int": HostInt, "float": HostFloat, "bool": HostBool}
+
+
+def wrap(operand: Operand, site: Any = None) -> Any:
+    """Give an operand the form that the user's program sees: a plain number, or a host scalar."""
+    if not isinstance(operand, Value):
+        return operand
+    assert isinstance(operand.type, ScalarType)
+    return _WRAPPERS[operand.type.kind](Node(operand, site))
+
+
+def is_symbolic(x: Any) -> bool:
+    """Whether ``x`` is a host scalar."""
+    return isinstance(x, SYMBOLIC)
+
+
+def operand_of(x: Any) -> Operand:
+    """Return the operand of a number, plain or not."""
+    op = _operand(x)
+    assert op is not None, x
+    return op
+
+
+def truth_operand(x: Any) -> Operand:
+    """Return the truth of a number as a bool operand."""
+    op = operand_of(x)
+    if not isinstance(op, Value):
+        return bool(op)
+    if op.type == BOOL:
+        return op
+    zero: Operand = 0.0 if op.type == FLOAT else 0
+    return current().builder.host_op("ne", (op, zero), BOOL)
+
+
+def logical_not(x: Any) -> Any:
+    """``not x`` of a number."""
+    op = truth_operand(x)
+    return emit("not", op, type_=BOOL) if isinstance(op, Value) else not op
+
+
+def convert(x: Any, kind: str) -> Any:
+    """``int(x)``, ``float(x)`` or ``bool(x)`` of a number."""
+    op = operand_of(x)
+    if not isinstance(op, Value):
+        return {"int": int, "float": float, "bool": bool}[kind](op)
+    if _kind(op) == kind:
+        return x
+    if kind == "bool":
+        return wrap(truth_operand(x))
+    return emit(f"to_{kind}", op, type_=INT if kind == "int" else FLOAT)
+
+
+def extremum(values: list[Any], largest: bool) -> Any:
+    """``min`` or ``max`` of numbers, the first of equals, by comparisons in Python's order."""
+    best = values[0]
+    for value in values[1:]:
+        if not is_symbolic(value) and not is_symbolic(best):
+            best = max(best, value) if largest else min(best, value)
+            continue
+        better = value > best if largest else value < best
+        best = select(better, value, best)
+    return best
+
+
+def select(cond: Any, a: Any, b: Any) -> Any:
+    """``a if cond else b`` of numbers of one kind, both evaluated."""
+    oc, oa, ob = operand_of(cond), operand_of(a), operand_of(b)
+    if not isinstance(oc, Value):
+        return a if oc else b
+    if _kind(oa) != _kind(ob):
+        oa, ob = as_float(oa), as_float(ob)
+    chosen = emit("select", oc, oa, ob, type_=ScalarType(_kind(oa)))  # type: ignore[arg-type]  # the kinds are those of ScalarType
+    ba, bb = bounds_of(a), bounds_of(b)
+    if ba is not None and bb is not None:
+        chosen.node.bounds = (min(ba[0], bb[0]), max(ba[1], bb[1]))
+    return chosen
+
+
+def bounds_of(x: Any) -> tuple[int, int] | None:
+    """Return the least and the largest value that an int is known to have."""
+    if is_symbolic(x):
+        return x.node.bounds  # type: ignore[no-any-return]
+    return (x, x) if isinstance(x, int) else None
+
+
+_MATH = {"sqrt": math.sqrt, "exp": math.exp, "log": math.log, "sin": math.sin, "cos": math.cos, "tanh": math.tanh}
+MATH_FUNCTIONS: dict[Any, str] = {v: k for k, v in _MATH.items()}
+MATH_ROUNDING: dict[Any, str] = {math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc"}
+
+
+def math_call(name: str, x: Any) -> Any:
+    """``math.<name>(x)`` of a host scalar."""
+    return emit(name, as_float(operand_of(x)), type_=FLOAT)

@@ -1,0 +1,136 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The user's source: finding the syntax tree of a function, and the line that is being run."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+import sysconfig
+import types
+from pathlib import Path
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.nodes import Origin
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_LIBRARY_PACKAGES = ("torch", "numpy", "tvm", "tvm_ffi", "functorch", "sympy")
+
+
+@functools.lru_cache(maxsize=None)
+def _library_roots() -> tuple[str, ...]:
+    roots = []
+    for name in _LIBRARY_PACKAGES:
+        module = sys.modules.get(name)
+        if module is not None and getattr(module, "__file__", None):
+            roots.append(str(Path(str(module.__file__)).parent) + "/")
+    return tuple(roots)
+
+
+@functools.lru_cache(maxsize=None)
+def _standard_library() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(str(Path(paths[k])) + "/" for k in ("stdlib", "platstdlib"))
+
+
+@functools.lru_cache(maxsize=None)
+def is_library_file(filename: str) -> bool:
+    """Whether a file belongs to Python, to PyTorch and its kind, or to the compiler: code that is never rewritten."""
+    if filename.startswith("<frozen"):
+        return True
+    if filename.startswith(_PACKAGE + "/") and not filename.startswith(_PACKAGE + "/zoo/"):
+        return True
+    if filename.startswith(_library_roots()):
+        return True
+    return filename.startswith(_standard_library()) and "site-packages" not in filename and "dist-packages" not in filename
+
+
+def user_frame() -> types.FrameType | None:
+    """Return the innermost frame of the user's code."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not is_library_file(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def current_origin() -> Origin | None:
+    """Return the place in the user's code that is being run."""
+    frame = user_frame()
+    return None if frame is None else origin_at(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def origin_at(filename: str, line: int, function: str = "") -> Origin:
+    """Return an origin with its source line."""
+    return _origin(filename, line, function, linecache.getline(filename, line).strip())
+
+
+@functools.lru_cache(maxsize=65536)
+def _origin(filename: str, line: int, function: str, code: str) -> Origin:
+    return Origin(filename, line, function, code)
+
+
+@functools.lru_cache(maxsize=256)
+def _module_functions(filename: str, text: str) -> tuple[FunctionNode, ...]:
+    tree = ast.parse(text, filename)
+    return tuple(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+
+def function_node(code: types.CodeType) -> FunctionNode:
+    """Return the syntax tree of a function.
+
+    Raises
+    ------
+    UnsupportedError
+        If the source cannot be found.
+    """
+    origin = Origin(code.co_filename, code.co_firstlineno, code.co_name)
+    text = "".join(linecache.getlines(code.co_filename))
+    if not text:
+        raise UnsupportedError(
+            f"the source of {code.co_name}() cannot be found, so its control flow cannot be compiled", origin, "define the function in a file (not by exec or on stdin)"
+        )
+    try:
+        nodes = _module_functions(code.co_filename, text)
+    except SyntaxError as error:
+        raise UnsupportedError(f"the source file of {code.co_name}() has changed or cannot be parsed: {error}", origin, "restart Python after editing") from error
+    found = [n for n in nodes if _matches(n, code)]
+    if len(found) > 1:
+        found = [n for n in found if _positions_match(n, code)] or found
+    if not found:
+        raise UnsupportedError(f"the source of {code.co_name}() was not found where Python says it is", origin, "restart Python after editing the file")
+    if len(found) > 1 and len({ast.dump(n) for n in found}) > 1:
+        raise UnsupportedError("several lambdas on one line cannot be told apart", origin, "put each on a line of its own, or use def")
+    return found[0]
+
+
+def _matches(node: FunctionNode, code: types.CodeType) -> bool:
+    if isinstance(node, ast.Lambda):
+        if code.co_name != "<lambda>" or node.lineno != code.co_firstlineno:
+            return False
+    else:
+        first = min([node.lineno] + [d.lineno for d in node.decorator_list])
+        if node.name != code.co_name or code.co_firstlineno not in (first, node.lineno):
+            return False
+    a = node.args
+    names = [x.arg for x in a.posonlyargs + a.args + a.kwonlyargs]
+    return len(names) == code.co_argcount + code.co_kwonlyargcount and all(
+        x == y or y.endswith(x) for x, y in zip(names, code.co_varnames[: len(names)])
+    )
+
+
+def _positions_match(node: FunctionNode, code: types.CodeType) -> bool:
+    """Whether the columns of the byte code lie within the node (Python 3.11 and later know them)."""
+    if not hasattr(code, "co_positions") or not isinstance(node, ast.Lambda):
+        return True
+    body = node.body
+    for line, end_line, column, _ in code.co_positions():
+        if line is None or column is None or end_line is None or (column == 0 and line == node.lineno and body.col_offset > 0):
+            continue
+        if not ((body.lineno, body.col_offset) <= (line, column) <= (body.end_lineno or line, body.end_col_offset or column)):
+            return False
+    return True

@@ -1,0 +1,416 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Staging: running the user's forward on tensors without data, and recording what it does on every path."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import PathExplosionError, UnsupportedError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.builder import Builder, Event
+from dycl_tvm.frontend.python.context import Dead, ForkRequired, set_current
+from dycl_tvm.frontend.python.dispatch import Recorder, item
+from dycl_tvm.frontend.python.functions import FunctionRecorder
+from dycl_tvm.frontend.python.heap import MUTABLE, Contents, Journal
+from dycl_tvm.frontend.python.merge import Poison, use
+from dycl_tvm.frontend.python.outputs import Leaves, structure_of
+from dycl_tvm.frontend.python.source import current_origin
+from dycl_tvm.frontend.python.tensors import Storage, clock, fresh, tensor_type
+from dycl_tvm.hcfg.analysis import reverse_postorder
+from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, Operand, Origin, Raise, Return, ReturnSite, Value
+
+#: How many times the forward may be run again because paths could not be joined.
+MAX_RUNS = 1000
+
+
+@dataclass(eq=False)
+class Site:
+    """A place at which both sides of a decision were explored.
+
+    ``index`` is its event number; ``target`` the site to fork so that this one's sides part for good: the earliest
+    one that was still open around it, or itself.
+    """
+
+    index: int
+    block: Block | None
+    steps: int
+    cond: Operand | None
+    origin: Origin | None
+    clock: int
+    target: Any = None
+    is_loop: bool = False
+
+
+class Stage:
+    """One staging of one forward. Everything that the operators share is here."""
+
+    def __init__(self, names: dict[int, str], max_runs: int = MAX_RUNS) -> None:
+        self.builder = Builder(current_origin)
+        self.journal = Journal()
+        self.max_runs = max_runs
+        self.names = names
+        self.folded: dict[Any, Any] = {}
+        self.metas: dict[Any, Any] = {}
+        self._constants: dict[int, tuple[torch.Tensor, Constant]] = {}
+        self._real_storages: dict[int, tuple[torch.Tensor, Storage]] = {}
+        self._births: dict[int, tuple[Any, int]] = {}
+        self.guarded: dict[int, Any] = {}
+        self.open_sites: list[Site] = []
+        self.native_depth = 0
+        self.guard_depth = 0
+        self.departures = 0
+        self._root_next = False
+        self._work: list[list[Event]] = []
+        self._forks: dict[Origin | None, int] = {}
+        self.frames: list[Any] = []
+
+    # -- runs -------------------------------------------------------------------------------------------------------------
+    def explore(self, run: Callable[[], Any]) -> None:
+        """Run the program until every path has been recorded."""
+        self._work = [[]]
+        runs = 0
+        while self._work:
+            runs += 1
+            if runs > self.max_runs:
+                self._explode()
+            self._run(run, self._work.pop())
+
+    def _run(self, run: Callable[[], Any], prefix: list[Event]) -> None:
+        self.builder.begin_run(prefix)
+        self.open_sites, self.native_depth, self.guard_depth, self._root_next, self.frames = [], 0, 0, False, []
+        self.guarded.clear()
+        mark, depth = self.journal.open(), self.journal.depth() - 1
+        set_current(self)
+        try:
+            with torch.no_grad(), Recorder(), FunctionRecorder():
+                result = run()
+                if self.builder.block is not None:
+                    self.leave_by_return(result)
+        except ForkRequired as fork:
+            self._split(fork)
+        except Dead:
+            pass
+        except UnsupportedError as error:
+            raise error.with_traceback(None) if error.origin is not None else error
+        except Exception as error:
+            self._user_error(error)
+        finally:
+            set_current(None)
+            self.journal.rollback(mark)
+            self.journal.close_to(depth)
+
+    def _user_error(self, error: Exception) -> None:
+        """An exception that the forward raised on this path."""
+        if self.builder.block is None or not self._is_users(error):
+            raise UnsupportedError(f"the forward raised {type(error).__name__} while it was compiled: {error}", _origin_of(error), _advice(error)) from error
+        self.leave_by_raise(error)
+
+    def _is_users(self, error: Exception) -> bool:
+        return getattr(error, "__dycl_raised__", False) or isinstance(error, UnboundLocalError)
+
+    def _split(self, fork: ForkRequired) -> None:
+        """Give each side of a site a run of its own from the site on."""
+        site: Site = fork.site
+        builder = self.builder
+        self._forks[site.origin] = self._forks.get(site.origin, 0) + 1
+        events = builder.events[: site.index]
+        assert site.block is not None and site.cond is not None
+        del site.block.steps[site.steps :]
+        then, orelse = builder.part(site.block, site.cond, site.origin)
+        self._work.append([*events, (("decide",), (False, orelse))])
+        self._work.append([*events, (("decide",), (True, then))])
+
+    def _explode(self) -> None:
+        origin = max(self._forks, key=lambda o: self._forks[o])
+        raise PathExplosionError(
+            f"more than {self.max_runs} paths cannot share their continuation; this decision alone forks {self._forks[origin]} times",
+            origin,
+            "give the variables that the sides set the same type and structure on both sides, or raise max_paths",
+        )
+
+    # -- decisions ----------------------------------------------------------------------------------------------------------
+    def truth(self, x: Any) -> Any:
+        """Return the truth of a value: a bool, or an operand of type bool."""
+        if isinstance(x, Poison):
+            use(x)
+        if isinstance(x, torch.Tensor):
+            if x.numel() != 1:
+                return bool(torch.empty(tuple(x.shape), device="meta")) if x.numel() == 0 else _ambiguous(x)
+            x = item(x)
+        if scalars.is_symbolic(x):
+            return scalars.truth_operand(x)
+        return bool(x)
+
+    def decide(self, cond: Operand) -> bool:
+        """Decide a truth test that cannot be explored in place: follow one side, and leave the other to another run."""
+        if not isinstance(cond, Value):
+            return bool(cond)
+        known = self.decided()
+        if known is not None:
+            return known
+        if self.open_sites:
+            self.fork(self.open_sites[0].target, "a truth test stands where both sides cannot be explored in place")
+        builder = self.builder
+        origin = self.origin()
+        self._forks[origin] = self._forks.get(origin, 0) + 1
+        then, orelse = builder.part(builder.here(), cond, origin)
+        self._work.append([*builder.events, (("decide",), (False, orelse))])
+        builder.event(("decide",), lambda: (True, then))
+        builder.block = then
+        return True
+
+    def decided(self) -> bool | None:
+        """Return the decision that this run was started with for the test at hand, if there is one."""
+        event = self.builder.peek()
+        if event is None or event[0] != ("decide",):
+            return None
+        choice, block = self.builder.event(("decide",), lambda: None)
+        self.builder.block = block
+        return bool(choice)
+
+    def open_site(self, cond: Operand) -> Site:
+        """Begin to explore both sides of a decision."""
+        index = self.builder.cursor
+        block, steps = self.builder.mark()
+        site: Site = self.builder.event(("explore",), lambda: Site(index, block, steps, cond, self.origin(), next(clock)))
+        site.target = self.open_sites[0].target if self.open_sites else site
+        self.open_sites.append(site)
+        return site
+
+    def close_site(self, site: Site) -> None:
+        """Note that nothing waits any more to be joined with a side of the site."""
+        if site in self.open_sites:
+            self.open_sites.remove(site)
+
+    def here_site(self) -> Site:
+        """Return a site for a loop: it cannot be forked, but names the place in messages."""
+        site = Site(self.builder.cursor, None, 0, None, self.origin(), next(clock), is_loop=True)
+        site.target = site
+        return site
+
+    def fork(self, site: Site, reason: str) -> None:
+        """Re-run with the decision of ``site`` fixed. Does not return."""
+        if site.is_loop:
+            raise UnsupportedError(
+                f"{reason}; the loop's trip count is known only at run time, so its state must keep one type",
+                self.origin() or site.origin,
+                "give the variable a value of its final type and shape before the loop",
+            )
+        raise ForkRequired(site, reason)
+
+    def check_index(self, index: Any, size: int) -> Any:
+        """Bring an index into ``range(size)``; one outside is an IndexError on that path."""
+        bounds = scalars.bounds_of(index)
+        if bounds is not None and 0 <= bounds[0] and bounds[1] < size:
+            return index
+        inside = (index >= -size) & (index < size)
+        cond = scalars.operand_of(inside)
+        message = f"index out of range: only -{size} to {size - 1} can index the dimension"
+        if isinstance(cond, Value):
+            if self.guard_depth or self.native_depth:
+                if not self.decide(cond):
+                    raise IndexError(message)
+            else:
+                fine, bad = self.builder.new_block("inside"), self.builder.new_block("outside")
+                self.builder.branch(cond, fine, bad)
+                self.builder.block = bad
+                self.builder.terminate(Raise("IndexError", message, self.origin()))
+                self.builder.block = fine
+        elif not cond:
+            raise IndexError(message)
+        return scalars.select(index < 0, index + size, index)
+
+    # -- leaving --------------------------------------------------------------------------------------------------------------
+    def take_root(self) -> bool:
+        """Whether the function body that begins now is the outermost one."""
+        root, self._root_next = self._root_next, False
+        return root
+
+    def offer_root(self, offered: bool) -> None:
+        """Say whether the next function body to begin returns from the whole network."""
+        self._root_next = offered
+
+    def leave_by_return(self, value: Any, origin: Origin | None = None) -> None:
+        """End the path with a return site."""
+        leaves = Leaves()
+        structure = structure_of(value, leaves, origin)
+        site = self.builder.event(("site",), lambda: ReturnSite(structure, origin))
+        self.builder.terminate(Return(site, leaves.operands))
+        self.departures += 1
+
+    def leave_by_raise(self, error: BaseException) -> None:
+        """End the path with a run-time error."""
+        origin = _origin_of(error)
+        self.builder.terminate(Raise(type(error).__name__, str(error), origin))
+        self.departures += 1
+
+    def may_raise(self, error: Exception, native_depth: int) -> bool:
+        """Whether an exception surely leaves the whole network, so that its path ends here."""
+        return self._is_users(error) and self.guard_depth == 0 and self.native_depth == 0
+
+    def checkpoint(self) -> Any:
+        """Take down which paths wait where (for a loop that may take back a round)."""
+        return list(self.open_sites), self.departures, [(f, len(f._paths), len(f._tokens)) for f in self.frames]
+
+    def restore_checkpoint(self, saved: Any) -> None:
+        """Forget the paths that came to wait since :meth:`checkpoint`."""
+        self.open_sites, self.departures, frames = list(saved[0]), saved[1], saved[2]
+        for frame, paths, tokens in frames:
+            del frame._paths[paths:]
+            del frame._tokens[tokens:]
+
+    # -- objects --------------------------------------------------------------------------------------------------------------
+    def origin(self) -> Origin | None:
+        """Return the place in the user's code that is being run."""
+        return current_origin()
+
+    def born(self, x: Any) -> Any:
+        """Note that an object is made now."""
+        self._births[id(x)] = (x, next(clock))
+        return x
+
+    def is_newer(self, x: Any, moment: int) -> bool:
+        """Whether an object is known to have been made after a moment."""
+        if isinstance(x, Storage):
+            return x.born > moment
+        known = self._births.get(id(x))
+        return known is not None and known[0] is x and known[1] > moment
+
+    def changing(self, x: Any) -> None:
+        """Save the contents of a container that is about to be changed."""
+        if isinstance(x, MUTABLE):
+            site = self.guarded.get(id(x))
+            if site is not None:
+                self.fork(site, f"a {type(x).__name__} that two variables share on one path only is changed")
+            self.journal.touch(Contents(x))
+
+    def constant(self, t: torch.Tensor) -> Constant:
+        """Return the constant of a real tensor."""
+        known = self._constants.get(id(t))
+        if known is None:
+            with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+                data = t.detach().contiguous()
+                data = data if data.device.type == "cpu" else data.cpu()
+            known = self._constants[id(t)] = (t, Constant(tensor_type(t), data, self.names.get(id(t), "")))
+        return known[1]
+
+    def written_storage(self, t: torch.Tensor) -> Storage | None:
+        """Return the storage of a real tensor that has been written to."""
+        known = self._real_storages.get(id(t))
+        return known[1] if known is not None else None
+
+    def storage_to_write(self, t: torch.Tensor, note_only: bool = False) -> Storage:
+        """Return the storage that stands for a real tensor's memory."""
+        known = self._real_storages.get(id(t))
+        if known is None:
+            storage = Storage(self.constant(t))
+            storage.born = 0
+            known = self._real_storages[id(t)] = (t, storage)
+        return known[1]
+
+    def iterate(self, iterable: Any) -> Iterator[Any]:
+        """Iterate as a ``for`` statement does."""
+        if isinstance(iterable, Poison):
+            use(iterable)
+        return iter(iterable)
+
+
+def _ambiguous(x: torch.Tensor) -> Any:
+    raise RuntimeError(f"Boolean value of Tensor with {'more than one value' if x.numel() else 'no values'} is ambiguous")
+
+
+def _origin_of(error: BaseException) -> Origin | None:
+    """Return the innermost place in the user's code that an exception came through."""
+    from dycl_tvm.frontend.python.source import is_library_file, origin_at
+
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_library_file(code.co_filename):
+            found = origin_at(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return found
+
+
+def _advice(error: Exception) -> str:
+    return "check that the model runs in eager on the example inputs; if it does, this construct is not supported yet"
+
+
+def stage(model: Any, example_args: tuple[Any, ...], example_kwargs: dict[str, Any] | None = None, *, max_paths: int = MAX_RUNS, name: str | None = None) -> HCFG:
+    """Turn a model's forward into an HCFG.
+
+    Parameters
+    ----------
+    model : nn.Module, bound method or function
+        What is called; functions may close over modules.
+    example_args, example_kwargs : tuple, dict
+        Inputs as the model takes them: nested structures of tensors; numbers and strings among them are fixed.
+    max_paths : int
+        How many times the forward may be run again because paths cannot be joined.
+
+    Raises
+    ------
+    UnsupportedError
+        With the user's file, line and code.
+    """
+    from dycl_tvm.frontend.python.calls import call_root, prepare
+    from dycl_tvm.frontend.python.inputs import Inputs
+
+    inputs = Inputs(model, example_args, example_kwargs or {})
+    stage_ = Stage(_tensor_names(model), max_paths)
+    values = [stage_.builder.entry.params.append(v) or v for v in (Value(t, n) for n, t in zip(inputs.names, inputs.types))]  # type: ignore[func-returns-value]
+
+    def run() -> Any:
+        args, kwargs = inputs.build([fresh(v) for v in values])
+        return call_root(model, args, kwargs)
+
+    with prepare(model):
+        stage_.explore(run)
+    graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [stage_.builder.entry])
+    graph.blocks = reverse_postorder(graph)
+    _name_blocks(graph)
+    return graph
+
+
+def _tensor_names(model: Any) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for prefix, module in _modules(model):
+        for n, t in itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
+            names.setdefault(id(t), f"{prefix}{n}")
+    return names
+
+
+def _modules(model: Any) -> list[tuple[str, torch.nn.Module]]:
+    """Return the modules that a model, method or function reaches, with a prefix for the names of their tensors."""
+    if isinstance(model, torch.nn.Module):
+        return [("", model)]
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        return [("", owner)]
+    found = []
+    if inspect.isfunction(model):
+        variables = inspect.getclosurevars(model)
+        for n, v in {**variables.globals, **variables.nonlocals}.items():
+            if isinstance(v, torch.nn.Module):
+                found.append((f"{n}.", v))
+    return found
+
+
+def _name_of(model: Any) -> str:
+    return getattr(model, "__name__", type(model).__name__)
+
+
+def _name_blocks(graph: HCFG) -> None:
+    counts: dict[str, int] = {}
+    for block in graph.blocks:
+        counts[block.name] = counts.get(block.name, 0) + 1
+        if block is not graph.entry:
+            block.name = f"{block.name}{counts[block.name]}"
+

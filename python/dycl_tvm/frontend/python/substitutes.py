@@ -1,0 +1,286 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What is called in place of functions that cannot take a number or tensor known only at run time.
+
+Every substitute does what the original does when all its arguments are plain.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.branches import bool_op
+from dycl_tvm.frontend.python.context import current
+from dycl_tvm.frontend.python.dispatch import item
+from dycl_tvm.frontend.python.heap import MUTABLE
+from dycl_tvm.frontend.python.loops import SymbolicRange
+from dycl_tvm.frontend.python.merge import Poison, use
+from dycl_tvm.frontend.python.tensors import StagedTensor
+
+Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def find(callee: Any) -> Substitute | None:
+    """Return the substitute of a callable, if it has one."""
+    try:
+        found = TABLE.get(callee)
+    except TypeError:
+        return None
+    if found is None and isinstance(callee, type(random.random)) and getattr(callee, "__self__", None) is _RANDOM:
+        return _random
+    return found
+
+
+_RANDOM = getattr(random.random, "__self__", None)
+
+
+def _plain(args: tuple[Any, ...]) -> bool:
+    for a in args:
+        if isinstance(a, Poison):
+            use(a)
+    return not any(scalars.is_symbolic(a) or isinstance(a, torch.Tensor) for a in args)
+
+
+def _number(x: Any) -> Any:
+    """Return a tensor of one element as a number; numbers stay."""
+    return item(x) if isinstance(x, torch.Tensor) else x
+
+
+def _convert(kind: str) -> Substitute:
+    def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) != 1 or _plain(args):
+            return callee(*args, **kwargs)
+        if kind == "bool":
+            truth = current().truth(args[0])
+            return scalars.wrap(truth)
+        return scalars.convert(_number(args[0]), kind)
+
+    return substitute
+
+
+def _range(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if _plain(args):
+        return range(*args)
+    bounds = [_number(a) for a in args]
+    if not any(scalars.is_symbolic(b) for b in bounds):
+        return range(*[int(b) for b in bounds])
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0], bounds[1], bounds[2] if len(bounds) > 2 else 1)
+    return SymbolicRange(start, stop, step)
+
+
+def _abs(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return abs(args[0])
+
+
+def _extremum(largest: bool) -> Substitute:
+    def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values = list(args[0]) if len(args) == 1 else list(args)
+        if _plain(tuple(values)) or not values:
+            return callee(*args, **kwargs) if len(args) > 1 else callee(values, **kwargs)
+        if kwargs:
+            raise UnsupportedError(f"{callee.__name__}() with key= or default= of values known only at run time", current().origin(), "write the loop out")
+        if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
+            raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+        if any(isinstance(v, torch.Tensor) for v in values):
+            best = values[0]
+            for v in values[1:]:
+                better = v > best if largest else v < best
+                best = torch.where(better, v, best) if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor) else scalars.select(_number(better), _number(v), _number(best))
+            return best
+        return scalars.extremum(values, largest)
+
+    return substitute
+
+
+def _quantifier(kind: str) -> Substitute:
+    def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(args[0], torch.Tensor):
+            items = list(args[0])
+        elif isinstance(args[0], (list, tuple, set, dict)):
+            items = list(args[0])
+        else:
+            return callee(*args, **kwargs)  # a generator: its own tests fork
+        if _plain(tuple(items)):
+            return callee(items)
+        result = bool_op(kind, True, items[0], *[lambda x=x: x for x in items[1:]])
+        return scalars.wrap(current().truth(result))
+
+    return substitute
+
+
+def _sum(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    total = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    for x in args[0]:
+        total = total + x
+    return total
+
+
+def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return round(*args, **kwargs)
+
+
+def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, classes = args
+    if isinstance(x, Poison):
+        use(x)
+    if scalars.is_symbolic(x):
+        python = {"int": int, "float": float, "bool": bool}[scalars._kind(scalars.operand_of(x))]
+        return issubclass(python, classes)
+    if isinstance(x, StagedTensor):
+        wanted = classes if isinstance(classes, tuple) else (classes,)
+        return any(c in (torch.Tensor, object) for c in wanted)
+    return isinstance(x, classes)
+
+
+def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1:
+        return type(*args, **kwargs)
+    x = args[0]
+    if isinstance(x, Poison):
+        use(x)
+    if scalars.is_symbolic(x):
+        return {"int": int, "float": float, "bool": bool}[scalars._kind(scalars.operand_of(x))]
+    return torch.Tensor if isinstance(x, StagedTensor) else type(x)
+
+
+def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if _plain(args):
+        return callee(*args)
+    numbers = [_number(a) for a in args]
+    if not any(scalars.is_symbolic(n) for n in numbers):
+        return callee(*numbers)
+    if len(numbers) == 1 and callee in scalars.MATH_FUNCTIONS:
+        return scalars.math_call(scalars.MATH_FUNCTIONS[callee], numbers[0])
+    if len(numbers) == 1 and callee in scalars.MATH_ROUNDING:
+        return getattr(numbers[0], f"__{scalars.MATH_ROUNDING[callee]}__")()
+    if callee is math.isnan:
+        return numbers[0] != numbers[0]
+    raise UnsupportedError(f"math.{callee.__name__}() of a number known only at run time", current().origin(), "use the torch function of the same name on a tensor")
+
+
+def _arg_extremum(largest: bool) -> Substitute:
+    """``np.argmax`` of a list of numbers: the first of the largest; a NaN counts as the largest (and as the smallest)."""
+
+    def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values = _listed(args)
+        if values is None or _plain(tuple(values)) or kwargs or len(args) != 1:
+            return _numpy(callee, args, kwargs)
+        numbers = [_number(v) for v in values]
+        best, position = numbers[0], 0
+        for i, x in enumerate(numbers[1:], 1):
+            if not scalars.is_symbolic(x) and not scalars.is_symbolic(best):
+                better: Any = (x > best if largest else x < best) or (x != x and best == best)
+            else:
+                closer = x > best if largest else x < best
+                nan = _and(x != x, best == best)
+                better = _or(closer, nan)
+            best, position = scalars.select(better, x, best), scalars.select(better, i, position)
+        return position
+
+    return substitute
+
+
+def _and(a: Any, b: Any) -> Any:
+    return scalars.select(a, b, False)
+
+
+def _or(a: Any, b: Any) -> Any:
+    return scalars.select(a, True, b)
+
+
+def _np_extremum(largest: bool) -> Substitute:
+    def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values = _listed(args)
+        if values is None or _plain(tuple(values)) or kwargs or len(args) != 1:
+            return _numpy(callee, args, kwargs)
+        best = _number(values[0])
+        for v in values[1:]:
+            x = _number(v)
+            closer = x > best if largest else x < best
+            best = scalars.select(_or(closer, _and(x != x, best == best)), x, best)
+        return best
+
+    return substitute
+
+
+def _listed(args: tuple[Any, ...]) -> list[Any] | None:
+    """Return a list or tuple of numbers and one-element tensors; None for anything else."""
+    if not args or not isinstance(args[0], (list, tuple)) or not args[0]:
+        return None
+    values = list(args[0])
+    fine = all(isinstance(v, (bool, int, float)) or scalars.is_symbolic(v) or (isinstance(v, torch.Tensor) and v.dim() == 0) for v in values)
+    return values if fine else None
+
+
+def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    if not _plain(tuple(x for x in leaves if not isinstance(x, torch.Tensor) or isinstance(x, StagedTensor))):
+        raise UnsupportedError(
+            f"numpy's {callee.__name__}() is called on a value known only at run time", current().origin(), "use the torch function of the same name; for a single number, .item()"
+        )
+    return callee(*args, **kwargs)
+
+
+def _print(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise UnsupportedError("print() in the forward: a compiled network does no output", current().origin(), "remove it, or return the value")
+
+
+def _input(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise UnsupportedError(f"{callee.__name__}() in the forward: a compiled network does no input or output", current().origin(), "pass the data in as an input")
+
+
+def _random(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise UnsupportedError(f"{callee.__name__}() gives another result at every call", current().origin(), "pass the random number in as an input")
+
+
+def _clock(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise UnsupportedError(f"{callee.__name__}() depends on the time of the call", current().origin(), "measure outside of the forward")
+
+
+def _setattr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from dycl_tvm.frontend.python import operators
+
+    obj, name, value = args
+    operators.setattr(value, obj, name)
+
+
+def _delattr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from dycl_tvm.frontend.python import operators
+
+    operators.delattr(*args)
+
+
+def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for a in args:
+        if isinstance(a, Poison):
+            use(a)
+    made = callee(*args, **kwargs)
+    return current().born(made) if isinstance(made, MUTABLE) else made
+
+
+def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(args[0], Poison):
+        use(args[0])
+    return len(args[0])
+
+
+TABLE: dict[Any, Substitute] = {
+    int: _convert("int"), float: _convert("float"), bool: _convert("bool"), range: _range, abs: _abs, min: _extremum(False), max: _extremum(True),
+    any: _quantifier("or"), all: _quantifier("and"), sum: _sum, round: _round, isinstance: _isinstance, type: _type, len: _len,
+    setattr: _setattr, delattr: _delattr, list: _list, dict: _list, set: _list, print: _print, input: _input, builtins.open: _input,
+    np.argmax: _arg_extremum(True), np.argmin: _arg_extremum(False), np.max: _np_extremum(True), np.min: _np_extremum(False),
+    np.amax: _np_extremum(True), np.amin: _np_extremum(False),
+    **{f: _numpy for f in (np.array, np.asarray, np.sum, np.mean, np.stack, np.concatenate, np.exp, np.log, np.abs, np.sqrt, np.maximum, np.minimum, np.where, np.sort, np.argsort)},
+    **{f: _math for f in (*scalars.MATH_FUNCTIONS, *scalars.MATH_ROUNDING, math.isnan, math.isinf, math.log2, math.log10, math.pow, math.tan)},
+    **{f: _random for f in (np.random.rand, np.random.randn, np.random.random, np.random.randint, np.random.uniform, np.random.normal, torch.rand, torch.randn, torch.randint, torch.bernoulli, torch.randperm)},
+    **{f: _clock for f in (time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns)},
+}  # fmt: skip

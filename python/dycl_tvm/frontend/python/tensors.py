@@ -1,0 +1,207 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Tensors of the staged program: metadata for PyTorch, an SSA value for the HCFG.
+
+A :class:`StagedTensor` is a wrapper subclass that has shape, strides and dtype but no data. Tensors that share memory share
+a :class:`Storage`, whose ``value`` is the SSA value of its base; a view is the base and the chain of view operators that leads
+from it. An in-place operator computes a new value and writes it through the chain into the storage, and a view
+that has become stale is read anew from its base: so the HCFG is free of side effects, and aliasing is as in eager.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.context import current
+from dycl_tvm.hcfg.nodes import Constant, Value
+from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
+
+aten = torch.ops.aten
+
+#: Numbers the moments of a stage: versions of storages, births of objects.
+clock = itertools.count(1)
+
+DTYPE_NAMES = {getattr(torch, name): name for name in ITEM_BYTES}
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+
+
+def tensor_type(t: torch.Tensor) -> TensorType:
+    """Return the HCFG type of a tensor."""
+    name = DTYPE_NAMES.get(t.dtype)
+    if name is None:
+        raise UnsupportedError(f"tensors of {t.dtype} are not supported", current().origin(), f"use one of {', '.join(ITEM_BYTES)}")
+    return TensorType(tuple(int(s) for s in t.shape), name)
+
+
+class Storage:
+    """The memory that tensors share. Also a place of the journal.
+
+    Attributes
+    ----------
+    value : Value
+        The contents, in the shape of the base tensor.
+    version : int
+        Changes with ``value``; no number is used twice.
+    """
+
+    __slots__ = ("__weakref__", "born", "mergers", "value", "version")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.version = self.born = next(clock)
+        #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
+        self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
+
+    @property
+    def owner(self) -> Storage:  # noqa: D102  (the protocol of heap.Place)
+        return self
+
+    @property
+    def key(self) -> Any:  # noqa: D102
+        return (id(self), "storage")
+
+    def read(self) -> Any:  # noqa: D102
+        return (self.value, self.version)
+
+    def write(self, contents: Any) -> None:  # noqa: D102
+        self.value, self.version = contents
+
+    def set(self, value: Value) -> None:
+        """Change the contents."""
+        stage = current()
+        for other, site in self.mergers:
+            if other() is not None:
+                stage.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")
+        stage.journal.touch(self)
+        self.value, self.version = value, next(clock)
+
+
+#: One step of a view: the functional operator that makes the view, and its arguments after the tensor.
+ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+class StagedTensor(torch.Tensor):
+    """A tensor known at run time (or a constant made while staging). See the module's text."""
+
+    storage_: Storage
+    chain: tuple[ViewStep, ...]
+    _cached: tuple[int, Value]
+
+    @staticmethod
+    def __new__(cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value) -> StagedTensor:
+        """Wrap a storage; ``meta`` gives shape and strides, ``value`` what the tensor holds now."""
+        self: StagedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, meta.shape, strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device="cpu", requires_grad=False
+        )
+        self.storage_, self.chain = storage, chain
+        self._cached = (storage.version, value)
+        return self
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse to run outside of a stage."""
+        raise RuntimeError(f"{func} was called on a staged tensor after staging ended")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"<tensor known at run time, shape {tuple(self.shape)}, {self.dtype}>"
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UnsupportedError("a tensor known only at run time cannot be pickled or saved", current().origin(), "keep I/O out of the forward")
+
+
+def fresh(value: Value) -> StagedTensor:
+    """Make a tensor with memory of its own."""
+    assert isinstance(value.type, TensorType)
+    meta = torch.empty(value.type.shape, dtype=DTYPES[value.type.dtype], device="meta")
+    return StagedTensor(meta, Storage(value), (), value)
+
+
+def fresh_like(meta: torch.Tensor, value: Value) -> StagedTensor:
+    """Make a tensor with memory of its own and the strides of ``meta``."""
+    return StagedTensor(meta, Storage(value), (), value)
+
+
+def read(t: torch.Tensor) -> Value:
+    """Return the value that a tensor holds now (real tensors are constants, unless they were written to)."""
+    if not isinstance(t, StagedTensor):
+        storage = current().written_storage(t)
+        return storage.value if storage is not None else current().constant(t)
+    version, value = t._cached
+    if version == t.storage_.version:
+        return value
+    value = t.storage_.value
+    for op, args, kwargs in t.chain:
+        value = emit_view(op, value, args, kwargs)
+    return value
+
+
+def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+    """Record one view operator on a value."""
+    assert isinstance(value.type, TensorType)
+    meta = op(torch.empty(value.type.shape, dtype=DTYPES[value.type.dtype], device="meta"), *args, **kwargs)
+    (result,) = current().builder.tensor_op(op_name(op), (value, *args), kwargs, [TensorType(tuple(meta.shape), value.type.dtype)])
+    assert result is not None
+    return result
+
+
+def op_name(func: Any) -> str:
+    """Return the name under which an operator stands in the HCFG (``aten.add.Tensor``)."""
+    return f"{func.namespace}.{func._opname}.{func._overloadname}"
+
+
+def write(t: torch.Tensor, value: Value) -> None:
+    """Change what a tensor holds, seen through all its aliases."""
+    if not isinstance(t, StagedTensor):
+        current().storage_to_write(t).set(value)
+        return
+    values = [t.storage_.value]
+    for op, args, kwargs in t.chain[:-1]:
+        values.append(emit_view(op, values[-1], args, kwargs))
+    for (op, args, kwargs), base in zip(reversed(t.chain), reversed(values)):
+        value = _scatter(op, base, value, args, kwargs)
+    t.storage_.set(value)
+    if not t.chain:
+        return
+
+
+def _emit_one(op: Any, args: tuple[Any, ...], type_: TensorType) -> Value:
+    (result,) = current().builder.tensor_op(op_name(op), args, {}, [type_])
+    assert result is not None
+    return result
+
+
+def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+    """Return ``base`` with the part that ``op`` views replaced by ``value``."""
+    base_type = base.type
+    assert isinstance(base_type, TensorType)
+    name = op._opname
+    if name in ("select", "slice", "diagonal"):
+        scatter = {"select": aten.select_scatter.default, "slice": aten.slice_scatter.default, "diagonal": aten.diagonal_scatter.default}[name]
+        return _emit_one(scatter, (base, value, *args), base_type)
+    if name in ("view", "unsqueeze", "squeeze", "alias", "detach", "_unsafe_view"):
+        return _emit_one(aten.view.default, (value, list(base_type.shape)), base_type)
+    if name in ("transpose", "t"):
+        dims = args if name == "transpose" else ((0, 1) if len(base_type.shape) == 2 else ())
+        return value if not dims else _emit_one(aten.transpose.int, (value, *dims), base_type)
+    if name == "permute":
+        rank = len(base_type.shape)
+        order = [d % rank for d in args[0]]
+        return _emit_one(aten.permute.default, (value, [order.index(d) for d in range(rank)]), base_type)
+    raise UnsupportedError(
+        f"an in-place change through a view made by {name}()", current().origin(), "write the result to a new tensor instead of changing it in place"
+    )
+
+
+def as_constant(t: torch.Tensor) -> Constant | None:
+    """Return the constant that a tensor holds now, if it holds one."""
+    value = read(t)
+    return value if isinstance(value, Constant) else None
