@@ -16,7 +16,7 @@ from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.progress import Phases, ProgressLike
 from dycl_tvm.target import TargetLike, check_buildable, resolve_target
 
-__all__ = ["TensorSpec", "build", "stage_and_simplify"]
+__all__ = ["TensorSpec", "build", "simplify", "stage_model"]
 
 
 def build(
@@ -75,54 +75,51 @@ def build(
     phases = Phases(progress)
     resolved = resolve_target(target, host)
     check_buildable(resolved)
-    graph, pass_stats = stage_and_simplify(
-        model,
-        example_inputs,
-        example_kwargs=example_kwargs,
-        name=name,
-        disable_passes=disable_passes,
-        max_paths=max_paths,
-        progress=phases,
-    )
+    check_passes(disable_passes)
+    graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, name=name, max_paths=max_paths, phases=phases)
+    stats = simplify(graph, disable_passes, phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
         lowered = compile.lower(graph, resolved.target)
-    return Artifact(graph, lowered, resolved, pass_stats, phases)
+    return Artifact(graph, lowered, resolved, stats, phases)
 
 
-def stage_and_simplify(
+def stage_model(
     model: Any,
     example_inputs: Any = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
-    disable_passes: Collection[str] = (),
     max_paths: int | None = None,
-    progress: ProgressLike | Phases = None,
-) -> tuple[HCFG, passes.PassStats]:
-    """Run the part of :func:`build` that knows no target: from the model to its control flow graph, ready to compile.
-
-    The parameters are those of :func:`build`.
-    """
-    phases = progress if isinstance(progress, Phases) else Phases(progress)
+    phases: Phases,
+) -> HCFG:
+    """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
     check_model(model)
     args, kwargs = normalise(example_inputs, example_kwargs)
-    _check_passes(disable_passes)
     options = {} if max_paths is None else {"max_paths": max_paths}
-
     with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(model, args, kwargs, **options)
-        graph.name = identifier(name) if name else name_of(model)
+        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), **options)
         verify(graph)
+    return graph
+
+
+def simplify(graph: HCFG, disable_passes: Collection[str], phases: Phases) -> passes.PassStats:
+    """Run the passes on a graph, in place; afterwards its steps are calls of sub-DNNs."""
+    check_passes(disable_passes)
     with phases.phase("passes", f"simplify {len(graph.blocks)} blocks"):
-        pass_stats = passes.run_passes(graph, disable_passes)
-        verify(graph)
-    return graph, pass_stats
+        return passes.run_passes(graph, disable_passes)
 
 
-def _check_passes(disabled: Collection[str]) -> None:
+def check_passes(disabled: Collection[str]) -> None:
+    """Refuse names that are no passes, before any long work.
+
+    Raises
+    ------
+    UsageError
+        With the names that there are.
+    """
     if isinstance(disabled, str):
         raise UsageError(f"disable_passes is a collection of names: [{disabled!r}]")
-    known = [pass_name for pass_name, _ in passes.PASSES]
+    known = [pass_name for pass_name, _ in passes.PASSES[:-1]]
     for pass_name in disabled:
         if pass_name not in known:
-            raise UsageError(f"there is no pass {pass_name!r}; there are {', '.join(known)}")
+            raise UsageError(f"there is no pass {pass_name!r} that could be left out; there are {', '.join(known)}")

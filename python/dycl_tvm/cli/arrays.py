@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.runtime.structure import unflatten
+from dycl_tvm.runtime.structure import is_call, unflatten
 
 #: NumPy has no bfloat16: artefacts take and give its bits.
 _STORAGE = {"bfloat16": "uint16"}
@@ -60,10 +60,16 @@ def as_call(metadata: dict[str, Any], leaves: Sequence[Any]) -> tuple[tuple[Any,
     """Return the positional and keyword arguments of a call with these leaves."""
     structure = metadata["input_structure"]
     value = unflatten(structure, lambda k, _: leaves[k])
-    parts = structure.get("tuple", [])
-    if len(parts) == 2 and "tuple" in parts[0] and "dict" in parts[1]:
-        return value[0], value[1]
-    return tuple(value), {}
+    if not isinstance(value, dict):
+        return (value[0], value[1]) if is_call(structure) else (tuple(value), {})
+    varargs, varkw = structure.get("varargs"), structure.get("varkw")
+    if varargs not in value:
+        return (), {**{k: v for k, v in value.items() if k != varkw}, **value.get(varkw, {})}
+    # What stands before *args must be given by position.
+    names = list(value)
+    split = names.index(varargs)
+    named = {k: value[k] for k in names[split + 1 :] if k != varkw}
+    return (*(value[k] for k in names[:split]), *value[varargs]), {**named, **value.get(varkw, {})}
 
 
 def leaves_of(value: Any, where: str = "output") -> Iterator[tuple[str, Any]]:

@@ -59,23 +59,18 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _graph(args: argparse.Namespace) -> HCFG:
-    from dycl_tvm.build import stage_and_simplify
-    from dycl_tvm.passes import PASSES
+    from dycl_tvm.build import simplify, stage_model
+    from dycl_tvm.progress import Phases
 
     model, examples = load_model(args.what, args.state_dict)
     positional, named = parse_inputs(args.input)
-    disabled = list(args.disable_pass)
-    if args.before_passes:
-        disabled = [name for name, _ in PASSES]
-    return stage_and_simplify(
-        model,
-        positional if args.input else examples,
-        example_kwargs=named,
-        name=args.name,
-        disable_passes=disabled,
-        max_paths=args.max_paths,
-        progress=not args.quiet,
-    )[0]
+    phases = Phases(not args.quiet)
+    graph = stage_model(
+        model, positional if args.input else examples, example_kwargs=named, name=args.name, max_paths=args.max_paths, phases=phases
+    )
+    if not args.before_passes:
+        simplify(graph, args.disable_pass, phases)
+    return graph
 
 
 def _artefact(args: argparse.Namespace) -> int:
@@ -104,7 +99,8 @@ def _describe(metadata: dict[str, Any]) -> str:
     counts = ", ".join(f"{n} by {name}" for name, n in sorted(backends.items()))
     lines = [
         f"{metadata['name']} for {target['triple']}" + (f", {target['mcpu']}" if target["mcpu"] else ""),
-        f"  weights   {metadata['weights']} tensors, {metadata['weights_bytes']:,} bytes, " + ("inside" if metadata["embedded_params"] else "in a params file"),
+        f"  weights   {metadata['weights']} tensors, {metadata['weights_bytes']:,} bytes, "
+        + ("inside" if metadata["embedded_params"] else "in a params file"),
         f"  arena     {metadata['arena_bytes']:,} bytes",
         f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
         "inputs",

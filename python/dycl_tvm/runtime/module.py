@@ -186,7 +186,7 @@ class Module:
             if not -(2**63) <= number < 2**63:
                 raise InputError(f"input '{name}': {number} does not fit an int of 64 bits")
             value.type, value.u.v_int = capi.INT, number
-        elif isinstance(leaf, float) or hasattr(leaf, "__float__") and not is_torch(leaf) and not hasattr(leaf, "shape"):
+        elif isinstance(leaf, float) or (hasattr(leaf, "__float__") and not is_torch(leaf) and not hasattr(leaf, "shape")):
             value.type, value.u.v_float = capi.FLOAT, float(leaf)
         else:
             raise InputError(f"input '{name}': expected a Python {want['type']}, got a {type(leaf).__name__}")

@@ -46,31 +46,47 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
     Parameters
     ----------
     structure : dict
-        A tuple of (positional inputs, keyword inputs).
+        That of a call, see :func:`is_call`.
     args, kwargs
-        What the caller gave. An input that was positional when the model was built may come by name.
+        What the caller gave, by position or by name as in Python. An input that was fixed when the model was built may be left out.
     names : sequence of str
-        The names of the leaves; they tell the names of the positional inputs.
+        The names of the leaves; where the structure does not name the positional inputs they do.
 
     Raises
     ------
     TypeError, ValueError
         If an input is missing, not known, or of another structure; the message names it.
     """
-    items, pairs = structure["tuple"][0]["tuple"], structure["tuple"][1]["dict"]
-    roots = [_root(item, names) or f"input {i}" for i, item in enumerate(items)]
-    given = dict(zip(roots, args))
-    known = [*roots, *(key for key, _ in pairs)]
-    if len(args) > len(items):
-        raise TypeError(f"takes {len(items)} positional inputs ({', '.join(roots)}), got {len(args)}")
+    varargs, varkw = structure.get("varargs"), structure.get("varkw")
+    if "dict" in structure:
+        parts = dict(structure["dict"])
+    else:
+        items, pairs = structure["tuple"][0]["tuple"], structure["tuple"][1]["dict"]
+        parts = {_root(item, names) or f"input {i}": item for i, item in enumerate(items)} | dict(pairs)
+    known = [name for name in parts if name not in (varargs, varkw)]
+    positional = (
+        list(parts)[: list(parts).index(varargs)] if varargs in parts else known[: len(known) if "dict" in structure else len(items)]
+    )
+    given: dict[str, Any] = dict(zip(positional, args))
+    rest = args[len(positional) :]
+    if varargs in parts:
+        given[varargs] = rest
+    elif rest:
+        raise TypeError(f"takes {len(positional)} positional inputs ({', '.join(positional)}), got {len(args)}")
+    others = {}
     for key, value in kwargs.items():
-        if key in given:
-            raise TypeError(f"got the input '{key}' twice")
         if key not in known:
-            raise TypeError(f"has no input '{key}'; it has {', '.join(known)}")
-        given[key] = value
+            others[key] = value
+        elif key in given:
+            raise TypeError(f"got the input '{key}' twice")
+        else:
+            given[key] = value
+    if varkw in parts:
+        given[varkw] = others
+    elif others:
+        raise TypeError(f"has no input '{next(iter(others))}'; it has {', '.join(known)}")
     found: dict[int, tuple[str, Any]] = {}
-    for name, item in [*zip(roots, items), *pairs]:
+    for name, item in parts.items():
         if name in given:
             _flatten(item, given[name], name, found)
         elif _has_leaves(item):
@@ -79,9 +95,13 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
 
 
 def is_call(structure: Structure) -> bool:
-    """Tell whether a structure is that of a call: (positional inputs, keyword inputs)."""
+    """Tell whether a structure is that of a call.
+
+    Either a dict from the names of the parameters, in the order of the signature, to their structures; its entries ``varargs`` and
+    ``varkw`` name the parameters that are ``*args`` (a tuple) and ``**kwargs`` (a dict). Or a tuple (positional inputs, keyword inputs).
+    """
     parts = structure.get("tuple", ())
-    return len(parts) == 2 and "tuple" in parts[0] and "dict" in parts[1]
+    return "dict" in structure or (len(parts) == 2 and "tuple" in parts[0] and "dict" in parts[1])
 
 
 def _children(node: Structure) -> Sequence[Structure]:
@@ -166,7 +186,7 @@ def leaf_types(structure: Structure) -> list[str]:
     return [found[k] for k in sorted(found)]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
     return collections.namedtuple(name, fields)  # type: ignore[misc]  # the fields are known at run time only
 
