@@ -45,7 +45,7 @@ Path = list[tuple[str, int]]
 _EXCEPTIONS: dict[str, type[Exception]] = {
     e.__name__: e
     for e in (
-        ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, LookupError, NotImplementedError,
+        ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, LookupError, NotImplementedError, UnboundLocalError,
         OverflowError, RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError,
     )
 }  # fmt: skip

@@ -17,6 +17,7 @@ _LINE = 15
 _PADDING = 8
 _GAP = 28
 _BETWEEN = 56  # between layers
+_MARGIN = 70  # room for the edges that lead back
 _TEXT_WIDTH = 52
 _LISTED = 4  # steps shown in a box
 
@@ -57,10 +58,10 @@ def to_svg(graph: HCFG) -> str:
         tops.append(at)
         at += row + _BETWEEN
     right = max(x + w / 2 for x, w in zip(plan.x, widths))
-    right = max([right, *(x for route in plan.routes for x, _ in route)]) + 60
+    right = max([right, *(x for route in plan.routes for x, _ in route)]) + _MARGIN
     parts = [
-        f'<svg class="hcfg" xmlns="http://www.w3.org/2000/svg" viewBox="-16 0 {right + 16:.0f} {at:.0f}" '
-        f'width="{right + 16:.0f}" height="{at:.0f}">',
+        f'<svg class="hcfg" xmlns="http://www.w3.org/2000/svg" viewBox="{-_MARGIN} 0 {right + _MARGIN:.0f} {at:.0f}" '
+        f'width="{right + _MARGIN:.0f}" height="{at:.0f}">',
         f"<title>{escape(graph.name)}</title><style>{STYLE}</style>",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0,0L8,4L0,8z" style="fill:#57606a;stroke:none"/></marker></defs>',
@@ -70,11 +71,14 @@ def to_svg(graph: HCFG) -> str:
     for k, (s, t) in enumerate(edges):
         start = (plan.x[s] + leaving[k] * widths[s], tops[plan.layer[s]] + heights[s])
         end = (plan.x[t] + entering[k] * widths[t], tops[plan.layer[t]])
+        bow = None
         if plan.back[k]:
-            start = (plan.x[s] + widths[s] / 2, start[1] - heights[s] / 3)
-            end = (plan.x[t] + widths[t] / 2, end[1] + heights[t] / 3)
+            side, bow = _way_back(plan, widths, s, t)
+            bow += side * 5 * (k % 5)  # so that neighbouring loops do not draw one line
+            start = (plan.x[s] + side * widths[s] / 2, start[1] - heights[s] / 3)
+            end = (plan.x[t] + side * widths[t] / 2, end[1] + heights[t] / 3)
         rows_passed = [(x, tops[layer], tops[layer] + rows[layer]) for x, layer in plan.routes[k][1:-1]]
-        parts.append(_edge(start, end, rows_passed, plan.back[k], labels[k]))
+        parts.append(_edge(start, end, rows_passed, bow, labels[k]))
     for k, block in enumerate(blocks):
         corner = (plan.x[k] - widths[k] / 2, tops[plan.layer[k]])
         parts.append(_box(_kind(graph, block), names.block(block), texts[k], corner, widths[k], heights[k]))
@@ -134,21 +138,38 @@ def _ports(nodes: list[int], plan: Layout, neighbour: int) -> list[float]:
     return found
 
 
-def _edge(start: tuple[float, float], end: tuple[float, float], passed: list[tuple[float, float, float]], back: bool, label: str) -> str:
-    """Draw an edge through the rows that it passes (x, top, bottom); one that leads back leaves and arrives at the right."""
+def _way_back(plan: Layout, widths: list[float], source: int, target: int) -> tuple[int, float]:
+    """Return the side, 1 for the right and -1 for the left, by which an edge leads back, and how far out it goes."""
+    ends = (plan.layer[source], plan.layer[target])
+    across = {1: 0, -1: 0}
+    far = {1: plan.x[source], -1: plan.x[source]}
+    for node, (x, layer) in enumerate(zip(plan.x, plan.layer)):
+        if not min(ends) <= layer <= max(ends):
+            continue
+        for side in (1, -1):
+            far[side] = max(far[side] * side, x * side + widths[node] / 2) * side
+            end = source if layer == ends[0] else target
+            across[side] += layer in ends and node not in (source, target) and (x - plan.x[end]) * side > 0
+    side = 1 if across[1] <= across[-1] else -1
+    return side, far[side] + side * 24
+
+
+def _edge(
+    start: tuple[float, float], end: tuple[float, float], passed: list[tuple[float, float, float]], bow: float | None, label: str
+) -> str:
+    """Draw an edge through the rows that it passes (x, top, bottom); one that leads back goes around them at ``bow``."""
     path = f"M{start[0]:.0f},{start[1]:.0f}"
-    if back:
-        bow = max(start[0], end[0], *(x for x, _, _ in passed)) + 36 if passed else max(start[0], end[0]) + 36
+    if bow is not None:
         (x0, y0), (x1, y1) = start, end
-        # All the way up beside the rows between: one arc is easier to follow than a line through the gaps.
         path += f"C{bow:.0f},{y0:.0f} {bow:.0f},{y0:.0f} {bow:.0f},{(y0 + y1) / 2:.0f}S{bow:.0f},{y1:.0f} {x1:.0f},{y1:.0f}"
     else:
         points = [start, *((x, y) for x, top, bottom in passed for y in (top - 8, bottom + 8)), end]
         for (x0, y0), (x1, y1) in itertools.pairwise(points):
             middle = (y0 + y1) / 2
             path += f"C{x0:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {x1:.0f},{y1:.0f}"
-    style = ' class="back"' if back else ""
+    style = ' class="back"' if bow is not None else ""
     drawn = f'<path{style} d="{path}" marker-end="url(#arrow)"/>'
     if label:
-        drawn += f'<text class="label" x="{start[0] + 5:.0f}" y="{start[1] + (-4 if back else 16):.0f}">{escape(label)}</text>'
+        x, y = (start[0] + 5, start[1] + 16) if bow is None else (start[0] + (4 if bow > start[0] else -34), start[1] - 4)
+        drawn += f'<text class="label" x="{x:.0f}" y="{y:.0f}">{escape(label)}</text>'
     return drawn

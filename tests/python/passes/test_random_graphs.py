@@ -32,10 +32,13 @@ class Generator:
         self.rng = random.Random(seed)
         weights = torch.Generator().manual_seed(seed)
         zero = constant(torch.zeros(4), "h")
-        self.g = GraphBuilder("random", {"x": VECTOR, "n": INT}, [StateVar("h", VECTOR, zero), StateVar("count", INT, 0)])
+        self.g = GraphBuilder(
+            "random", {"x": VECTOR, "y": VECTOR, "n": INT, "flag": BOOL}, [StateVar("h", VECTOR, zero), StateVar("count", INT, 0)]
+        )
         self.constants = [constant(torch.randn(4, generator=weights), f"w{k}") for k in range(2)]
         self.left = 60
-        scope: Scope = [*self.g.params, *self.constants, 1, 0.5, True]
+        number = self.g.host(self.g.entry, "to_float", self.g.params[2])
+        scope: Scope = [*self.g.params, *self.g.params, *self.constants, 1, number, 0.5, True]
         self.sequence(self.g.entry, scope, 3, self.finish)
 
     def pick(self, scope: Scope, kind: Type) -> Operand:
@@ -115,7 +118,7 @@ class Generator:
         return host(block, "not", pick(BOOL)) if op == "not" else host(block, "to_float", pick(INT))
 
     def condition(self, block: Block, scope: Scope) -> Operand:
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
             return self.pick(scope, BOOL)
         mean = self.g.host(block, "item", self.g.op(block, "aten.mean.default", self.pick(scope, VECTOR)))
         return self.g.host(block, "gt", mean, self.rng.choice([-0.2, 0.0, 0.2]))
@@ -217,7 +220,11 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
-INPUTS = [[torch.tensor([0.5, -1.0, 2.0, 0.25]), 2], [torch.tensor([-1.0, -0.5, 0.3, 0.1]), -3], [torch.zeros(4), 0]]
+INPUTS = [
+    [torch.tensor([0.5, -1.0, 2.0, 0.25]), torch.tensor([0.1, 0.7, -0.2, 0.4]), 2, True],
+    [torch.tensor([-1.0, -0.5, 0.3, 0.1]), torch.tensor([-0.9, 0.2, 0.8, -0.3]), -3, False],
+    [torch.zeros(4), torch.ones(4), 0, True],
+]
 
 
 @settings(max_examples=120, deadline=None)
