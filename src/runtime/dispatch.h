@@ -43,6 +43,9 @@ int32_t FailRaise(const char* kind, const char* message, uint32_t origin);
 // A kernel said no: keeps the kernel's own error and adds which call it was.
 bool FailCall(uint32_t call);
 
+// What a part of a dispatcher returns to go on in another part: a number below kRunFailed.
+constexpr int32_t GoTo(int32_t block) { return kRunFailed - 1 - block; }
+
 // Not inlined: a thousand blocks cost a thousand call instructions, not a thousand loops.
 __attribute__((noinline)) inline bool RunCalls(Frame& f, uint32_t first, uint32_t count) {
   const Call* call = f.calls + first;

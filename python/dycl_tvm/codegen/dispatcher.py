@@ -1,7 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """The C++ source of a dispatcher: one function, a label for each block, a goto for each edge.
 
-The text depends on nothing but the program: two builds of one model give the same bytes.
+The time of a C++ compiler grows faster than the size of a function, so a program of many blocks is cut into parts, each a
+function; an edge to another part returns the number of the block. The text depends on nothing but the program: two builds of one
+model give the same bytes.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ from dycl_tvm.compile.program import (
 )
 
 _MEMBER = {"int": "i", "float": "f", "bool": "b"}
+_ZERO = {"int": "0", "float": "0.0", "bool": "false"}
+
+#: A program of more blocks than this is cut into parts of this many.
+BLOCKS_PER_PART = 64
 
 
 def generate(program: Program) -> str:
@@ -66,23 +72,66 @@ class _Function:
         self.tables = tables
         self.labels = [f"b{i}_{re.sub(r'[^0-9A-Za-z_]', '_', b.name)}" for i, b in enumerate(program.blocks)]
         self.targets = {edge.target for block in program.blocks for edge in gotos(block)}
+        #: The blocks of the function that is being printed.
+        self.part = range(len(program.blocks))
 
     def text(self) -> str:
-        lines = ["int32_t Run(Frame& f) {"]
-        lines += self._registers()
-        lines += [f"  {line}" for line in self._entry()]
-        for index, block in enumerate(self.program.blocks):
-            lines += self._block(index, block)
-        return "\n".join([*lines, "}", ""])
+        count = len(self.program.blocks)
+        if count <= BLOCKS_PER_PART:
+            body = [line for index in range(count) for line in self._block(index)]
+            return "\n".join(["int32_t Run(Frame& f) {", *self._locals(), *self._entry(), *body, "}", ""])
+        starts = range(0, count, BLOCKS_PER_PART)
+        return "\n".join([*self._registers_struct(), *(line for start in starts for line in self._part(start)), *self._run_parts(starts)])
 
-    def _registers(self) -> list[str]:
+    def _locals(self) -> list[str]:
+        """Declare the registers of a program that is one function."""
         lines = []
-        for kind in ("int", "float", "bool"):
-            zero = {"int": "0", "float": "0.0", "bool": "false"}[kind]
+        for kind, zero in _ZERO.items():
             names = [f"{kind[0]}{i} = {zero}" for i, k in enumerate(self.program.regs) if k == kind]
             for i in range(0, len(names), 8):
                 lines.append(f"  [[maybe_unused]] {C_TYPES[kind]} {', '.join(names[i : i + 8])};")
         return lines
+
+    def _registers_struct(self) -> list[str]:
+        """Declare the registers that parts share."""
+        fields = [f"  {C_TYPES[kind]} {kind[0]}{i} = {_ZERO[kind]};" for i, kind in enumerate(self.program.regs)]
+        return ["struct Registers {", *fields, "};", ""]
+
+    def _aliases(self, lines: Sequence[str]) -> list[str]:
+        """Give the registers that ``lines`` name their short names."""
+        used = {word for line in lines for word in re.findall(r"\b[ifb]\d+\b", line)}
+        found = [(kind, f"{kind[0]}{i}") for i, kind in enumerate(self.program.regs) if f"{kind[0]}{i}" in used]
+        return [f"  [[maybe_unused]] {C_TYPES[kind]}& {name} = r.{name};" for kind, name in found]
+
+    def _part(self, start: int) -> list[str]:
+        self.part = range(start, min(start + BLOCKS_PER_PART, len(self.program.blocks)))
+        body = [line for index in self.part for line in self._block(index)]
+        outside = {e.target for i, b in enumerate(self.program.blocks) if i not in self.part for e in gotos(b)}
+        cases = [f"    case {index}:\n      goto {self.labels[index]};" for index in self.part if index in outside and index != start]
+        # The first block has its label for edges only; a jump to it is the default.
+        switch = ["  switch (block) {", *cases, "    default:", "      break;", "  }"] if cases else ["  (void)block;"]
+        head = f"int32_t Part{start // BLOCKS_PER_PART}(Frame& f, [[maybe_unused]] Registers& r, int32_t block) {{"
+        return [head, *self._aliases(body), *switch, *body, "}", ""]
+
+    def _run_parts(self, starts: range) -> list[str]:
+        entry = self._entry()
+        cases = [f"      case {part}:\n        next = Part{part}(f, r, block);\n        break;" for part in range(len(starts))]
+        return [
+            "int32_t Run(Frame& f) {",
+            "  Registers r;",
+            *self._aliases(entry),
+            *entry,
+            "  int32_t next = GoTo(0);",
+            "  while (next <= GoTo(0)) {",
+            "    int32_t block = GoTo(0) - next;",
+            f"    switch (block / {BLOCKS_PER_PART}) {{",
+            *cases,
+            "    }",
+            "  }",
+            "  return next;",
+            "}",
+            "",
+        ]
 
     def _entry(self) -> list[str]:
         lines = []
@@ -92,15 +141,21 @@ class _Function:
         for k, state in enumerate(self.program.state):
             if isinstance(state.home, Reg):
                 lines.append(f"{register(state.home)} = f.state[{k}].{_MEMBER[state.home.kind]};  // {comment(state.name)}")
-        return lines
+        return [f"  {line}" for line in lines]
 
-    def _block(self, index: int, block: CodeBlock) -> list[str]:
+    def _block(self, index: int) -> list[str]:
+        block = self.program.blocks[index]
         where = place(block.origin)
         lines = ["", f"  // {comment(block.name)}{'  ' + where if where else ''}"]
-        if index in self.targets:
+        if self._has_label(index):
             lines.append(f"{self.labels[index]}:")
         lines += [f"  {line}" for line in self._instrs(block.instrs)]
         return lines + [f"  {line}" for line in self._end(block)]
+
+    def _has_label(self, index: int) -> bool:
+        """Tell whether a ``goto`` names the block: a label that none names is a warning."""
+        inside = any(edge.target == index for i in self.part for edge in gotos(self.program.blocks[i]))
+        return inside or (index in self.targets and index != self.part.start)
 
     def _instrs(self, instrs: Sequence[Instr]) -> list[str]:
         lines: list[str] = []
@@ -139,7 +194,8 @@ class _Function:
         return f"CopyTensor(f, {tensor(instr.dst)}, {tensor(instr.src)}, {instr.src.type.nbytes});"
 
     def _goto(self, edge: Goto) -> list[str]:
-        return [*self._instrs(edge.moves), f"goto {self.labels[edge.target]};"]
+        jump = f"goto {self.labels[edge.target]};" if edge.target in self.part else f"return GoTo({edge.target});"
+        return [*self._instrs(edge.moves), jump]
 
     def _end(self, block: CodeBlock) -> list[str]:
         end = block.end

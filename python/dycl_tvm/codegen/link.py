@@ -25,8 +25,11 @@ from dycl_tvm.runtime.trailer import append_trailer
 
 #: Packed functions of the runtime: a kernel of that name could not be linked.
 RESERVED_SYMBOLS = frozenset(
-    "create destroy run num_outputs output copy_output path kernel_runs set_num_threads reset_state metadata abi_version".split()
-)
+    (
+        "create", "destroy", "run", "num_outputs", "output", "copy_output", "path", "kernel_runs", "set_num_threads", "reset_state",
+        "metadata", "abi_version",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,7 @@ def save_params(program: Program, path: str | os.PathLike[str]) -> None:
     write_params(path, weight_tensors(program), fingerprint_of(generate(program), digest), digest)
 
 
-def link(
-    program: Program, library: KernelLibrary, out_path: str | os.PathLike[str], target: Any, embed_params: bool = False
-) -> Linked:
+def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[str], target: Any, embed_params: bool = False) -> Linked:
     """Compile the dispatcher of a program and link the library.
 
     Parameters

@@ -27,9 +27,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "input_names": list(program.input_names),
         "inputs": [_type(home.type) if isinstance(home, Slot) else {"type": home.kind} for home in program.inputs],
         "sites": [{"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin)} for s in program.sites],
-        "decisions": [
-            {"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin)} for d in tables.decisions
-        ],
+        "decisions": [{"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin)} for d in tables.decisions],
         "kernels": [{"symbol": k.symbol, "backend": k.backend} for k in program.kernels],
         "calls": [{"kernel": c.kernel, "sub_dnn": c.sub_dnn} for c in tables.calls],
         "state": [s.name for s in program.state],

@@ -138,11 +138,12 @@ class Tables:
         """Return all tables as C++."""
         program = self.program
         tensors = [
-            f"{{Space::k{s.space.capitalize()}, {self._tensor_type(s.type)[0]}, {s.index}, {s.offset}, {self.dims(s.type.shape)}}},  // {row}: {s.type}"
+            f"{{Space::k{s.space.capitalize()}, {_tensor_type(s.type)}, {s.index}, {s.offset}, {self.dims(s.type.shape)}}},"
+            f"  // {row}: {s.type}"
             for s, row in self.tensors.items()
         ]
         weights = [
-            f"{{{string(name)}, {self._tensor_type(w.type)[0]}, {self.dims(w.type.shape)}}},"
+            f"{{{string(name)}, {_tensor_type(w.type)}, {self.dims(w.type.shape)}}},"
             for name, w in zip(weight_names(program), program.weights)
         ]
         args: list[str] = []
@@ -186,10 +187,6 @@ class Tables:
             f"    {leaves},  // most leaves of a return site\n    Run,\n}};\n"
         )
 
-    @staticmethod
-    def _tensor_type(type_: TensorType) -> tuple[str]:
-        return (f"DType::{DTYPES[type_.dtype]}, {len(type_.shape)}",)
-
     def _input_rows(self) -> list[str]:
         rows = []
         for name, place in zip(self.program.input_names, self.program.inputs):
@@ -217,6 +214,10 @@ class Tables:
             }[kind](state.initial)
             rows.append(f"{{{string(state.name)}, Kind::k{kind.capitalize()}, kNone, kNone, {value}}},")
         return rows
+
+
+def _tensor_type(type_: TensorType) -> str:
+    return f"DType::{DTYPES[type_.dtype]}, {len(type_.shape)}"
 
 
 def _origin_row(origin: Origin) -> str:

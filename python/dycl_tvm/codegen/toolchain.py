@@ -58,12 +58,21 @@ def runtime_sources() -> RuntimeSources:
     ):
         if (source / "exports.map").is_file() and (include / "dycl" / "dycl.h").is_file():
             return RuntimeSources(source, include)
-    raise CompileError(f"the C++ sources of the runtime are neither in {package / 'src'} nor in {repository / 'src'}; install the package again")
+    raise CompileError(
+        f"the C++ sources of the runtime are neither in {package / 'src'} nor in {repository / 'src'}; install the package again"
+    )
 
 
 def runtime_source_dir() -> Path:
     """Return the directory of the fixed runtime's sources."""
     return runtime_sources().source
+
+
+def cmake_dir() -> Path:
+    """Return the directory of ``dycl_tvm-config.cmake``: what CMake's ``dycl_tvm_DIR`` takes."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "cmake"
+    return inside if inside.is_dir() else package.parents[1] / "cmake"
 
 
 def include_flags() -> list[str]:

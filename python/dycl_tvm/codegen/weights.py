@@ -38,8 +38,8 @@ def tensor_bytes(data: Any) -> memoryview:
         import torch
 
         flat = data.detach().contiguous().reshape(-1)
-        return memoryview(flat.view(torch.uint8).numpy() if flat.numel() else b"").cast("B")
+        return memoryview(flat.view(torch.uint8).numpy().data if flat.numel() else b"").cast("B")
     import numpy as np
 
     array = np.ascontiguousarray(data)
-    return memoryview(array.reshape(-1).view(np.uint8) if array.size else b"").cast("B")
+    return memoryview(array.reshape(-1).view(np.uint8).data if array.size else b"").cast("B")

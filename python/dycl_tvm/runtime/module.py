@@ -8,6 +8,8 @@ import threading
 import weakref
 from typing import Any
 
+import numpy as np
+
 from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.path import Decision, Path, source_line
@@ -179,14 +181,14 @@ class Module:
             value.type = capi.TENSOR
             value.u.tensor = ctypes.pointer(tensor.struct)
             return tensor
-        if isinstance(leaf, bool) or type(leaf).__name__ in ("bool_", "bool"):
+        if isinstance(leaf, (bool, np.bool_)):
             value.type, value.u.v_bool = capi.BOOL, bool(leaf)
-        elif hasattr(leaf, "__index__") and not is_torch(leaf):
-            number = leaf.__index__()
+        elif isinstance(leaf, (int, np.integer)):
+            number = int(leaf)
             if not -(2**63) <= number < 2**63:
                 raise InputError(f"input '{name}': {number} does not fit an int of 64 bits")
             value.type, value.u.v_int = capi.INT, number
-        elif isinstance(leaf, float) or (hasattr(leaf, "__float__") and not is_torch(leaf) and not hasattr(leaf, "shape")):
+        elif isinstance(leaf, (float, np.floating)):
             value.type, value.u.v_float = capi.FLOAT, float(leaf)
         else:
             raise InputError(f"input '{name}': expected a Python {want['type']}, got a {type(leaf).__name__}")

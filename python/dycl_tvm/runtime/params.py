@@ -147,8 +147,9 @@ def read_params(path: str | os.PathLike[str]) -> ParamsFile:
         raise ArtifactError(f"'{path}' has params format version {meta.get('format_version')!r}; this is for version {FORMAT_VERSION}")
     data = raw[8 + size :]
     if meta.get("data_bytes") != str(data.size):
-        raise ArtifactError(f"'{path}' is cut short or too long: {meta.get('data_bytes')} bytes of weights were written, {data.size} are there")
-    if hashlib.sha256(data).hexdigest() != meta.get("sha256"):
+        wrote = meta.get("data_bytes")
+        raise ArtifactError(f"'{path}' is cut short or too long: {wrote} bytes of weights were written, {data.size} are there")
+    if hashlib.sha256(data.data).hexdigest() != meta.get("sha256"):
         raise ArtifactError(f"'{path}' is damaged: its checksum does not match its contents")
     tensors = {}
     for name, entry in header.items():

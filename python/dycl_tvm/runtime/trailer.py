@@ -85,7 +85,8 @@ def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> Non
     if missing:
         cpu = f" (mcpu {target['mcpu']})" if target["mcpu"] else ""
         raise ArtifactError(
-            f"'{path}' was built for a CPU{cpu} with {', '.join(missing)}, which this CPU lacks; build it for this machine's CPU, or with target 'llvm'"
+            f"'{path}' was built for a CPU{cpu} with {', '.join(missing)}, which this CPU lacks; "
+            "build it for this machine's CPU, or with target 'llvm'"
         )
 
 

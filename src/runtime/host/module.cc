@@ -1,0 +1,155 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include <dlfcn.h>
+#include <dycl/module.h>
+
+#include <cstring>
+
+#include "../json.h"
+
+namespace dycl {
+namespace {
+
+DyclType TypeOf(const std::string& name) {
+  if (name == "int") return DYCL_INT;
+  if (name == "float") return DYCL_FLOAT;
+  return name == "bool" ? DYCL_BOOL : DYCL_TENSOR;
+}
+
+// The dtype by its name in the metadata, such as float32 or bfloat16.
+DLDataType DTypeOf(const std::string& name) {
+  if (name == "bool") return DLDataType{kDLBool, 8, 1};
+  size_t digits = name.find_first_of("0123456789");
+  if (digits == std::string::npos) return DLDataType{kDLFloat, 32, 1};
+  const std::string base = name.substr(0, digits);
+  uint8_t code = kDLFloat;
+  if (base == "int") code = kDLInt;
+  if (base == "uint") code = kDLUInt;
+  if (base == "bfloat") code = kDLBfloat;
+  return DLDataType{code, static_cast<uint8_t>(std::stoi(name.substr(digits))), 1};
+}
+
+Status LastError(const DyclApi* api) { return Status(api->last_error_kind(), api->last_error()); }
+
+}  // namespace
+
+Result<Module> Module::Load(const std::string& library, const std::string& params) {
+  Result<std::string> metadata = CheckLibrary(library);
+  if (!metadata.ok()) return metadata.status();
+  // A name without a slash would be looked up on the library path.
+  std::string path = library.find('/') == std::string::npos ? "./" + library : library;
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return Status("ArtifactError", dlerror());
+  typedef const DyclApi* (*GetApi)(int32_t);
+  GetApi get = nullptr;
+  void* symbol = dlsym(handle, "dycl_api");
+  memcpy(&get, &symbol, sizeof(get));
+  const DyclApi* api = get != nullptr ? get(DYCL_ABI_VERSION) : nullptr;
+  if (api == nullptr) return Status("ArtifactError", "'" + library + "' has another interface");
+  return FromApi(api, params);
+}
+
+Result<Module> Module::FromApi(const DyclApi* api, const std::string& params) {
+  DyclModel* model = nullptr;
+  if (api->model_create(params.empty() ? nullptr : params.c_str(), &model) != DYCL_OK) {
+    return LastError(api);
+  }
+  return Module(api, model);
+}
+
+// The code stays loaded: its threads may live on.
+Module::~Module() {
+  if (model_ != nullptr) api_->model_destroy(model_);
+}
+
+std::string Module::Metadata() const { return api_->metadata(); }
+
+std::vector<InputSpec> Module::Inputs() const {
+  std::vector<InputSpec> specs;
+  const char* text = api_->metadata();
+  Json metadata;
+  if (!ParseJson(text, strlen(text), &metadata)) return specs;
+  const Json* inputs = metadata.Find("inputs");
+  const Json* names = metadata.Find("input_names");
+  if (inputs == nullptr || names == nullptr) return specs;
+  for (size_t k = 0; k < inputs->items.size() && k < names->items.size(); ++k) {
+    const Json& input = inputs->items[k];
+    InputSpec spec = {names->items[k].string, TypeOf(input.Text("type")),
+                      DTypeOf(input.Text("dtype")), std::vector<int64_t>()};
+    if (const Json* shape = input.Find("shape")) {
+      for (const Json& extent : shape->items) spec.shape.push_back(extent.integer);
+    }
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+DyclModelInfo Module::Info() const {
+  DyclModelInfo info;
+  memset(&info, 0, sizeof(info));
+  info.struct_size = sizeof(info);
+  api_->model_info(model_, &info);
+  return info;
+}
+
+Result<Session> Module::NewSession() const {
+  DyclSession* session = nullptr;
+  if (api_->session_create(model_, &session) != DYCL_OK) return LastError(api_);
+  return Session(api_, session, Info().num_kernels);
+}
+
+Session::~Session() {
+  if (session_ != nullptr) api_->session_destroy(session_);
+}
+
+Result<int32_t> Session::Run(const std::vector<DyclValue>& inputs) {
+  int32_t site = 0;
+  if (api_->run(session_, inputs.data(), inputs.size(), &site) != DYCL_OK) return LastError(api_);
+  return site;
+}
+
+Result<size_t> Session::NumOutputs() const {
+  size_t count = 0;
+  if (api_->num_outputs(session_, &count) != DYCL_OK) return LastError(api_);
+  return count;
+}
+
+Result<DyclValue> Session::Output(size_t k) const {
+  DyclValue value;
+  if (api_->output(session_, k, &value) != DYCL_OK) return LastError(api_);
+  return value;
+}
+
+std::vector<DyclPathEntry> Session::Path() const {
+  uint64_t total = 0;
+  api_->path(session_, nullptr, 0, nullptr, &total);
+  // A session keeps the last decisions only, however many a loop takes.
+  const uint64_t most = 65536;
+  std::vector<DyclPathEntry> entries(static_cast<size_t>(total < most ? total : most));
+  size_t written = 0;
+  api_->path(session_, entries.data(), entries.size(), &written, nullptr);
+  entries.resize(written);
+  return entries;
+}
+
+std::string Session::PathText() const {
+  size_t needed = 0;
+  api_->path_text(session_, nullptr, 0, &needed);
+  std::vector<char> text(needed + 1);
+  api_->path_text(session_, text.data(), text.size(), nullptr);
+  return text.data();
+}
+
+std::vector<uint64_t> Session::KernelRuns() const {
+  std::vector<uint64_t> counts(num_kernels_);
+  api_->kernel_runs(session_, counts.data(), counts.size());
+  return counts;
+}
+
+Status Session::SetNumThreads(int32_t num_threads) {
+  return api_->session_set_num_threads(session_, num_threads) == DYCL_OK ? Status()
+                                                                         : LastError(api_);
+}
+
+void Session::ResetState() { api_->reset_state(session_); }
+
+}  // namespace dycl

@@ -1,0 +1,104 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// Reads the trailer of a library: JSON, 8 bytes size, 32 bytes SHA-256 of all before, 8 bytes
+// magic.
+#include <dycl/module.h>
+#include <sys/utsname.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "../json.h"
+#include "../sha256.h"
+
+namespace dycl {
+namespace {
+
+const char kMagic[] = "DYCLTRL1";
+const size_t kMagicSize = 8;
+const size_t kDigestSize = 32;
+const size_t kTail = 8 + kDigestSize + kMagicSize;
+
+Status Bad(const std::string& library, const std::string& why) {
+  return Status("ArtifactError", "'" + library + "' " + why);
+}
+
+std::set<std::string> CpuFlags() {
+  std::set<std::string> flags;
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    std::istringstream key(line.substr(0, colon)), value(line.substr(colon + 1));
+    std::string word;
+    key >> word;
+    if (word != "flags" && word != "Features") continue;
+    while (value >> word) flags.insert(word);
+    break;
+  }
+  return flags;
+}
+
+Status CheckMachine(const std::string& library, const Json& metadata) {
+  const Json* target = metadata.Find("target");
+  if (target == nullptr) return Bad(library, "has a trailer without a target");
+  utsname machine;
+  if (uname(&machine) != 0) return Bad(library, "cannot be checked: uname failed");
+  if (target->Text("arch") != machine.machine) {
+    return Bad(library,
+               "was built for " + target->Text("arch") + "; this machine is " + machine.machine);
+  }
+  std::set<std::string> have = CpuFlags();
+  std::string missing;
+  if (const Json* flags = target->Find("cpu_flags")) {
+    for (const Json& flag : flags->items) {
+      if (have.count(flag.string) == 0) missing += " " + flag.string;
+    }
+  }
+  if (!missing.empty()) return Bad(library, "uses instructions that this CPU lacks:" + missing);
+  return Status();
+}
+
+}  // namespace
+
+Result<std::string> CheckLibrary(const std::string& library) {
+  std::ifstream file(library, std::ios::binary);
+  if (!file) return Bad(library, std::string("cannot be opened: ") + strerror(errno));
+  std::string data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (data.compare(0, 4,
+                   "\x7f"
+                   "ELF") != 0)
+    return Bad(library, "is not a shared library");
+  if (data.size() < kTail || data.compare(data.size() - kMagicSize, kMagicSize, kMagic) != 0) {
+    return Bad(library, "is not a library of dycl_tvm, or it was cut short or stripped");
+  }
+  size_t body = data.size() - kDigestSize - kMagicSize;
+  uint8_t digest[kDigestSize];
+  Sha256(data.data(), body, digest);
+  if (memcmp(digest, data.data() + body, kDigestSize) != 0) {
+    return Bad(library, "is damaged: its checksum does not match its contents");
+  }
+  uint64_t size = 0;
+  for (int i = 7; i >= 0; --i) {
+    size = size << 8 | static_cast<unsigned char>(data[body - 8 + static_cast<size_t>(i)]);
+  }
+  Json metadata;
+  if (size > body - 8 || !ParseJson(data.data() + body - 8 - size, size, &metadata) ||
+      metadata.Text("format") != "dycl-library") {
+    return Bad(library, "has a trailer that is not of dycl_tvm");
+  }
+  const Json* version = metadata.Find("abi_version");
+  if (version == nullptr || version->integer != DYCL_ABI_VERSION) {
+    return Bad(library, "has another interface version than this program; build one of them again");
+  }
+  Status status = CheckMachine(library, metadata);
+  if (!status.ok()) return status;
+  return data.substr(body - 8 - size, size);
+}
+
+}  // namespace dycl
