@@ -27,8 +27,9 @@ PathLike = Union[str, "os.PathLike[str]"]
 class Report:
     """Figures of one build.
 
-    ``paths`` counts the ways from the entry to a return or raise; every loop counts as taken once or not at all.
-    ``seconds`` is by phase, in the order in which they ran.
+    ``paths`` counts the ways from the entry to a return or raise; a loop counts as one block with all its ways out.
+    ``arena_lower_bound`` is the largest set of bytes that are live together, below which no memory plan can be. ``unscheduled``
+    names the kernels that are plain loops. ``seconds`` is by phase, in the order in which they ran.
     """
 
     name: str
@@ -45,6 +46,8 @@ class Report:
     arena_bytes: int
     weights: int
     weights_bytes: int
+    arena_lower_bound: int = 0
+    unscheduled: tuple[str, ...] = ()
     kernels_by_backend: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     passes: Any = None
@@ -55,13 +58,15 @@ class Report:
         rows = [
             ("target", self.target),
             ("control flow", f"{self.blocks} blocks, {self.branches} branches, {self.loops} loops"),
-            ("paths", f"{self.paths} to {self.return_sites} return sites"),
+            ("paths", f"{_count(self.paths)} to {self.return_sites} return sites"),
             ("sub-DNNs", f"{self.sub_dnns} different, called at {self.sub_dnn_calls} places"),
             ("kernels", f"{self.kernels} different ({backends}), called at {self.kernel_calls} places"),
-            ("arena", _bytes(self.arena_bytes)),
+            ("arena", f"{_bytes(self.arena_bytes)}, the largest live set is {_bytes(self.arena_lower_bound)}"),
             ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
         ]
+        if self.unscheduled:
+            rows.append(("slow", f"{len(self.unscheduled)} kernels are plain loops: {', '.join(self.unscheduled[:5])}"))
         return "\n".join([self.name, *(f"  {key:<13}{value}" for key, value in rows)])
 
 
@@ -143,6 +148,8 @@ class Artifact:
             arena_bytes=program.arena_bytes,
             weights=len(program.weights),
             weights_bytes=sum(w.type.nbytes for w in program.weights),
+            arena_lower_bound=self._lowered.stats.arena_lower_bound,
+            unscheduled=self._lowered.stats.unscheduled,
             kernels_by_backend=by_backend,
             seconds=dict(self._phases.seconds),
             passes=self._passes,
@@ -150,6 +157,10 @@ class Artifact:
 
     def __repr__(self) -> str:
         return f"<Artifact {self.hcfg.name} for {self.target}>"
+
+
+def _count(number: int) -> str:
+    return str(number) if number < 10**7 else f"about {number:.1e}"
 
 
 def _bytes(count: int) -> str:

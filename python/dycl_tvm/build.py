@@ -28,6 +28,7 @@ def build(
     example_kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
     disable_passes: Collection[str] = (),
+    disable_backends: Collection[str] = (),
     max_paths: int | None = None,
     progress: ProgressLike = None,
 ) -> Artifact:
@@ -43,8 +44,8 @@ def build(
         :class:`TensorSpec`, ``torch.empty(..., device="meta")``, Python numbers, and tuples, lists and dicts of them.
         The values of tensors play no part.
     target : str, dict or tvm.target.Target
-        See :func:`dycl_tvm.target.resolve_target`. ``"llvm"`` runs on every machine of this architecture, ``"native"``
-        is tuned for the CPU that builds.
+        See :func:`dycl_tvm.target.resolve_target`. ``"llvm"`` runs on CPUs of this architecture that are not very old
+        (AVX2 on x86-64), ``"native"`` is tuned for the CPU that builds.
     host : same, optional
         CPU that runs the dispatcher of a device target, where the target does not say it.
     example_kwargs : dict, optional
@@ -53,6 +54,8 @@ def build(
         Name of the network in generated source and symbols; by default that of the model's class.
     disable_passes : collection of str
         Graph passes to leave out (for ablation); names are in ``dycl_tvm.passes.PASSES``.
+    disable_backends : collection of str
+        Backends that may not take regions of the network.
     max_paths : int, optional
         Bound on the paths that are explored where sides of a branch cannot be merged.
     progress : bool or callable, optional
@@ -79,7 +82,7 @@ def build(
     graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, name=name, max_paths=max_paths, phases=phases)
     stats = simplify(graph, disable_passes, phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
-        lowered = compile.lower(graph, resolved.target)
+        lowered = compile.lower(graph, resolved.target, disabled_backends=disable_backends, progress=phases.step)
     return Artifact(graph, lowered, resolved, stats, phases)
 
 

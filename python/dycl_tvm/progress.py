@@ -41,6 +41,10 @@ class Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + took
         self.tell(f"{name}: {took:.1f} s")
 
+    def step(self, name: str, done: int, total: int) -> None:
+        """Say how far the phase under way is."""
+        self.tell(f"  {name} {done} of {total}")
+
     def tell(self, line: str) -> None:
         """Say one line, if anybody listens."""
         if self._say is not None:

@@ -19,6 +19,7 @@ import tvm
 import tvm_ffi
 
 from dycl_tvm.errors import TargetError
+from dycl_tvm.runtime.trailer import cpu_flags
 
 #: What ``build(target=...)`` takes.
 TargetLike = Union[str, Mapping[str, Any], "tvm.target.Target"]
@@ -92,7 +93,8 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
     Parameters
     ----------
     target : str, dict or tvm.target.Target
-        For example ``"llvm"``, ``"native"``, ``"llvm -mcpu=skylake-avx512"``, ``"cuda -arch=sm_72"``,
+        Plain ``"llvm"`` on x86-64 means CPUs with AVX2 and FMA (``x86-64-v3``), unless this machine itself is older;
+        ``"llvm -mcpu=x86-64"`` is every one. Others: ``"native"`` (this CPU), ``"llvm -mcpu=skylake-avx512"``, ``"cuda -arch=sm_72"``,
         ``"nvidia/jetson-agx-xavier"``, ``{"kind": "llvm", "mcpu": "haswell"}``.
     host : same, optional
         CPU that runs the dispatcher of a device target. Left out: the one the target names; that of the board for
@@ -113,7 +115,7 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
                 f"target {spec!r} is a CPU and so its own host, but host {host!r} is another machine; leave host out or name one of them"
             )
         # A target that is its own host must not carry a host: TVM would split every kernel in two.
-        host_target = resolved = tvm.target.Target(_without_host(resolved))
+        host_target = resolved = tvm.target.Target(_with_baseline(_without_host(resolved)))
         arch = ""
     else:
         arch = str(resolved.attrs.get("arch", "")) if kind == "cuda" else ""
@@ -278,9 +280,22 @@ def _without_host(target: tvm.target.Target) -> dict[str, Any]:
     return config
 
 
+def _with_baseline(config: dict[str, Any]) -> dict[str, Any]:
+    """Say what plain ``llvm`` means: LLVM's own default is x86-64 of 2003, several times slower than what runs everywhere today."""
+    # TVM enters the triple of this system into every plain target.
+    plain = not config.get("mcpu") and not config.get("mattr") and config.get("mtriple") in (None, "", _system_triple())
+    if plain and native_machine() == "x86_64" and {"avx2", "fma", "bmi2", "f16c"} <= cpu_flags():
+        return {**config, "mcpu": "x86-64-v3"}
+    return config
+
+
 def _triple(target: tvm.target.Target) -> str:
     given = target.attrs.get("mtriple")
-    return str(given) if given else str(tvm_ffi.get_global_func("target.llvm_get_system_triple")())
+    return str(given) if given else _system_triple()
+
+
+def _system_triple() -> str:
+    return str(tvm_ffi.get_global_func("target.llvm_get_system_triple")())
 
 
 def _machine(triple: str) -> str:

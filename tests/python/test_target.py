@@ -9,15 +9,20 @@ import pytest
 import tvm
 
 from dycl_tvm.errors import TargetError, UsageError
+from dycl_tvm.runtime.trailer import cpu_flags
 from dycl_tvm.target import check_buildable, known_tags, native_machine, resolve_target
 
+#: What plain "llvm" means here.
+BASELINE = "x86-64-v3" if native_machine() == "x86_64" and {"avx2", "fma", "bmi2", "f16c"} <= cpu_flags() else ""
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a78"}
 
 
 @pytest.mark.parametrize(
     "target, kind, machine, mcpu, arch",
     [
-        ("llvm", "llvm", native_machine(), "", ""),
+        ("llvm", "llvm", native_machine(), BASELINE, ""),
+        (tvm.target.Target("llvm"), "llvm", native_machine(), BASELINE, ""),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64", "llvm", "x86_64", "x86-64", ""),
         ("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell", "llvm", "x86_64", "haswell", ""),
         ("llvm --mtriple=x86_64-linux-gnu --mcpu skylake-avx512", "llvm", "x86_64", "skylake-avx512", ""),
         ("llvm -target=aarch64-linux-gnu -mcpu=cortex-a72", "llvm", "aarch64", "cortex-a72", ""),

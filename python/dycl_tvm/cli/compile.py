@@ -34,6 +34,9 @@ def add_parser(commands: Any) -> None:
     target_options(command)
     command.add_argument("-o", "--output", required=True, metavar="FILE", help="the shared library to write (model.so)")
     command.add_argument("--params", metavar="FILE", help="the weights file to write; by default the library's name with .params")
+    command.add_argument(
+        "--disable-backend", action="append", default=[], metavar="NAME", help="give no region to this backend (repeatable)"
+    )
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
@@ -47,7 +50,7 @@ def target_options(command: argparse.ArgumentParser) -> None:
         "-t",
         "--target",
         default="llvm",
-        help='"llvm" (any machine of this architecture; default), "native" (this CPU), "llvm -mcpu=...", a tag such as '
+        help='"llvm" (default: CPUs of this architecture, with AVX2 on x86-64), "native" (this CPU), "llvm -mcpu=...", a tag such as '
         "nvidia/jetson-tx2, or JSON",
     )
     command.add_argument("--host", help="CPU that runs the dispatcher of a device target")
@@ -69,6 +72,7 @@ def build_model(args: argparse.Namespace) -> Artifact:
         host=args.host,
         name=args.name,
         disable_passes=args.disable_pass,
+        disable_backends=args.disable_backend,
         max_paths=args.max_paths,
         progress=not args.quiet,
     )

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": {"errors", "hcfg", "compile", "runtime", "_version"},
     "runtime": {"errors", "_version"},
     "zoo": set(),
-    "target": {"errors"},
+    "target": {"errors", "runtime"},
     "example_inputs": {"errors"},
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target"},
     "build": {"errors", "hcfg", "frontend", "passes", "compile", "codegen", "progress", "target", "example_inputs", "artifact"},
