@@ -109,7 +109,11 @@ class Stage:
         """An exception that the forward raised on this path."""
         if self.builder.block is None or not self._is_users(error):
             raise UnsupportedError(f"the forward raised {type(error).__name__} while it was compiled: {error}", _origin_of(error), _advice(error)) from error
-        self.leave_by_raise(error)
+        if self.open_sites:
+            # other paths wait to be joined with this one, which will not come: part them
+            self._split(ForkRequired(self.open_sites[0].target, f"one path raises {type(error).__name__}"))
+        else:
+            self.leave_by_raise(error)
 
     def _is_users(self, error: Exception) -> bool:
         return getattr(error, "__dycl_raised__", False) or isinstance(error, UnboundLocalError)
@@ -303,7 +307,7 @@ class Stage:
     def written_storage(self, t: torch.Tensor) -> Storage | None:
         """Return the storage of a real tensor that has been written to."""
         known = self._real_storages.get(id(t))
-        return known[1] if known is not None else None
+        return known[1] if known is not None and known[1].value is not self.constant(t) else None
 
     def storage_to_write(self, t: torch.Tensor, note_only: bool = False) -> Storage:
         """Return the storage that stands for a real tensor's memory."""

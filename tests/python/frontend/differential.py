@@ -1,0 +1,75 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Comparing a staged graph, run by the reference interpreter, with eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.hcfg.verify import verify
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether an eager result and an artefact's agree: structure and Python values exactly, tensors and floats within 1e-5."""
+    if isinstance(a, np.generic):
+        a = a.item()
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+    if isinstance(a, tuple) and hasattr(a, "_fields"):
+        return type(a).__name__ == type(b).__name__ and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, float):
+        return type(b) is float and (a == b or math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) or (a != a and b != b))
+    return type(a) is type(b) and a == b
+
+
+def leaves(args: Any) -> list[Any]:
+    """Return the tensors of an argument structure, in order."""
+    return [x for x in torch.utils._pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+
+
+def check(model: Callable[..., Any], inputs: Iterable[tuple[Any, ...]], *, paths: int = 1, blocks: int | None = None, **options: Any) -> HCFG:
+    """Stage a model and compare it with eager on every input; demand that the inputs take at least ``paths`` different paths.
+
+    Eager runs on a deep copy, so that state left by one call cannot hide a difference.
+    """
+    inputs = list(inputs)
+    graph = stage(model, inputs[0], **options)
+    verify(graph)
+    taken = set()
+    for args in inputs:
+        want: Any
+        try:
+            with torch.no_grad():
+                want = _copy(model)(*copy.deepcopy(args))
+        except Exception as error:
+            want = error
+        try:
+            got, path = interpret(graph, leaves(copy.deepcopy(args)))[:2]
+            taken.add(tuple(path))
+        except Exception as error:
+            got = error
+            taken.add(type(error).__name__)
+        if isinstance(want, Exception) or isinstance(got, Exception):
+            assert type(want).__name__ == type(got).__name__, f"eager {want!r}, staged {got!r}"
+        else:
+            assert same(want, got), f"eager {want}, staged {got}"
+    assert len(taken) >= paths, f"the inputs took {len(taken)} paths only"
+    if blocks is not None:
+        assert len(graph.blocks) <= blocks, f"{len(graph.blocks)} blocks"
+    return graph
+
+
+def _copy(model: Any) -> Any:
+    return copy.deepcopy(model) if isinstance(model, torch.nn.Module) else model
