@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensorMode
 
 from dycl_tvm.hcfg.hostops import ARITHMETIC, COMPARISONS, LOGIC, MATH
 from dycl_tvm.hcfg.interpreter import resolve, tensor_type
@@ -80,11 +81,13 @@ class GraphBuilder:
     def ops(self, block: Block, op: str, *args: Any, origin: Origin | None = None, **kwargs: Any) -> list[Value]:
         """Add a tensor operation and return its results."""
 
-        def meta(value: Value) -> torch.Tensor:
+        def fake(value: Value) -> torch.Tensor:
             assert isinstance(value.type, TensorType)
-            return torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype), device="meta")
+            return torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype))
 
-        found = resolve(op)(*map_operands(args, meta), **map_operands(kwargs, meta))
+        # Not the meta device: it disagrees with the CPU about the statistics that a batch norm gives.
+        with FakeTensorMode():
+            found = resolve(op)(*map_operands(args, fake), **map_operands(kwargs, fake))
         outputs = [Value(tensor_type(t)) for t in (found if isinstance(found, (tuple, list)) else [found])]
         block.steps.append(TensorOp(op, args, kwargs, tuple(outputs), origin))
         return outputs

@@ -84,15 +84,21 @@ def _movable(step: Step) -> bool:
 
 
 def _split_critical_edges(graph: HCFG) -> list[Block]:
-    """Put an empty block on each edge that shares both its ends with others and carries values."""
+    """Put an empty block on the edges that share both their ends with others, where something could sink onto them.
+
+    That is where they carry values, and where they enter a loop: what the loop needs is computed before it.
+    """
     entering = {b: len(into) for b, into in predecessors(graph).items()}
+    bodies = {loop.header: loop.body for loop in natural_loops(graph).loops}
     added = []
     for block in list(graph.blocks):
         edges = block.edges()
         if len(edges) < 2:
             continue
         for edge in edges:
-            if entering[edge.target] > 1 and any(isinstance(a, Value) for a in edge.args):
+            carries = any(isinstance(a, Value) for a in edge.args)
+            enters = edge.target in bodies and block not in bodies[edge.target]
+            if entering[edge.target] > 1 and (carries or enters):
                 middle = Block(f"{block.name}.{edge.target.name}", terminator=Jump(Edge(edge.target, edge.args)))
                 edge.target, edge.args = middle, []
                 added.append(middle)
