@@ -41,26 +41,23 @@ def main() -> int:
 
 def compare(entry: Any, module: Any) -> int:
     """Print one line for each input; return the exit code."""
-    print(f"{'exit':>4}  {'class':>5}  {'kernels':>7}  {'decisions':>9}  {'model.so':>9}  {'PyTorch':>9}  agreement with eager")
+    row = "{:>4}  {:>4}  {:>5}  {:>9}  {:>7}  {:>9}  {:>9}  {}"
+    print(row.format("exit", "sure", "class", "decisions", "kernels", "model.so", "PyTorch", "agrees with eager"))
     shown: dict[int, int] = {}
     wrong = 0
     for inputs in entry.inputs(CANDIDATES):
-        with torch.no_grad():
-            expected = entry.model(*inputs)
-        leaves_at = expected[1]
-        shown[leaves_at] = shown.get(leaves_at, 0) + 1
-        if shown[leaves_at] > PER_EXIT:
+        expected = eager(entry.model, *inputs)
+        scores, exit_number, sure = expected
+        shown[exit_number] = shown.get(exit_number, 0) + 1
+        if shown[exit_number] > PER_EXIT:
             continue
         actual = module(*inputs)
+        decisions, kernels = len(module.last_path.branches), sum(module.kernels_run.values())
         found = difference(expected, actual)
         wrong += found is not None
+        ours, theirs = (f"{1e3 * latency(*call):.2f} ms" for call in ((module, *inputs), (eager, entry.model, *inputs)))
         verdict = found or f"yes, relative error {relative_error(expected, actual):.0e}"
-        ours, theirs = latency(module, *inputs), latency(eager, entry.model, *inputs)
-        path = module.last_path
-        print(
-            f"{leaves_at:>4}  {int(expected[0].argmax()):>5}  {sum(module.kernels_run.values()):>7}  {len(path.branches):>9}  "
-            f"{ours * 1e3:>6.2f} ms  {theirs * 1e3:>6.2f} ms  {verdict}"
-        )
+        print(row.format(exit_number, "yes" if sure else "no", int(scores.argmax()), decisions, kernels, ours, theirs, verdict))
     print(f"\nThe path of the last input:\n{module.last_path}")
     if len(shown) < 2:
         print("all inputs left at the same exit", file=sys.stderr)

@@ -12,8 +12,9 @@ import numpy as np
 def difference(expected: Any, actual: Any, rtol: float = 1e-4, where: str = "output") -> str | None:
     """Return what is different between two results, or None if they agree.
 
-    Structures, Python values, shapes and integer tensors must be equal; floating-point tensors may differ by ``rtol``
-    of the greatest magnitude in the expected tensor (an element near zero among large ones has no digits of its own).
+    Structures, Python values (NumPy scalars count as such), shapes and integer tensors must be equal; floating-point
+    tensors may differ by ``rtol`` of the greatest magnitude in the expected tensor (an element near zero among large
+    ones has no digits of its own).
 
     Parameters
     ----------
@@ -22,6 +23,7 @@ def difference(expected: Any, actual: Any, rtol: float = 1e-4, where: str = "out
     rtol : float
         Bound on the relative error of tensors and floats.
     """
+    expected, actual = _plain(expected), _plain(actual)
     if _is_tensor(expected) or _is_tensor(actual):
         if not (_is_tensor(expected) and _is_tensor(actual)):
             return f"{where}: expected {_kind(expected)}, got {_kind(actual)}"
@@ -77,6 +79,11 @@ def _relative(expected: np.ndarray, actual: np.ndarray) -> float:
     error = float(np.abs(exact - got).max())
     # A zero tensor: nothing to be relative to, so the error counts as it is.
     return error / (float(np.abs(exact).max()) or 1.0)
+
+
+def _plain(value: Any) -> Any:
+    # np.argmax and the like give NumPy scalars; they are the Python numbers that they equal.
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _first(found: Any) -> str | None:
