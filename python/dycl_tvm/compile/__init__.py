@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import tvm
 
 from dycl_tvm.backends.partition import partition
@@ -121,23 +123,9 @@ def resolve_cpu(target: tvm.target.Target) -> tvm.target.Target:
     """Give plain ``llvm`` the baseline of this kind of machine; other targets stay as they are."""
     if target.kind.name != "llvm" or any(target.attrs.get(k) for k in ("mcpu", "mtriple", "mattr")):
         return target
-    features = {str(f) for f in tvm.get_global_func("target.llvm_get_cpu_features")(target)} if _is_x86() else set()
-    if not {"avx2", "fma", "bmi2"} <= features and not _host_has_avx2():
+    if platform.machine() not in ("x86_64", "AMD64") or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         return target
-    config: dict[str, Any] = {"kind": "llvm", "mcpu": "x86-64-v3"}
-    return tvm.target.Target(config)
-
-
-def _is_x86() -> bool:
-    import platform
-
-    return platform.machine() in ("x86_64", "AMD64")
-
-
-def _host_has_avx2() -> bool:
-    import torch
-
-    return _is_x86() and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 
 
 def _gotos(program: Program) -> Iterator[Goto]:

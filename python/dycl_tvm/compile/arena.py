@@ -55,12 +55,15 @@ class Plan:
         The largest sum of sizes that are live at one point: no plan can be smaller.
     coalesced : int
         Copies on edges that disappear because both ends are the same bytes.
+    live_in : list of set
+        For each block the storages that are live where it begins; copies to others must not be made.
     """
 
     offset: list[int]
     bytes: int
     lower_bound: int
     coalesced: int
+    live_in: list[set[int]]
 
 
 def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) -> Plan:
@@ -75,13 +78,14 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
         False gives every storage bytes of its own (the ablation); copies on edges then all stay.
     """
     rounded = [_round_up(s) for s in sizes]
-    interferes, bound, used = _interference(rounded, blocks)
+    live_in = _live_in(blocks)
+    interferes, bound, used = _interference(rounded, blocks, live_in)
     if not share:
         offset, total = [0] * len(sizes), 0
         for k in range(len(sizes)):
             if k in used:
                 offset[k], total = total, total + rounded[k]
-        return Plan(offset, total, bound, 0)
+        return Plan(offset, total, bound, 0, live_in)
     classes = _Classes(interferes)
     coalesced = 0
     for block in blocks:
@@ -90,16 +94,17 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
                 if source is not None and rounded[target] == rounded[source] and classes.join(target, source):
                     coalesced += 1
     offset, total = _best_fit(rounded, classes, used)
-    return Plan(offset, total, bound, coalesced)
+    return Plan(offset, total, bound, coalesced, live_in)
 
 
 def _round_up(size: int) -> int:
     return max(ALIGN, -(-size // ALIGN) * ALIGN)
 
 
-def _interference(sizes: Sequence[int], blocks: Sequence[FlowBlock]) -> tuple[list[set[int]], int, set[int]]:
+def _interference(
+    sizes: Sequence[int], blocks: Sequence[FlowBlock], live_in: Sequence[set[int]]
+) -> tuple[list[set[int]], int, set[int]]:
     """Return (interference graph, largest live set in bytes, storages in use)."""
-    live_in = _live_in(blocks)
     interferes: list[set[int]] = [set() for _ in sizes]
     used: set[int] = set()
     bound = 0
@@ -123,12 +128,10 @@ def _interference(sizes: Sequence[int], blocks: Sequence[FlowBlock]) -> tuple[li
             live |= _through(edge, entering)
         used |= live
         bound = max(bound, sum(sizes[s] for s in live))
-        weight = sum(sizes[s] for s in live)
         for point in reversed(block.points):
             at = live | set(point.writes) | set(point.reads)
             meet(point.writes, at)
-            weight = sum(sizes[s] for s in at)
-            bound = max(bound, weight)
+            bound = max(bound, sum(sizes[s] for s in at))
             live = (live - set(point.writes)) | set(point.reads)
             used |= at
     return interferes, bound, used

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from dycl_tvm.compile.program import (
     WriteItem,
 )
 from dycl_tvm.compile.weights import BuildTimeKernels, WeightTable
+from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import (
     HCFG,
     Block,
@@ -80,10 +82,15 @@ class Lowering:
         self.folded_calls = 0
         self.sites = 0
         self.decisions = 0
+        self.order = reverse_postorder(graph)
+        if len(self.order) != len(graph.blocks):  # what cannot be reached is not compiled
+            graph = replace(graph, blocks=[b for b in graph.blocks if b in self.order])
+            self.graph = graph
         self.block_index = {id(b): k for k, b in enumerate(graph.blocks)}
         self.scratch_bytes = 0
         self.plan: arena.Plan | None = None
         self.used_state: list[Slot | Reg] = []
+        self.read = _values_read(graph)
         self._folded: dict[Any, list[Any]] = {}
         self._fold_runner: BuildTimeKernels | None = None
 
@@ -96,7 +103,9 @@ class Lowering:
             for p in block.params:
                 if id(p) not in self.place and id(p) not in self.reg_of:
                     self._define(p)
-        drafts = [self._draft(block) for block in self.graph.blocks]
+        # definitions before uses: a definition's block dominates, and so comes first in this order
+        draft_of = {id(block): self._draft(block) for block in self.order}
+        drafts = [draft_of[id(block)] for block in self.graph.blocks]
         flow = [self._flow(block, draft) for block, draft in zip(self.graph.blocks, drafts)]
         self.plan = arena.plan(self.sizes, flow, self.share)
         self.scratch_base = self.plan.bytes
@@ -331,18 +340,17 @@ class Lowering:
         return self.decisions - 1
 
     def _goto(self, edge: Edge) -> Goto:
-        live = self._live_params(edge.target)
-        copies = [(self._value_slot(p), self._value_slot(a)) for p, a in _tensor_args(edge) if id(p) in live]
+        assert self.plan is not None
+        # the planner's liveness, not that of values: a sub-DNN may take a parameter that none of its kernels reads
+        live = self.plan.live_in[self.block_index[id(edge.target)]]
+        copies = [(self._value_slot(p), self._value_slot(a)) for p, a in _tensor_args(edge) if self._where(p).storage in live]
         sets = [
-            (self._reg(p), self._scalar(a)) for p, a in zip(edge.target.params, edge.args) if isinstance(p.type, ScalarType) and id(p) in live
+            (self._reg(p), self._scalar(a))
+            for p, a in zip(edge.target.params, edge.args)
+            if isinstance(p.type, ScalarType) and id(p) in self.read
         ]
         moves = order_copies(copies, self._scratch) + order_sets(sets, self._new_reg)
         return Goto(self.block_index[id(edge.target)], tuple(moves))
-
-    def _live_params(self, block: Block) -> set[int]:
-        if not hasattr(self, "_read"):
-            self._read = _values_read(self.graph)
-        return {id(p) for p in block.params if id(p) in self._read}
 
     def _leave(self, term: Return) -> Leave:
         moves: list[Instr] = []
