@@ -139,7 +139,7 @@ class Rewriter(ast.NodeTransformer):
         for n in _walk_scope(body):
             if isinstance(n, ast.Global):
                 self.globals.update(n.names)
-        self.has_frame = any(isinstance(n, ast.Return) and (n not in body[-1:] or isinstance(n.value, ast.Call)) for n in _walk_scope(body))
+        self.has_frame = any(isinstance(n, ast.Return) for n in _walk_scope(body))
         new = self._body(body)
         if self.has_frame:
             new = _stmts("_frame = DY.frame()\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=_dy(), BODY=new)

@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.heap import MUTABLE, Contents, Journal
 from dycl_tvm.frontend.python.merge import Poison, use
 from dycl_tvm.frontend.python.outputs import Leaves, structure_of
 from dycl_tvm.frontend.python.source import current_origin
+from dycl_tvm.frontend.python.state import ModelState
 from dycl_tvm.frontend.python.tensors import Storage, clock, fresh, tensor_type
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, Operand, Origin, Raise, Return, ReturnSite, Value
@@ -50,11 +51,12 @@ class Site:
 class Stage:
     """One staging of one forward. Everything that the operators share is here."""
 
-    def __init__(self, names: dict[int, str], max_runs: int = MAX_RUNS) -> None:
+    def __init__(self, names: dict[int, str], state: ModelState, max_runs: int = MAX_RUNS) -> None:
         self.builder = Builder(current_origin)
         self.journal = Journal()
         self.max_runs = max_runs
-        self.names = names
+        self.names, self.state = names, state
+        self.state_params: list[Value] = []
         self.folded: dict[Any, Any] = {}
         self.metas: dict[Any, Any] = {}
         self._constants: dict[int, tuple[torch.Tensor, Constant]] = {}
@@ -89,6 +91,8 @@ class Stage:
         set_current(self)
         try:
             with torch.no_grad(), Recorder(), FunctionRecorder():
+                self.state.enter(self.state_params)
+                self._mark = mark
                 result = run()
                 if self.builder.block is not None:
                     self.leave_by_return(result)
@@ -198,8 +202,10 @@ class Stage:
         site.target = site
         return site
 
-    def fork(self, site: Site, reason: str) -> None:
+    def fork(self, site: Any, reason: str) -> None:
         """Re-run with the decision of ``site`` fixed. Does not return."""
+        if not isinstance(site, Site):
+            site.refuse(reason)
         if site.is_loop:
             raise UnsupportedError(
                 f"{reason}; the loop's trip count is known only at run time, so its state must keep one type",
@@ -245,7 +251,7 @@ class Stage:
         leaves = Leaves()
         structure = structure_of(value, leaves, origin)
         site = self.builder.event(("site",), lambda: ReturnSite(structure, origin))
-        self.builder.terminate(Return(site, leaves.operands))
+        self.builder.terminate(Return(site, leaves.operands, self.state.leave(self._mark)))
         self.departures += 1
 
     def leave_by_raise(self, error: BaseException) -> None:
@@ -318,6 +324,10 @@ class Stage:
             known = self._real_storages[id(t)] = (t, storage)
         return known[1]
 
+    def real_tensor_of(self, storage: Storage) -> torch.Tensor | None:
+        """Return the real tensor that a storage stands for."""
+        return next((t for t, s in self._real_storages.values() if s is storage), None)
+
     def iterate(self, iterable: Any) -> Iterator[Any]:
         """Iterate as a ``for`` statement does."""
         if isinstance(iterable, Poison):
@@ -368,16 +378,27 @@ def stage(model: Any, example_args: tuple[Any, ...], example_kwargs: dict[str, A
     from dycl_tvm.frontend.python.inputs import Inputs
 
     inputs = Inputs(model, example_args, example_kwargs or {})
-    stage_ = Stage(_tensor_names(model), max_paths)
-    values = [stage_.builder.entry.params.append(v) or v for v in (Value(t, n) for n, t in zip(inputs.names, inputs.types))]  # type: ignore[func-returns-value]
-
-    def run() -> Any:
-        args, kwargs = inputs.build([fresh(v) for v in values])
-        return call_root(model, args, kwargs)
-
+    names = _tensor_names(model)
+    state = ModelState([("", model)])
     with prepare(model):
-        stage_.explore(run)
-    graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [stage_.builder.entry])
+        while True:
+            known = state.size
+            stage_ = Stage(names, state, max_paths)
+            entry = stage_.builder.entry
+            entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
+            values = list(entry.params)
+            variables = state.variables
+            stage_.state_params = [Value(v.type, v.name) for v in variables]
+            entry.params += stage_.state_params
+
+            def run(values: list[Value] = values) -> Any:
+                args, kwargs = inputs.build([fresh(v) for v in values])
+                return call_root(model, args, kwargs)
+
+            stage_.explore(run)
+            if state.size == known:
+                break
+    graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph

@@ -1,0 +1,115 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""State that one call leaves behind for the next: sequences of calls against eager."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from differential import same
+from torch import nn
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import graph_initial, interpret
+from dycl_tvm.hcfg.verify import verify
+
+
+def check_calls(model, inputs, variables):
+    """Compare a sequence of calls; the graph must have these state variables."""
+    graph = stage(model, (inputs[0],))
+    verify(graph)
+    assert [v.name for v in graph.state] == variables
+    eager = copy.deepcopy(model)
+    state = [graph_initial(v.initial) for v in graph.state]
+    for x in inputs:
+        with torch.no_grad():
+            want = eager(x.clone())
+        result = interpret(graph, [x.clone()], state)
+        assert same(want, result[0]), (want, result[0])
+
+
+X = [torch.tensor([[a, a * 2]]) for a in (1.0, -2.0, 0.5, 3.0, -1.0, -0.1, 2.0)]
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.seen = {"large": 0, "mean": torch.zeros(1, 2)}
+        self.register_buffer("total", torch.zeros(1, 2))
+        self.hidden = torch.ones(1, 2)
+
+    def forward(self, x):
+        self.calls += 1
+        if x.sum() > 1:
+            self.seen["large"] += 1
+            self.total += x
+        self.seen["mean"] = self.total / self.calls
+        self.hidden = self.hidden * 0.5 + x
+        return self.hidden, self.calls, dict(self.seen)
+
+
+def test_counters_hidden_state_and_buffers():
+    check_calls(Counter().eval(), X, ["calls", "seen['large']", "seen['mean']", "total", "hidden"])
+
+
+class Reset(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = None
+        self.outputs = []
+
+    def forward(self, x):
+        self.hidden = torch.zeros(1, 2)
+        self.outputs = []
+        for _ in range(3):
+            self.hidden = self.hidden + x
+            self.outputs.append(self.hidden)
+            if self.hidden.sum() > 5:
+                break
+        return self.hidden, self.outputs
+
+
+def test_what_is_set_anew_at_each_call_is_no_state():
+    check_calls(Reset().eval(), X, [])
+
+
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = None
+
+    def forward(self, x):
+        if self.hidden is None:
+            self.hidden = torch.zeros(1, 2)
+        self.hidden = self.hidden + x
+        return self.hidden
+
+
+def test_state_that_changes_its_type_is_refused():
+    with pytest.raises(UnsupportedError, match="`hidden` is None before the first call, and a tensor"):
+        stage(Lazy().eval(), (X[0],))
+
+
+class Growing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.outputs = []
+
+    def forward(self, x):
+        self.outputs.append(x)
+        return sum(self.outputs)
+
+
+def test_a_list_that_grows_from_call_to_call_is_refused():
+    with pytest.raises(UnsupportedError, match="`outputs`"):
+        stage(Growing().eval(), (X[0],))
+
+
+def test_staging_leaves_the_model_as_it_was():
+    model = Counter().eval()
+    stage(model, (X[0],))
+    assert model.calls == 0 and model.seen["large"] == 0 and "forward" not in model.__dict__
+    assert torch.equal(model.total, torch.zeros(1, 2)) and torch.equal(model.hidden, torch.ones(1, 2))
