@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,37 +241,61 @@ def test_zoo_lists_its_networks(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sdn_mobilenet" in text
 
 
-def test_zoo_describes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["zoo", "describe", "sdn_mobilenet", "-n", "4"]) == OK
+class Small(torch.nn.Module):
+    """In the place of a network of the zoo, so that the tests are quick."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return (x + 1, 0) if x.sum() > 0 else (self.scale(x), 1)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The zoo has one network, ``small``."""
+
+    def load(name: str) -> Any:
+        assert name == "small"
+        return types.SimpleNamespace(
+            name="small", description="a small network", model=Small().eval(), example_inputs=(torch.zeros(3),), inputs=inputs
+        )
+
+    def inputs(n: int, seed: int = 1) -> list[tuple[torch.Tensor]]:
+        generator = torch.Generator().manual_seed(seed)
+        return [(torch.randn(3, generator=generator),) for _ in range(n)]
+
+    zoo = dycl_tvm.zoo
+    monkeypatch.setattr(zoo, "names", lambda: ["small"])
+    monkeypatch.setattr(zoo, "load", load)
+    return zoo
+
+
+def test_zoo_describes(small: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", "describe", "small", "-n", "8"]) == OK
     text = capsys.readouterr().out
-    assert "float32[1, 3, 32, 32]" in text
-    assert "paths" in text
+    assert "float32[3]" in text
+    assert "2 different on 8 inputs" in text
+    assert "weights  12" in text
 
 
-def test_zoo_check_compares_with_eager(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a small network in the zoo's place, so that the test is quick."""
-    import dycl_tvm.cli.zoo as zoo_command
-
-    class Small(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-            return (x + 1, 0) if x.sum() > 0 else (x * 2, 1)
-
-    class Entry:
-        name, description = "small", "a small network"
-        model = Small().eval()
-        example_inputs = (torch.zeros(3),)
-
-        def inputs(self, n: int, seed: int) -> list[tuple[torch.Tensor]]:
-            generator = torch.Generator().manual_seed(seed)
-            return [(torch.randn(3, generator=generator),) for _ in range(n)]
-
-    monkeypatch.setattr(zoo_command, "zoo_entry", lambda name: Entry())
+def test_zoo_check_compares_with_eager(small: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["zoo", "check", "small", "-n", "6", "-q"]) == OK
-    assert "6 of 6 inputs agree" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "6 of 6 inputs agree" in text
+    assert "2 different" in text
 
-    # An artefact that is wrong must be found out: eager changes after the build.
-    Entry.inputs = lambda self, n, seed: [(self.model.register_forward_hook(lambda m, a, out: (out[0] + 1, out[1])), torch.ones(3))[1:]]  # type: ignore[method-assign]
-    assert main(["zoo", "check", "small", "-n", "1", "-q"]) == FAILURE
+    entry = small.load("small")
+    real_export = dycl_tvm.Artifact.export_library
+
+    def export_then_drift(self: Any, *args: Any, **kwargs: Any) -> Any:
+        entry.model.register_forward_hook(lambda module, inputs, output: (output[0] + 1, output[1]))
+        return real_export(self, *args, **kwargs)
+
+    monkeypatch.setattr(dycl_tvm.Artifact, "export_library", export_then_drift)
+    monkeypatch.setattr(small, "load", lambda name: entry)
+    assert main(["zoo", "check", "small", "-n", "4", "-q"]) == FAILURE, "a result that differs must be found out"
     assert "relative error" in capsys.readouterr().out
 
 

@@ -64,13 +64,13 @@ def test_the_wheel_has_every_file(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "python" / "dycl_tvm"
     modules = {f"dycl_tvm/{p.relative_to(package).as_posix()}" for p in package.rglob("*.py")} | {"dycl_tvm/py.typed"}
-    assert not modules - held
+    assert sorted(modules - held) == []
     runtime = ROOT / "src" / "runtime"
     sources = {f"dycl_tvm/src/{p.name}" for p in runtime.iterdir() if p.suffix in (".cc", ".h", ".map")}
     headers = {f"dycl_tvm/include/{p.relative_to(runtime / 'include').as_posix()}" for p in (runtime / "include").rglob("*.h")}
     assert sources
     assert headers
-    assert not (sources | headers) - held
+    assert sorted((sources | headers) - held) == []
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert any(name.endswith("licenses/NOTICE") for name in held)
     assert not [name for name in held if name.startswith(("tests", "src/", "build"))]
