@@ -1,6 +1,6 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 #
-# dycl_find_ffi_headers(<variable>): where dlpack/dlpack.h and tvm/ffi/c_api.h are. DYCL_FFI_INCLUDE_DIR says it;
+# dycl_find_ffi_headers(<variable> [OPTIONAL]): where dlpack/dlpack.h and tvm/ffi/c_api.h are. DYCL_FFI_INCLUDE_DIR says it;
 # otherwise Python's tvm_ffi is asked (Python_EXECUTABLE, or the first python3). Only headers are used, no library.
 function(dycl_find_ffi_headers variable)
   if(NOT DYCL_FFI_INCLUDE_DIR)
@@ -19,6 +19,10 @@ function(dycl_find_ffi_headers variable)
     set(DYCL_FFI_INCLUDE_DIR "${found}" CACHE PATH "Directory with dlpack/dlpack.h and tvm/ffi/c_api.h" FORCE)
   endif()
   if(NOT EXISTS "${DYCL_FFI_INCLUDE_DIR}/dlpack/dlpack.h")
+    if("OPTIONAL" IN_LIST ARGN)
+      set(${variable} "" PARENT_SCOPE)
+      return()
+    endif()
     message(FATAL_ERROR "dlpack/dlpack.h was not found: install apache-tvm-ffi for ${Python_EXECUTABLE}, "
                         "set Python_EXECUTABLE, or set DYCL_FFI_INCLUDE_DIR")
   endif()

@@ -131,7 +131,7 @@ inline S Mod(double a, double b, double* out) {
   return S::kOk;
 }
 inline S Pow(double a, double b, double* out) {
-  if (a == 0.0 && b < 0.0) return S::kZeroToNegativePower;
+  if (a == 0.0 && b < 0.0 && std::isfinite(b)) return S::kZeroToNegativePower;
   if (a < 0.0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) {
     return S::kComplexPower;
   }
@@ -146,7 +146,7 @@ inline S TrueDiv(int64_t a, int64_t b, double* out) {
   if (a >= -kExact && a <= kExact && b >= -kExact && b <= kExact) {
     return *out = static_cast<double>(a) / static_cast<double>(b), S::kOk;
   }
-  if (a == 0) return *out = 0.0, S::kOk;
+  if (a == 0) return *out = b < 0 ? -0.0 : 0.0, S::kOk;
   uint64_t ua = a < 0 ? 0 - static_cast<uint64_t>(a) : static_cast<uint64_t>(a);
   uint64_t ub = b < 0 ? 0 - static_cast<uint64_t>(b) : static_cast<uint64_t>(b);
   // A quotient of 55 or 56 bits with a sticky last bit rounds once, when it becomes a double.

@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The compiler, the kept runtime objects, the machine of a target."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from dycl_tvm import codegen
+from dycl_tvm.codegen import toolchain
+from dycl_tvm.errors import CompileError
+
+
+def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler --flag")
+    with pytest.raises(CompileError, match="'no-such-compiler' cannot be run"):
+        toolchain.find_compiler()
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CompileError, match="install g"):
+        toolchain.find_compiler()
+
+
+def test_objects_are_kept_until_something_changes(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYCL_CACHE_DIR", str(tmp_path))
+    compiler = toolchain.find_compiler()
+    ran: list[str] = []
+    monkeypatch.setattr(toolchain, "run_tool", lambda command, what: (ran.append(what), open(command[-1], "wb").close()))
+    first = toolchain.runtime_objects(compiler)
+    assert len(ran) == len(toolchain.runtime_sources().units()) == len(first)
+    assert toolchain.runtime_objects(compiler) == first
+    assert len(ran) == len(first)
+    other = toolchain.runtime_objects(compiler, (*toolchain.CXX_FLAGS, "-g"))
+    assert not set(other) & set(first)
+    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["runtime", "runtime"]
+
+
+@pytest.mark.parametrize(
+    "target, arch, flags",
+    [
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "x86_64", {"avx2", "fma", "bmi1"}),
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu"}, "x86_64", set()),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "carmel"}, "aarch64", {"asimdhp", "atomics"}),
+        (
+            {"kind": "cuda", "arch": "sm_72", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "carmel"}},
+            "aarch64",
+            {"asimdhp"},
+        ),
+    ],
+)
+def test_machine_of_a_target(target: dict, arch: str, flags: set[str]) -> None:
+    machine = codegen.machine_of(tvm.target.Target(target))
+    assert machine.arch == arch
+    assert flags <= set(machine.cpu_flags)
+    assert bool(machine.cpu_flags) == bool(flags)
