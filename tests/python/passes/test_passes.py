@@ -438,3 +438,38 @@ def test_branch_term_stays_a_branch() -> None:
     g.leave(join, join.params[0])
     run_passes(g.graph)
     assert isinstance(g.entry.terminator, Branch)
+
+
+@pytest.mark.parametrize("op", ["sub", "div"])
+def test_tails_with_another_flow_of_values_are_not_one(op: str) -> None:
+    g = GraphBuilder("flow", {"x": V, "c": BOOL})
+    x, c = g.params
+    yes, no = g.block("yes"), g.block("no")
+    g.branch(g.entry, c, yes, no)
+    for b in (yes, no):
+        bent = g.op(b, "aten.exp.default", x)
+        pair = (bent, x) if b is yes else (x, bent)
+        g.leave(b, g.op(b, f"aten.{op}.Tensor", *pair), origin=HERE)
+    data = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    want = [interpret(g.graph, [data, flag])[0][0] for flag in (True, False)]
+    apply(g.graph, "tail_merging")
+    got = [interpret(g.graph, [data, flag])[0][0] for flag in (True, False)]
+    assert all(map(torch.equal, want, got))
+
+
+def test_a_tail_whose_values_are_read_below_stays() -> None:
+    """The block before a loop and the loop's latch end alike, but what the first computes is read in the loop."""
+    g = GraphBuilder("latch", {"x": V, "n": INT})
+    x, n = g.params
+    head, body, end = g.block("head", INT, V), g.block("body"), g.block("end")
+    k, h = head.params
+    start = g.op(g.entry, "aten.exp.default", x)
+    g.jump(g.entry, head, 0, start)
+    g.branch(head, g.host(head, "lt", k, n), body, end)
+    nxt = g.host(body, "add", k, 1)
+    g.jump(body, head, nxt, g.op(body, "aten.exp.default", h))
+    g.leave(end, h, start)
+    want = interpret(g.graph, [torch.zeros(4), 2])[0]
+    apply(g.graph, "tail_merging")
+    got = interpret(g.graph, [torch.zeros(4), 2])[0]
+    assert all(map(torch.equal, want, got))
