@@ -17,7 +17,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
-PY_SOURCES := setup.py python tests/python examples benchmarks
+PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
 .PHONY: help demo test bench-dispatch lint format pytest setup clean
 

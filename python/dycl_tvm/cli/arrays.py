@@ -169,5 +169,6 @@ def save_outputs(path: str, result: Any) -> None:
     """
     if Path(path).suffix != ".npz":
         raise UsageError(f"outputs are written as .npz, got {path!r}")
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in leaves_of(result) if value is not None}
     with open(path, "wb") as file:
-        np.savez(file, **{name: np.asarray(value) for name, value in leaves_of(result) if value is not None})
+        np.savez(file, **arrays)

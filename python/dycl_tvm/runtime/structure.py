@@ -69,7 +69,7 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
     )
     given: dict[str, Any] = dict(zip(positional, args))
     rest = args[len(positional) :]
-    if varargs in parts:
+    if varargs is not None and varargs in parts:
         given[varargs] = rest
     elif rest:
         raise TypeError(f"takes {len(positional)} positional inputs ({', '.join(positional)}), got {len(args)}")
@@ -81,7 +81,7 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
             raise TypeError(f"got the input '{key}' twice")
         else:
             given[key] = value
-    if varkw in parts:
+    if varkw is not None and varkw in parts:
         given[varkw] = others
     elif others:
         raise TypeError(f"has no input '{next(iter(others))}'; it has {', '.join(known)}")
