@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,39 +77,73 @@ def _give(result: Partitioned, backend: Backend, target: tvm.target.Target) -> N
         else relax.transform.FusionPattern(f"{backend.name}.{p.name}", p.pattern, p.annotations)
         for p in table
     ]
-    mod = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(result.mod)
-    mod = relax.transform.MergeCompositeFunctions()(mod)
-    regions: dict[int, Region] = {}  # by the number of its first equal
-    distinct: list[tuple[Any, Region]] = []
-    chosen: dict[str, str] = {}  # global variable to symbol
-    dropped: list[str] = []
-    for gv, fn in _relax_functions(mod):
-        if not fn.attrs or fn.attrs.get("Codegen") != backend.name:
-            continue
-        plain = fn.without_attr("global_symbol")
-        same = next((r for f, r in distinct if tvm_ffi.structural_equal(f, plain)), None)
-        if same is None:
-            nodes, macs = work_of(plain)
-            same = Region(f"{backend.name}_region_{len(distinct)}", plain, macs, nodes)
-            distinct.append((plain, same))
-        if backend.worth is not None and not backend.worth(same, target):
-            dropped.append(gv.name_hint)
-            stats.rejected += 1
-            continue
-        chosen[gv.name_hint] = same.symbol
-        regions[id(same)] = same
-        stats.regions += 1
-        stats.nodes += same.nodes
-        stats.macs += same.macs
-    mod = _undo(mod, dropped)
-    mod = _externalise(mod, chosen)
-    result.mod = mod
-    result.backend_of.update({r.symbol: backend.name for r in regions.values()})
-    if regions:
+    found = _Found(backend, target, stats)
+    merge = tvm.transform.Sequential(
+        [relax.transform.FuseOpsByPattern(patterns, bind_constants=False), relax.transform.MergeCompositeFunctions()]
+    )
+    kernels = {gv: fn for gv, fn in result.mod.functions_items() if not isinstance(fn, relax.Function)}
+    for gv, fn in _relax_functions(result.mod):
+        # MergeCompositeFunctions looks at "main" only: each sub-DNN has its turn as the main of a module
+        alone = tvm.IRModule({tvm.ir.GlobalVar("main"): fn.with_attr("global_symbol", "main"), **kernels})
+        body = found.take(merge(alone))
+        result.mod.update_func(gv, body.with_attr("global_symbol", gv.name_hint))
+    result.backend_of.update({r.symbol: backend.name for r in found.used})
+    if found.used:
         try:
-            result.generated.append(backend.codegen(list(regions.values()), target))
+            result.generated.append(backend.codegen(found.used, target))
         except Exception as error:
             raise CompileError(f"the backend {backend.name} failed to generate code: {error}") from error
+
+
+class _Found:
+    """The distinct regions of one backend, over all sub-DNNs."""
+
+    def __init__(self, backend: Backend, target: tvm.target.Target, stats: Offload) -> None:
+        self.backend, self.target, self.stats = backend, target, stats
+        self.distinct: list[Region] = []
+        self.used: list[Region] = []
+
+    def take(self, mod: tvm.IRModule) -> Any:
+        """Return ``main`` with the regions that are worth it as external calls, the others put back."""
+        chosen: dict[str, str] = {}
+        dropped: list[str] = []
+        places = _calls_of(mod["main"])
+        for gv, fn in _relax_functions(mod):
+            if not fn.attrs or fn.attrs.get("Codegen") != self.backend.name:
+                continue
+            region = self._region(fn.without_attr("global_symbol"))
+            if self.backend.worth is not None and not self.backend.worth(region, self.target):
+                dropped.append(gv.name_hint)
+                self.stats.rejected += places[gv.name_hint]
+                continue
+            chosen[gv.name_hint] = region.symbol
+            if all(region is not r for r in self.used):
+                self.used.append(region)
+            self.stats.regions += places[gv.name_hint]
+            self.stats.nodes += region.nodes * places[gv.name_hint]
+            self.stats.macs += region.macs * places[gv.name_hint]
+        return _externalise(_undo(mod, dropped), chosen)["main"]
+
+    def _region(self, fn: Any) -> Region:
+        """Return the region of a function; equal functions are one."""
+        for region in self.distinct:
+            if tvm_ffi.structural_equal(region.function, fn):
+                return region
+        nodes, macs = work_of(fn)
+        self.distinct.append(Region(f"{self.backend.name}_region_{len(self.distinct)}", fn, macs, nodes))
+        return self.distinct[-1]
+
+
+def _calls_of(fn: Any) -> Counter[str]:
+    """Count the calls of each global function."""
+    found: Counter[str] = Counter()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.GlobalVar):
+            found[expr.op.name_hint] += 1
+
+    relax.analysis.post_order_visit(fn, visit)
+    return found
 
 
 def _undo(mod: tvm.IRModule, names: list[str]) -> tvm.IRModule:
