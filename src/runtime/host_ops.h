@@ -133,7 +133,7 @@ inline S Mod(double a, double b, double* out) {
 inline S Pow(double a, double b, double* out) {
   if (a == 0.0 && b < 0.0 && std::isfinite(b)) return S::kZeroToNegativePower;
   if (a < 0.0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) {
-    return S::kComplexPower;
+    return std::isinf(std::pow(-a, b)) ? S::kFloatOverflow : S::kComplexPower;
   }
   double r = std::pow(a, b);
   if (std::isinf(r) && std::isfinite(a) && std::isfinite(b)) return S::kFloatOverflow;

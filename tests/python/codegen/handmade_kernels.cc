@@ -56,7 +56,8 @@ int FailTask(int task, Env*, void*) { return task == 0 ? -1 : 0; }
 
 }  // namespace
 
-#define KERNEL(name) extern "C" int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*)
+#define KERNEL(name) \
+  extern "C" int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*)
 
 KERNEL(k_inc) {
   for (int64_t i = 0; i < Count(T(args, 0)); ++i) F(args, 1)[i] = F(args, 0)[i] + 1;

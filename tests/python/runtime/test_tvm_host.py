@@ -83,9 +83,9 @@ def test_errors_are_exceptions(files: tuple[Path, Path]) -> None:
 
 
 @I.ir_module
-class _Kernels:  # the first parameter of a PrimFunc is no self
+class _Kernels:
     @T.prim_func(s_tir=True)
-    def matmul_parallel(A: T.Buffer((64, 128), "float32"), B: T.Buffer((128, 32), "float32"), C: T.Buffer((64, 32), "float32")):
+    def matmul_parallel(A: T.Buffer((64, 128), "float32"), B: T.Buffer((128, 32), "float32"), C: T.Buffer((64, 32), "float32")):  # noqa: N805
         for i in T.parallel(64):
             for j, k in T.grid(32, 128):
                 with T.sblock("mm"):
@@ -95,7 +95,7 @@ class _Kernels:  # the first parameter of a PrimFunc is no self
                     C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
 
     @T.prim_func(s_tir=True)
-    def scratch(A: T.Buffer((64, 32), "float32"), C: T.Buffer((64, 32), "float32")):
+    def scratch(A: T.Buffer((64, 32), "float32"), C: T.Buffer((64, 32), "float32")):  # noqa: N805
         W = T.sblock_alloc_buffer((64, 32), "float32")
         for i, j in T.grid(64, 32):
             with T.sblock("w"):
@@ -107,7 +107,7 @@ class _Kernels:  # the first parameter of a PrimFunc is no self
                 C[vi, vj] = W[vi, vj] * T.tanh(W[63 - vi, vj])
 
     @T.prim_func(s_tir=True)
-    def above(A: T.Buffer((64, 32), "float32"), C: T.Buffer((64, 32), "bool")):
+    def above(A: T.Buffer((64, 32), "float32"), C: T.Buffer((64, 32), "bool")):  # noqa: N805
         for i, j in T.grid(64, 32):
             with T.sblock("c"):
                 vi, vj = T.axis.remap("SS", [i, j])

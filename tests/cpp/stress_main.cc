@@ -1,0 +1,96 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// Runs a model that is linked in, from several threads at once, through every kind of end: returns,
+// raises, failing kernels, wrong inputs. Built with sanitizers by tests/python/runtime/test_cpp.py.
+//
+//   stress params-file damaged-params-file...
+#include <dycl/module.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#define CHECK(condition)                                                 \
+  do {                                                                   \
+    if (!(condition)) {                                                  \
+      std::fprintf(stderr, "line %d: %s fails\n", __LINE__, #condition); \
+      std::abort();                                                      \
+    }                                                                    \
+  } while (0)
+
+namespace {
+
+struct Image {
+  alignas(64) float data[8];
+  int64_t shape[1];
+  DLTensor tensor;
+
+  explicit Image(float value) : shape{4}, tensor() {
+    for (float& x : data) x = value;
+    tensor.data = data;
+    tensor.device.device_type = kDLCPU;
+    tensor.ndim = 1;
+    tensor.dtype = DLDataType{kDLFloat, 32, 1};
+    tensor.shape = shape;
+  }
+};
+
+float First(const dycl::Session& session) {
+  return static_cast<const float*>(session.Output(0).value().u.tensor->data)[0];
+}
+
+void Work(const dycl::Module& module, int seed) {
+  dycl::Result<dycl::Session> made = module.NewSession();
+  CHECK(made.ok());
+  dycl::Session session = std::move(made.value());
+  CHECK(session.SetNumThreads(seed % 4).ok());
+  Image image(static_cast<float>(seed));
+  for (int k = 0; k < 60; ++k) {
+    int64_t n = 4 + (seed + k) % 7;
+    dycl::Result<int32_t> site = session.Run({dycl::Tensor(image.tensor), dycl::Int(n)});
+    CHECK(site.ok() && site.value() == 0);
+    CHECK(First(session) == 2 * (static_cast<float>(seed + n) + 10));
+    CHECK(session.Path().size() == static_cast<size_t>(n) + 2);
+    CHECK(session.KernelRuns()[0] == static_cast<uint64_t>(n));
+    CHECK(session.PathText().find("model.py:9") != std::string::npos);
+
+    DLTensor shifted = image.tensor;  // not aligned: goes through the staging area
+    shifted.byte_offset = 4;
+    CHECK(session.Run({dycl::Tensor(shifted), dycl::Int(0)}).ok());
+    CHECK(First(session) == 2 * (static_cast<float>(seed) + 10));
+
+    site = session.Run({dycl::Tensor(image.tensor), dycl::Int(1)});
+    CHECK(site.ok() && site.value() == 1);
+    site = session.Run({dycl::Tensor(image.tensor), dycl::Int(2)});
+    CHECK(!site.ok() && site.status().kind() == "KeyError");
+    CHECK(!session.Output(0).ok());
+    CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(3)}).status().kind() == "ValueError");
+    CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(-9)}).status().kind() == "IndexError");
+    CHECK(session.Run({dycl::Int(1), dycl::Int(1)}).status().kind() == "InputError");
+    CHECK(session.Run({}).status().kind() == "InputError");
+    image.shape[0] = 3;
+    CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(1)}).status().kind() == "InputError");
+    image.shape[0] = 4;
+    CHECK(session.SetNumThreads((seed + k) % 3).ok());
+  }
+  session.ResetState();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CHECK(argc >= 2);
+  const DyclApi* api = dycl_api(DYCL_ABI_VERSION);
+  CHECK(api != nullptr && dycl_api(DYCL_ABI_VERSION + 1) == nullptr);
+  for (int k = 2; k < argc; ++k) {
+    dycl::Result<dycl::Module> refused = dycl::Module::FromApi(api, argv[k]);
+    CHECK(!refused.ok() && refused.status().kind() == "ArtifactError");
+  }
+  dycl::Result<dycl::Module> module = dycl::Module::FromApi(api, argv[1]);
+  CHECK(module.ok());
+  CHECK(module.value().Inputs().size() == 2 && module.value().Inputs()[0].bytes() == 16);
+  std::thread threads[4];
+  for (int t = 0; t < 4; ++t) threads[t] = std::thread(Work, std::cref(module.value()), t);
+  for (std::thread& thread : threads) thread.join();
+  std::puts("done");
+  return 0;
+}
