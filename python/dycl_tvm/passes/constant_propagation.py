@@ -85,7 +85,10 @@ def _fold_tensor_op(step: TensorOp, mapping: dict[Value, Operand], memo: dict[An
                 tensors = run_tensor_op(step, args, kwargs)
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
             return False  # eager raises here too; it is for the run to say so
-        folded = [None if out is None else _constant(out, tensor) for out, tensor in zip(step.outputs, tensors)]
+        if any(out is not None and tensor is None for out, tensor in zip(step.outputs, tensors)):
+            return False
+        name = next((f"{v.name}.folded".replace(".folded.folded", ".folded") for v in operands if v.name and isinstance(v, Constant)), "")
+        folded = [None if out is None else _constant(out.name or name, tensor) for out, tensor in zip(step.outputs, tensors)]
         memo[key] = folded
     for out, value in zip(step.outputs, folded):
         if out is not None and value is not None:
@@ -106,11 +109,11 @@ def _stand_in(value: Value) -> torch.Tensor:
     return torch.zeros((), dtype=getattr(torch, value.type.dtype)).expand(value.type.shape)
 
 
-def _constant(out: Value, tensor: torch.Tensor) -> Constant:
+def _constant(name: str, tensor: torch.Tensor) -> Constant:
     tensor = tensor.detach()
     # A view of a part of a large constant must not keep the whole alive.
     tensor = tensor.clone(memory_format=torch.contiguous_format) if tensor._is_view() else tensor.contiguous()
-    return Constant(tensor_type(tensor), tensor, out.name)
+    return Constant(tensor_type(tensor), tensor, name)
 
 
 def _fold_host_op(step: HostOp, mapping: dict[Value, Operand]) -> bool:
@@ -126,7 +129,7 @@ def _fold_host_op(step: HostOp, mapping: dict[Value, Operand]) -> bool:
         found = run_host_op(step, data)
     except (ArithmeticError, ValueError, RuntimeError):
         return False
-    mapping[step.output] = _constant(step.output, found) if isinstance(found, torch.Tensor) else found
+    mapping[step.output] = _constant(step.output.name, found) if isinstance(found, torch.Tensor) else found
     return True
 
 

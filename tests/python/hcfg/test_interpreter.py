@@ -13,7 +13,7 @@ from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.hostops import evaluate, result_type
 from dycl_tvm.hcfg.interpreter import interpret
-from dycl_tvm.hcfg.nodes import Edge, StateVar, Value
+from dycl_tvm.hcfg.nodes import Edge, StateVar, TensorOp, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT
 from dycl_tvm.hcfg.verify import verify
 
@@ -155,3 +155,18 @@ def test_edges_carry_values() -> None:
     g.leave(join, join.params[0])
     verify(g.graph)
     assert [interpret(g.graph, [c])[0] for c in (True, False)] == [(1.0,), (2.0,)]
+
+
+def test_side_result_of_another_type_may_stand_but_not_be_read() -> None:
+    g = GraphBuilder("norm", {"x": tensor(1, 2, 3, 3)})
+    ones = constant(torch.ones(2))
+    out, *_ = g.ops(g.entry, "aten.native_batch_norm.default", g.params[0], ones, ones, ones, ones, False, 0.1, 1e-5)
+    saved = Value(tensor(2), "saved")
+    step = g.entry.steps[0]
+    assert isinstance(step, TensorOp)
+    step.outputs = (out, saved, None)
+    g.leave(g.entry, out)
+    assert interpret(g.graph, [torch.ones(1, 2, 3, 3)])[0][0].shape == (1, 2, 3, 3)
+    g.leave(g.entry, saved)
+    with pytest.raises(VerificationError, match="saved"):
+        interpret(g.graph, [torch.ones(1, 2, 3, 3)])
