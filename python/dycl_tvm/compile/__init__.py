@@ -100,7 +100,7 @@ def lower(
         wanted = {k.symbol: kernels.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
         built = build_kernels(wanted, target, progress)
     used = {k.backend for k in program.kernels}
-    generated = [g for g in parts.generated]
+    generated = parts.generated
     library = KernelLibrary(
         tuple(built.objects) + tuple(o for g in generated for o in g.objects),
         tuple(s for g in generated for s in g.sources),

@@ -101,9 +101,7 @@ def _round_up(size: int) -> int:
     return max(ALIGN, -(-size // ALIGN) * ALIGN)
 
 
-def _interference(
-    sizes: Sequence[int], blocks: Sequence[FlowBlock], live_in: Sequence[set[int]]
-) -> tuple[list[set[int]], int, set[int]]:
+def _interference(sizes: Sequence[int], blocks: Sequence[FlowBlock], live_in: Sequence[set[int]]) -> tuple[list[set[int]], int, set[int]]:
     """Return (interference graph, largest live set in bytes, storages in use)."""
     interferes: list[set[int]] = [set() for _ in sizes]
     used: set[int] = set()

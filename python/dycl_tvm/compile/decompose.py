@@ -44,13 +44,17 @@ class Decomposer:
     """
 
     def __init__(self, known: Collection[str]) -> None:
-        self._table = {op: fn for op, fn in decomposition_table.items() if name_of(op) not in known}
+        self._table: Any = {op: fn for op, fn in decomposition_table.items() if name_of(op) not in known}
         self._kept: dict[Any, torch.fx.GraphModule] = {}
 
     def trace(self, op: str, args: Any, kwargs: Any, operands: list[Value]) -> torch.fx.GraphModule:
         """Return a graph of simpler operators; its placeholders are ``operands``, its output the flat results."""
         number = {id(v): k for k, v in enumerate(operands)}
-        key = (op, repr(map_operands(args, lambda v: _Slot(number[id(v)], v.type))), repr(map_operands(kwargs, lambda v: _Slot(number[id(v)], v.type))))
+        key = (
+            op,
+            repr(map_operands(args, lambda v: _Slot(number[id(v)], v.type))),
+            repr(map_operands(kwargs, lambda v: _Slot(number[id(v)], v.type))),
+        )
         if key not in self._kept:
             self._kept[key] = self._trace(op, args, kwargs, operands, number)
         return self._kept[key]

@@ -81,7 +81,7 @@ class _Function:
         return found
 
     def _import(self, op: TensorOp, read: set[int]) -> None:
-        types = [v.type if v is not None else None for v in op.outputs]
+        types: list[Any] = [v.type if v is not None else None for v in op.outputs]
         unused = frozenset(k for k, v in enumerate(op.outputs) if v is None or id(v) not in read)
         try:
             if op.op in CONVERTERS:
@@ -142,7 +142,7 @@ class _Function:
         types = [_type_of(m) for m in (meta if several else [meta])]
         args = torch.fx.map_arg(node.args, lambda n: env[n])
         kwargs = torch.fx.map_arg(node.kwargs, lambda n: env[n])
-        used = {int(u.args[1]) for u in node.users} if several else {0}
+        used = {u.args[1] for u in node.users} if several else {0}
         unused = frozenset(k for k in range(len(types)) if k not in used)
         results = convert(self.bb, name, args, kwargs, types, unused)
         return tuple(results) if several else results[0]

@@ -25,7 +25,8 @@ def _tanh(x: Any) -> Any:
     magnitude = tirx.Select(x < tirx.const(0, dtype), -x, x)
     square = x * x
     small = x + x * square * (
-        tirx.const(-1 / 3, dtype) + square * (tirx.const(2 / 15, dtype) + square * (tirx.const(-17 / 315, dtype) + square * tirx.const(62 / 2835, dtype)))
+        tirx.const(-1 / 3, dtype)
+        + square * (tirx.const(2 / 15, dtype) + square * (tirx.const(-17 / 315, dtype) + square * tirx.const(62 / 2835, dtype)))
     )
     decay = tirx.exp(tirx.const(-2, dtype) * magnitude)
     large = (tirx.const(1, dtype) - decay) / (tirx.const(1, dtype) + decay)

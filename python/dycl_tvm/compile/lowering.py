@@ -83,14 +83,20 @@ class Lowering:
         self.sites = 0
         self.decisions = 0
         self.order = reverse_postorder(graph)
+        reached = {id(b) for b in self.order}
         if len(self.order) != len(graph.blocks):  # what cannot be reached is not compiled
-            graph = replace(graph, blocks=[b for b in graph.blocks if b in self.order])
+            graph = replace(graph, blocks=[b for b in graph.blocks if id(b) in reached])
             self.graph = graph
         self.block_index = {id(b): k for k, b in enumerate(graph.blocks)}
         self.scratch_bytes = 0
         self.plan: arena.Plan | None = None
         self.used_state: list[Slot | Reg] = []
         self.read = _values_read(graph)
+        self.return_of: dict[int, Return] = {}  # by return site, in block order
+        for block in graph.blocks:
+            if isinstance(block.terminator, Return):
+                self.return_of.setdefault(id(block.terminator.site), block.terminator)
+        self.site_index = {key: k for k, key in enumerate(self.return_of)}
         self._folded: dict[Any, list[Any]] = {}
         self._fold_runner: BuildTimeKernels | None = None
 
@@ -116,7 +122,7 @@ class Lowering:
             input_names=list(self.graph.input_names),
             inputs=inputs,
             blocks=codes,
-            sites=[self._site(s) for s in self.graph.return_sites()],
+            sites=[_site(r) for r in self.return_of.values()],
             kernels=self.kernels,
             weights=self.table.weights,
             regs=self.regs,
@@ -271,7 +277,7 @@ class Lowering:
                 flow.points.append(arena.Point(_storages(places[:n]), _storages(places[n:])))
         term = block.terminator
         if isinstance(term, Return):
-            flow.end_reads = _storages([self._where(v) for v in (*term.values, *term.state) if _is_tensor(v)])
+            flow.end_reads = _storages([self._where(v) for v in (*term.values, *term.state) if isinstance(v, Value) and _is_tensor(v)])
         for edge in block.edges():
             moves = [(self._where(p).storage, self._where(a).storage) for p, a in _tensor_args(edge)]
             flow.edges.append(arena.EdgeMoves(self.block_index[id(edge.target)], [(p, a) for p, a in moves if p is not None]))
@@ -385,15 +391,9 @@ class Lowering:
             values.append(slot)
         moves += order_copies(state_copies, self._scratch)
         moves += order_sets(state_sets, self._new_reg)
-        index = next(k for k, s in enumerate(self.graph.return_sites()) if s is term.site)
-        return Leave(index, tuple(values), tuple(moves))
+        return Leave(self.site_index[id(term.site)], tuple(values), tuple(moves))
 
     # -- the rest ------------------------------------------------------------------------------------------------------
-
-    def _site(self, site: Any) -> Site:
-        term = next(b.terminator for b in self.graph.blocks if isinstance(b.terminator, Return) and b.terminator.site is site)
-        assert isinstance(term, Return)
-        return Site(site.structure, [operand_type(v) for v in term.values], site.origin)
 
     def _state_homes(self) -> list[StateHome]:
         homes = []
@@ -404,6 +404,10 @@ class Lowering:
                 initial = self.table.slot(initial.type, initial.data, initial.name or var.name).index
             homes.append(StateHome(var.name, home, initial))
         return homes
+
+
+def _site(term: Return) -> Site:
+    return Site(term.site.structure, [operand_type(v) for v in term.values], term.site.origin)
 
 
 class _Place:

@@ -75,5 +75,3 @@ class BuildTimeKernels:
 
 def _device_array(array: Any) -> Any:
     return tvm.runtime.tensor(np.ascontiguousarray(array))
-
-

@@ -100,8 +100,6 @@ def aligned(nbytes: int) -> np.ndarray:
     return raw[start : start + nbytes]
 
 
-
-
 def host_target() -> Any:
     """Return the target of these tests: this machine's family, AVX2 where it is an x86-64."""
     if platform.machine() == "x86_64":

@@ -125,7 +125,7 @@ def _elementwise() -> list[Case]:
         ("rank0", lambda x, y: x * y + 1, [f(), f()]),
         ("nan_to_num", torch.nan_to_num, [SPECIAL.clone()]),
     ]  # fmt: skip
-    for name in ("relu", "relu6", "silu", "gelu", "leaky_relu", "elu", "selu", "celu", "softplus", "hardsigmoid", "hardswish", "hardtanh", "mish",
+    for name in ("relu", "relu6", "silu", "gelu", "leaky_relu", "elu", "selu", "celu", "softplus", "hardsigmoid", "hardswish", "hardtanh", "mish",  # noqa: E501
                  "softsign", "logsigmoid", "tanhshrink", "hardshrink", "softshrink"):  # fmt: skip
         cases.append((f"F_{name}", getattr(F, name), [f(3, 17) * 4]))
     cases += [
@@ -149,7 +149,7 @@ def _reductions() -> list[Case]:
     for name in ("sum", "max", "min", "prod", "argmax", "argmin"):
         cases.append((f"{name}_int", getattr(torch, name), [i(2, 6, lo=-3, hi=4)]))
     cases += [
-        ("argmax_ties", lambda x: torch.argmax(x, 1), [torch.tensor([[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [NAN, 1.0, NAN, 9.0], [-INF, -INF, -INF, -INF]])]),
+        ("argmax_ties", lambda x: torch.argmax(x, 1), [torch.tensor([[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [NAN, 1.0, NAN, 9.0], [-INF, -INF, -INF, -INF]])]),  # noqa: E501
         ("argmin_ties", lambda x: torch.argmin(x, 1), [torch.tensor([[1.0, 1.0, 3.0], [2.0, NAN, NAN], [INF, INF, INF]])]),
         ("argmax_rank0", torch.argmax, [f()]),
         ("max_dim", lambda x: torch.max(x, 1), [f(3, 9, 2)]),
@@ -287,14 +287,14 @@ def _networks() -> list[Case]:
         ("conv2d_1x1_s2", lambda x, w: conv(x, w, stride=2), [f(1, 32, 8, 8), f(64, 32, 1, 1)]),
         ("conv2d_rect", lambda x, w: conv(x, w, padding=(2, 0), stride=(1, 2)), [f(1, 3, 10, 12), f(5, 3, 5, 1)]),
         ("conv2d_to_point", lambda x, w, c: conv(x, w, c), [f(1, 64, 4, 4), f(10, 64, 4, 4), f(10)]),
-        ("conv2d_big", lambda x, w, c, r: F.relu(conv(x, w, c, padding=1) + r), [f(1, 64, 16, 16), f(64, 64, 3, 3) / 24, f(64), f(1, 64, 16, 16)]),
+        ("conv2d_big", lambda x, w, c, r: F.relu(conv(x, w, c, padding=1) + r), [f(1, 64, 16, 16), f(64, 64, 3, 3) / 24, f(64), f(1, 64, 16, 16)]),  # noqa: E501
         ("conv2d_small_map", lambda x, w, c: F.relu(conv(x, w, c, padding=1)), [f(1, 128, 4, 4), f(128, 128, 3, 3) / 30, f(128)]),
         ("conv2d_7x7", lambda x, w, c: F.relu(conv(x, w, c, padding=3, stride=2)), [f(1, 3, 56, 56), f(16, 3, 7, 7) / 12, f(16)]),
         ("conv2d_odd", lambda x, w: conv(x, w, padding=1), [f(1, 7, 13, 37), f(11, 7, 3, 3)]),
         ("conv1d", lambda x, w, c: F.conv1d(x, w, c, padding=2, stride=2), [f(1, 4, 19), f(6, 4, 5), f(6)]),
         ("conv3d", lambda x, w: F.conv3d(x, w, padding=1), [f(1, 2, 5, 6, 7), f(3, 2, 3, 3, 3)]),
         ("conv2d_unbatched", lambda x, w: conv(x, w, padding=1), [f(3, 6, 6), f(4, 3, 3, 3)]),
-        ("conv_transpose2d", lambda x, w, c: F.conv_transpose2d(x, w, c, stride=2, padding=1, output_padding=1), [f(1, 6, 5, 7), f(6, 4, 3, 3), f(4)]),
+        ("conv_transpose2d", lambda x, w, c: F.conv_transpose2d(x, w, c, stride=2, padding=1, output_padding=1), [f(1, 6, 5, 7), f(6, 4, 3, 3), f(4)]),  # noqa: E501
         ("conv_transpose2d_groups", lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=2, dilation=2), [f(1, 6, 5, 4), f(6, 2, 3, 3)]),
         ("conv_transpose1d", lambda x, w: F.conv_transpose1d(x, w, stride=3), [f(1, 3, 6), f(3, 5, 4)]),
         ("max_pool2d", lambda x: F.max_pool2d(x, 3, 2, 1), [f(1, 3, 9, 9)]),
@@ -340,8 +340,8 @@ def _networks() -> list[Case]:
         ("einsum_outer", lambda x, y: torch.einsum("i,j->ij", x, y), [f(3), f(4)]),
         ("outer", torch.outer, [f(3), f(4)]),
         ("sdpa", lambda q, k, v: F.scaled_dot_product_attention(q, k, v), [f(1, 2, 5, 8), f(1, 2, 7, 8), f(1, 2, 7, 8)]),
-        ("sdpa_causal", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [f(1, 2, 6, 8), f(1, 2, 6, 8), f(1, 2, 6, 8)]),
-        ("sdpa_mask", lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), [f(1, 2, 5, 8), f(1, 2, 5, 8), f(1, 2, 5, 8), f(5, 5)]),
+        ("sdpa_causal", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [f(1, 2, 6, 8), f(1, 2, 6, 8), f(1, 2, 6, 8)]),  # noqa: E501
+        ("sdpa_mask", lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), [f(1, 2, 5, 8), f(1, 2, 5, 8), f(1, 2, 5, 8), f(5, 5)]),  # noqa: E501
         ("nearest", lambda x: F.interpolate(x, scale_factor=2), [f(1, 3, 4, 5)]),
         ("nearest_size", lambda x: F.interpolate(x, size=(7, 3)), [f(1, 3, 4, 5)]),
         ("nearest_exact", lambda x: F.interpolate(x, size=(7, 3), mode="nearest-exact"), [f(1, 3, 4, 5)]),

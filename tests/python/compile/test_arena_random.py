@@ -38,7 +38,10 @@ class Generator:
         self.rng = random.Random(seed)
         self.lists: dict[str, CallList] = {}
         self.types = [tensor(n, dtype="int64") for n in (1, 3, 8, 9, 17, 40)]
-        state = [StateVar("a", self.types[3], constant(torch.arange(9))), StateVar("b", self.types[3], constant(torch.ones(9, dtype=torch.int64)))]
+        state = [
+            StateVar("a", self.types[3], constant(torch.arange(9))),
+            StateVar("b", self.types[3], constant(torch.ones(9, dtype=torch.int64))),
+        ]
         self.gb = GraphBuilder("random", {"x": self.types[2], "y": self.types[3]}, state)
         self.constants = [constant(torch.arange(t.numel) + 5) for t in self.types]
         self.count = 0

@@ -64,7 +64,7 @@ class _Scheduler:
         done: set[str] = set()
         for block in reductions:
             name = sch.get(block).name_hint
-            consumers = [c for c in sch.get_consumers(block)]
+            consumers = list(sch.get_consumers(block))
             epilogue = consumers[0] if len(consumers) == 1 and self._follows(block, consumers[0]) else None
             if self._reduction(block, epilogue):
                 done.add(name)
@@ -91,7 +91,7 @@ class _Scheduler:
                 continue
             readers = sch.get_consumers(block)
             costly = any("R" in self._kinds(r) for r in readers) and not self._is_copy(block)
-            if costly or len(readers) > 1 and not self._is_copy(block):
+            if costly or (len(readers) > 1 and not self._is_copy(block)):
                 continue
             try:
                 sch.compute_inline(block)

@@ -71,7 +71,9 @@ def _transposed(
 
 
 def _direct(n: int) -> Any:
-    def convert(ctx: OpContext, x: Any, w: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Any:
+    def convert(
+        ctx: OpContext, x: Any, w: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    ) -> Any:
         return _convolution(ctx, x, w, bias, stride, padding, dilation, False, 0, groups)
 
     return convert

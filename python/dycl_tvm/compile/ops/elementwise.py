@@ -408,7 +408,8 @@ def _ones(ctx: OpContext, *_: Any) -> Any:
 def _arange(ctx: OpContext, *args: Any) -> Any:
     numbers = [a for a in args if isinstance(a, (int, float)) and not isinstance(a, bool)]
     if ctx.op.endswith(".default"):
-        start, step = 0, 1
+        start: int | float = 0
+        step: int | float = 1
     else:
         start, step = numbers[0], numbers[2] if ctx.op.endswith("start_step") and len(numbers) > 2 else 1
     dtype = ctx.type.dtype

@@ -78,7 +78,9 @@ def _group_norm(ctx: OpContext, x: Any, *args: Any) -> Any:
 
 
 @converter("instance_norm.default")
-def _instance_norm(ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input: bool, momentum: float, eps: float, *_: Any) -> Any:
+def _instance_norm(
+    ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input: bool, momentum: float, eps: float, *_: Any
+) -> Any:
     if not use_input:
         raise NotConvertible("instance norm with running statistics")
     rank, channels = len(ctx.shape(x)), ctx.shape(x)[1]

@@ -12,7 +12,9 @@ from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import OpContext, converter, int64, pair
 
 
-def _window(x_size: list[int], pos: Any, taps: Any, stride: list[int], padding: list[int], dilation: list[int]) -> tuple[list[Any], list[Any]]:
+def _window(
+    x_size: list[int], pos: Any, taps: Any, stride: list[int], padding: list[int], dilation: list[int]
+) -> tuple[list[Any], list[Any]]:
     """Return (index, conditions that it is inside) of a window's element."""
     index, inside = [], []
     for v, tap, s, st, p, d in zip(pos, taps, x_size, stride, padding, dilation):
@@ -98,7 +100,9 @@ def _avg_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, co
 
 def _register(n: int) -> None:
     @converter(f"max_pool{n}d_with_indices.default")
-    def _with_indices(ctx: OpContext, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    def _with_indices(
+        ctx: OpContext, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Any:
         if len(ctx.out) < 2 or ctx.out[1] is None or 1 in ctx.unused:
             return _max_pool(ctx, x, kernel, stride, padding, dilation, n, False), None
         return _max_pool(ctx, x, kernel, stride, padding, dilation, n, True)

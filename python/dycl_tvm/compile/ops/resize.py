@@ -50,7 +50,8 @@ class _Axis:
 
 
 def _lookup(ctx: OpContext, x: Any, n: int, axes: list[_Axis]) -> Any:
-    tables, where = [], {}
+    tables: list[Any] = []
+    where: dict[tuple[int, int, str], int] = {}
     for d, axis in enumerate(axes):
         for k, (source, weight) in enumerate(axis.taps):
             where[d, k, "i"] = len(tables)

@@ -129,7 +129,9 @@ def fmod(a: Any, b: Any) -> Any:
 
 def lowest(dtype: str) -> Any:
     """Return the identity of max."""
-    return tirx.const(float("-inf"), dtype) if "float" in dtype else (tirx.const(False, "bool") if dtype == "bool" else tirx.min_value(dtype))
+    return (
+        tirx.const(float("-inf"), dtype) if "float" in dtype else (tirx.const(False, "bool") if dtype == "bool" else tirx.min_value(dtype))
+    )
 
 
 def highest(dtype: str) -> Any:

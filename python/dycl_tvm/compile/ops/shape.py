@@ -218,9 +218,7 @@ for _mode, _torch in (("reflect", "reflection"), ("replicate", "replication")):
 def _flip(ctx: OpContext, x: Any, dims: list[int]) -> Any:
     shape = ctx.shape(x)
     axes = {axis_of(d, len(shape)) for d in dims}
-    return ctx.compute(
-        lambda t, *i: t(*(int64(shape[k] - 1) - v if k in axes else v for k, v in enumerate(i))), x, name="flip"
-    )
+    return ctx.compute(lambda t, *i: t(*(int64(shape[k] - 1) - v if k in axes else v for k, v in enumerate(i))), x, name="flip")
 
 
 @converter("roll.default")
