@@ -59,10 +59,10 @@ class _Recipe:
     make: Callable[[torch.Generator], nn.Module]
 
 
-def _sdn(cls: Callable[[], ShallowDeepNetwork]) -> Callable[[torch.Generator], nn.Module]:
+def _sdn(cls: Callable[[], ShallowDeepNetwork], images: int = 192) -> Callable[[torch.Generator], nn.Module]:
     def make(generator: torch.Generator) -> nn.Module:
         model = cls().eval().requires_grad_(False)
-        calibrate_exits(model, batch_of_images(192, _SMALL, generator))
+        calibrate_exits(model, batch_of_images(images, _SMALL, generator))
         return model
 
     return make
@@ -96,7 +96,7 @@ _RECIPES: dict[str, _Recipe] = {
     "sdn_mobilenet": _Recipe("Shallow-Deep MobileNet: early exit, 6 classifiers", _SMALL, _sdn(MobileNetSDN)),
     "sdn_vgg16bn": _Recipe("Shallow-Deep VGG-16 with batch norm: early exit, 7 classifiers", _SMALL, _sdn(VGG16BNSDN)),
     "sdn_resnet56": _Recipe("Shallow-Deep ResNet-56: early exit, 7 classifiers", _SMALL, _sdn(ResNetSDN)),
-    "sdn_wideresnet32_4": _Recipe("Shallow-Deep WideResNet-32-4: early exit, 7 classifiers", _SMALL, _sdn(WideResNetSDN)),
+    "sdn_wideresnet32_4": _Recipe("Shallow-Deep WideResNet-32-4: early exit, 7 classifiers", _SMALL, _sdn(WideResNetSDN, images=144)),
     "skipnet38_rnn": _Recipe("SkipNet ResNet-38: 17 blocks skipped or run by a recurrent gate", _SMALL, _skip_net(RecurrentSkipNet)),
     "skipnet38_ff": _Recipe("SkipNet ResNet-38: 17 blocks skipped or run by convolutional gates", _SMALL, _skip_net(FeedforwardSkipNet)),
     "caption_resnext50": _Recipe(

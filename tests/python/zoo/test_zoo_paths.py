@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -68,6 +70,20 @@ def test_result_of_an_early_exit_network(name, network):
             assert len(logits) == len(heads)
             assert max(confidence[:-1]) < threshold
             assert confidence[output_id] == max(confidence)
+
+
+@pytest.mark.parametrize("name", [name for name in zoo.names() if name not in CAPTIONING])
+def test_rounding_does_not_decide_about_paths(name, network, paths):
+    """In double precision the same inputs take the same paths, so a compiled network must take them too."""
+    entry = network(name)
+    images = [x.double() for (x,) in entry.inputs(64)]
+    model = copy.deepcopy(entry.model).double()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = Counter(zoo.path_of(model, (x,)) for x in images)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found == paths(name)
 
 
 def skip_net_blocks() -> list[str]:

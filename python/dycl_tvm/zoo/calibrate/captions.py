@@ -13,7 +13,7 @@ from dycl_tvm.zoo.captioning import ShowAttendTell
 
 
 @torch.no_grad()
-def calibrate_captioning(model: ShowAttendTell, images: Tensor) -> None:
+def calibrate_captioning(model: ShowAttendTell, images: Tensor, norm_images: int = 8) -> None:
     """Set the encoder's batch norms, a memory that lasts, and an end word that comes sooner or later.
 
     Parameters
@@ -22,10 +22,12 @@ def calibrate_captioning(model: ShowAttendTell, images: Tensor) -> None:
         Changed in place.
     images : Tensor
         A batch of typical inputs.
+    norm_images : int
+        How many of them the batch norms see.
     """
 
     def run() -> None:
-        for batch in images.split(4):
+        for batch in images[:norm_images].split(4):
             model.encoder(batch)
 
     calibrate_batch_norm(model, run)
