@@ -132,6 +132,22 @@ def test_bound_methods_functions_and_partials(net: TwoExits) -> None:
     assert stage_model(net, (x,), name="my net-2", phases=Phases()).name == "my_net_2"
 
 
+def test_inputs_are_given_as_the_model_takes_them(tmp_path: Path) -> None:
+    def model(a: torch.Tensor, *rest: torch.Tensor, scale: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+        for r in rest:
+            a = a + r
+        return a * scale + more["bias"]
+
+    a, b, c, scale, bias = (torch.full((3,), float(k)) for k in range(1, 6))
+    artifact = dycl_tvm.build(model, (a, b, c), example_kwargs={"scale": scale, "bias": bias})
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "model.so"), artifact.save_params(tmp_path / "model.params"))
+    assert difference(model(a, b, c, scale=scale, bias=bias), module(a, b, c, scale=scale, bias=bias)) is None
+    for args, kwargs in (((a, b), {"scale": scale, "bias": bias}), ((a, b, c), {"scale": scale})):
+        with pytest.raises(dycl_tvm.InputError):
+            module(*args, **kwargs)
+    assert difference(model(a, a, a, scale=scale, bias=a), module(a, a, a, bias=a, scale=scale)) is None
+
+
 @pytest.mark.parametrize(
     "model, words",
     [

@@ -62,11 +62,19 @@ def _handle(args: argparse.Namespace) -> int:
         print(f"wrote {args.output}", file=sys.stderr)
     if not args.quiet:
         print(f"path, {len(path.branches)} decisions, {kernels} kernel calls:")
-        print("".join(f"  {line}\n" for line in str(path).splitlines()), end="")
+        for line in _shorten(str(path).splitlines()):
+            print(f"  {line}")
         ordered = sorted(seconds)
         figures = [("median", ordered[len(ordered) // 2]), ("best", ordered[0]), ("worst", ordered[-1])]
         print(f"latency of {args.repeat} runs: " + ", ".join(f"{name} {took * 1e3:.3f} ms" for name, took in figures))
     return OK
+
+
+def _shorten(lines: list[str], most: int = 40) -> list[str]:
+    """Leave out the middle of a long path: loops make thousands of decisions."""
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most // 2], f"... {len(lines) - most} more ...", *lines[-most // 2 :]]
 
 
 def find_params(library: str, given: str | None) -> str | None:

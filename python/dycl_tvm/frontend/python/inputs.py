@@ -21,7 +21,8 @@ class Inputs:
     ----------
     structure : Structure
         ``{"dict": [[parameter, structure], ...]}`` in the order of the model's signature: an artefact's caller may give
-        them by position or by name. ``*args`` is a tuple under its own name, ``**kwargs`` a dict.
+        them by position or by name. ``*args`` is a tuple under its own name, which the entry ``varargs`` says, ``**kwargs`` a
+        dict (``varkw``).
     names, types : list
         Of the leaves: ``x``, ``state[0]``.
     """
@@ -36,6 +37,8 @@ class Inputs:
         self.names: list[str] = []
         self.types: list[TensorType] = []
         self.structure: Structure = {"dict": [[name, self._describe(value, name)] for name, value in bound.arguments.items()]}
+        for entry, kind in (("varargs", inspect.Parameter.VAR_POSITIONAL), ("varkw", inspect.Parameter.VAR_KEYWORD)):
+            self.structure.update({entry: name for name in bound.arguments if self._signature.parameters[name].kind is kind})
 
     def _describe(self, x: Any, where: str) -> Structure:
         if hasattr(x, "shape") and hasattr(x, "dtype"):
