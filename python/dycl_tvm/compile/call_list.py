@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,15 +147,12 @@ def _flat(value: Any) -> list[int]:
     return [value]
 
 
-def constant_calls(lst: CallList, constant_params: set[int]) -> set[int]:
-    """Return the numbers of the calls that depend on constants only (parameters in ``constant_params``)."""
+def constant_calls(lst: CallList, constant_params: set[int], foldable: Collection[str]) -> set[int]:
+    """Return the numbers of the calls that depend on constants only (parameters in ``constant_params``) and whose kernel is ``foldable``."""
     known = set(lst.constants) | constant_params
     found = set()
     for k, call in enumerate(lst.calls):
-        if call.inputs and all(lst.root(n) in known for n in call.inputs):
+        if call.inputs and call.symbol in foldable and all(lst.root(n) in known for n in call.inputs):
             known.update(call.outputs)
             found.add(k)
     return found
-
-
-Evaluate = Callable[[str, list[Any], list[TensorType]], list[Any]]

@@ -210,10 +210,10 @@ class Lowering:
         for number, data in lst.constants.items():
             where[number] = _Place(constant=(torch.from_numpy(data.copy()), f"{lst.name}.constant"))
         known = {k for k, p in where.items() if p.constant is not None}
-        folded = constant_calls(lst, known)
+        folded = constant_calls(lst, known, self.functions)
         draft: list[Any] = []
         for k, call in enumerate(lst.calls):
-            if k in folded and call.symbol in self.functions:
+            if k in folded:
                 self._fold(lst, call, where)
                 continue
             places = []
@@ -251,8 +251,8 @@ class Lowering:
                 if isinstance(step, SubDNNCall):
                     lst = self.lists[step.callee.name]
                     known = {k for k, a in enumerate(step.args) if isinstance(a, Constant)} | set(lst.constants)
-                    symbols.update((lst.calls[k].symbol, None) for k in sorted(constant_calls(lst, known)))
-        self._fold_runner = BuildTimeKernels(self.functions, [s for s in symbols if s in self.functions])
+                    symbols.update((lst.calls[k].symbol, None) for k in sorted(constant_calls(lst, known, self.functions)))
+        self._fold_runner = BuildTimeKernels(self.functions, list(symbols))
 
     def _kernel(self, call: Call) -> int:
         index = self.kernel_index.get(call.symbol)
