@@ -148,7 +148,7 @@ def _flat(value: Any) -> list[int]:
 
 
 def constant_calls(lst: CallList, constant_params: set[int], foldable: Collection[str]) -> set[int]:
-    """Return the numbers of the calls that depend on constants only (parameters in ``constant_params``) and whose kernel is ``foldable``."""
+    """Return the calls that depend on constants only (parameters in ``constant_params``) and whose kernel is ``foldable``."""
     known = set(lst.constants) | constant_params
     found = set()
     for k, call in enumerate(lst.calls):

@@ -134,7 +134,7 @@ class SwitchGoto:
 
 @dataclass(frozen=True)
 class Leave:
-    """Return: ``moves`` store the state, ``values`` are the leaves of return site ``site``."""
+    """Return: ``moves`` store the state, then ``values`` are read: the leaves of return site ``site``."""
 
     site: int
     values: tuple[Union[Slot, Scalar], ...]
