@@ -31,7 +31,6 @@ from dycl_tvm.compile.program import (
     SetReg,
     Site,
     Slot,
-    SwitchGoto,
 )
 from dycl_tvm.hcfg.types import INT, TensorType
 from dycl_tvm.runtime import Module, load
@@ -40,12 +39,12 @@ _KERNEL = """
 #include <tvm/ffi/c_api.h>
 extern "C" int __tvm_ffi_empty(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) { return 0; }
 """
-_N, _I, _MORE = Reg(0, "int"), Reg(1, "int"), Reg(2, "bool")
+_N, _I, _MORE, _M = Reg(0, "int"), Reg(1, "int"), Reg(2, "bool"), Reg(3, "int")
 _SLOT = Slot(TensorType((16,), "float32"), "arena", 0, 0)
 
 
-def _loop(name: str, bodies: Sequence[list[Instr]], switch: bool = False) -> Program:
-    """``for i in range(n)`` over blocks that follow each other; with ``switch`` the edges between them are switches."""
+def _loop(name: str, bodies: Sequence[list[Instr]]) -> Program:
+    """``for i in range(n)`` over blocks that follow each other; between two of them stands a branch on ``m``."""
     last = len(bodies) + 2
     blocks = [
         CodeBlock("entry", [SetReg(_I, 0)], Goto(1)),
@@ -54,15 +53,15 @@ def _loop(name: str, bodies: Sequence[list[Instr]], switch: bool = False) -> Pro
     for k, body in enumerate(bodies):
         if k + 1 == len(bodies):
             blocks.append(CodeBlock("tail", [*body, HostInstr("add", _I, (_I, 1))], Goto(1)))
-        elif switch:
-            blocks.append(CodeBlock(f"body{k}", body, SwitchGoto(k + 1, _I, (Goto(k + 3),) * 3)))
         else:
-            # Both ways lead on; the condition changes, so the branch is one.
-            blocks.append(CodeBlock(f"body{k}", body, CondGoto(k + 1, _MORE, Goto(k + 3), Goto(last))))
+            # Nothing is known of m when the code is compiled: the branch stays.
+            leave = HostInstr("eq", _MORE, (_M, k))
+            blocks.append(CodeBlock(f"body{k}", [*body, leave], CondGoto(k + 1, _MORE, Goto(last), Goto(k + 3))))
     blocks.append(CodeBlock("end", [], Leave(0, (_I,))))
-    structure = {"tuple": [{"tuple": [{"leaf": 0, "type": "int"}]}, {"dict": []}]}
+    leaves = [{"leaf": 0, "type": "int"}, {"leaf": 1, "type": "int"}]
+    structure = {"tuple": [{"tuple": leaves}, {"dict": []}]}
     site = Site({"leaf": 0, "type": "int"}, [INT])
-    return Program(name, structure, ["n"], [_N], blocks, [site], [Kernel("empty", "none")], [], ["int", "int", "bool"], 64)
+    return Program(name, structure, ["n", "m"], [_N, _M], blocks, [site], [Kernel("empty", "none")], [], ["int", "int", "bool", "int"], 64)
 
 
 def _calls(first: int, count: int) -> list[Instr]:
@@ -79,11 +78,11 @@ def _build(program: Program, folder: Path) -> Module:
 
 def nanoseconds(module: Module, steps: int, repeats: int = 5) -> float:
     """Return the nanoseconds of one step of the loop: the best of some runs."""
-    module(steps)
+    module(steps, -1)
     best = float("inf")
     for _ in range(repeats):
         start = time.perf_counter_ns()
-        module(steps)
+        module(steps, -1)
         best = min(best, (time.perf_counter_ns() - start) / steps)
     return best
 
@@ -103,7 +102,7 @@ def measure(steps: int) -> dict[str, float]:
         single = time_of(_loop("Single", [_calls(k, 1) for k in range(blocks)]))
     return {
         "one turn of a loop (compare, add, two edges)": empty,
-        "one branch, path recorded": (branches - empty) / (blocks - 1),
+        "one compare and branch, path recorded": (branches - empty) / (blocks - 1),
         "one kernel call of a straight stretch": (stretch - empty) / blocks,
         "one kernel call alone in its block": (single - branches) / blocks,
     }

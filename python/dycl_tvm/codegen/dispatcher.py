@@ -227,8 +227,8 @@ class _Function:
         return [*lines, "  default:", f"    {fail}", "}"]
 
     def _leave(self, end: Leave) -> list[str]:
-        lines = []
-        # Before the moves: a leaf is what it was when the user's function returned.
+        # The moves come first: where a leaf is the old value of a state variable, one of them has kept it.
+        lines = self._instrs(end.moves)
         for leaf, value in enumerate(end.values):
             if isinstance(value, Slot):
                 lines.append(f"OutTensor(f, {leaf}, {self.tables.tensor(value)});")
@@ -236,7 +236,6 @@ class _Function:
                 declared = self.program.sites[end.site].types[leaf]
                 kind = getattr(declared, "kind", kind_of(value))
                 lines.append(f"Out{kind.capitalize()}(f, {leaf}, {scalar(value)});")
-        lines += self._instrs(end.moves)
         for k, state in enumerate(self.program.state):
             if isinstance(state.home, Reg):
                 lines.append(f"f.state[{k}].{_MEMBER[state.home.kind]} = {register(state.home)};")

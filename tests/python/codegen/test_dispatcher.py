@@ -14,7 +14,7 @@ import torch
 from dycl_tvm import codegen
 from dycl_tvm.codegen import dispatcher
 from dycl_tvm.codegen.text import comment, string
-from dycl_tvm.compile.program import CodeBlock, CondGoto, Goto, HostInstr, KernelLibrary, Leave, Program, Reg, SetReg, Site
+from dycl_tvm.compile.program import CodeBlock, CondGoto, Goto, HostInstr, KernelLibrary, Leave, Program, Reg, SetReg, Site, StateHome
 from dycl_tvm.errors import CompileError, RunError
 from dycl_tvm.hcfg.types import INT
 from dycl_tvm.runtime import Module
@@ -79,6 +79,18 @@ def test_failed_runs_leave_the_session_usable(zoo: Module) -> None:
 def test_negative_index_is_an_index_error(zoo: Module) -> None:
     with pytest.raises(RunError, match="IndexError: index -3 is out of range for 5 items"):
         zoo(np.zeros(4, "float32"), -3)
+
+
+def test_a_leaf_may_be_the_old_value_of_a_state_variable(tmp_path) -> None:
+    """``old = self.n; self.n = n; return old``: a move keeps the old value, so leaves are read after the moves."""
+    n, home, kept = Reg(0, "int"), Reg(1, "int"), Reg(2, "int")
+    end = Leave(0, (kept, home), (SetReg(kept, home), SetReg(home, n)))
+    program = Program(
+        "Swap", handmade.call_structure("int"), ["n"], [n], [CodeBlock("entry", [], end)], [Site(handmade.leaves("int", "int"), [INT, INT])],
+        [], [], ["int", "int", "int"], 0, [StateHome("n", home, -1)],
+    )  # fmt: skip
+    module = handmade.build_and_load(program, tmp_path)
+    assert [module(k) for k in (7, 8, 9)] == [(-1, 7), (7, 8), (8, 9)]
 
 
 def test_two_generations_are_equal() -> None:
