@@ -30,7 +30,7 @@ demo: setup  ## Compile an early-exit network, run it on inputs that leave at di
 test: lint pytest  ## All checks: linters, then the tests
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
-	$(BIN)/python benchmarks/bench_dispatch.py
+	$(BIN)/python benchmarks/dispatch.py
 
 lint: setup  ## ruff, mypy and clang-format, changing nothing
 	$(BIN)/ruff check $(PY_SOURCES)

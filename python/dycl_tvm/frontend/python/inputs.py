@@ -37,8 +37,10 @@ class Inputs:
         self.names: list[str] = []
         self.types: list[TensorType] = []
         self.structure: Structure = {"dict": [[name, self._describe(value, name)] for name, value in bound.arguments.items()]}
-        for entry, kind in (("varargs", inspect.Parameter.VAR_POSITIONAL), ("varkw", inspect.Parameter.VAR_KEYWORD)):
-            self.structure.update({entry: name for name in bound.arguments if self._signature.parameters[name].kind is kind})
+        entries = {inspect.Parameter.VAR_POSITIONAL: "varargs", inspect.Parameter.VAR_KEYWORD: "varkw"}
+        for name in bound.arguments:
+            if (kind := self._signature.parameters[name].kind) in entries:
+                self.structure[entries[kind]] = name
 
     def _describe(self, x: Any, where: str) -> Structure:
         if hasattr(x, "shape") and hasattr(x, "dtype"):
