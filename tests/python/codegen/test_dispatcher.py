@@ -86,8 +86,8 @@ def test_a_leaf_may_be_the_old_value_of_a_state_variable(tmp_path) -> None:
     n, home, kept = Reg(0, "int"), Reg(1, "int"), Reg(2, "int")
     end = Leave(0, (kept, home), (SetReg(kept, home), SetReg(home, n)))
     program = Program(
-        "Swap", handmade.call_structure("int"), ["n"], [n], [CodeBlock("entry", [], end)], [Site(handmade.leaves("int", "int"), [INT, INT])],
-        [], [], ["int", "int", "int"], 0, [StateHome("n", home, -1)],
+        "Swap", handmade.call_structure("int"), ["n"], [n], [CodeBlock("entry", [], end)],
+        [Site(handmade.leaves("int", "int"), [INT, INT])], [], [], ["int", "int", "int"], 0, [StateHome("n", home, -1)],
     )  # fmt: skip
     module = handmade.build_and_load(program, tmp_path)
     assert [module(k) for k in (7, 8, 9)] == [(-1, 7), (7, 8), (8, 9)]
