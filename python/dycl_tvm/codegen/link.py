@@ -82,7 +82,7 @@ def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[s
     source = generate(program)
     digest = data_digest(weight_tensors(program))
     fingerprint = fingerprint_of(source, digest)
-    metadata = metadata_of(program, machine, fingerprint, embed_params)
+    metadata = metadata_of(program, machine, fingerprint, embed_params, _hash_of(library))
     clock.lap("generate")
     compiler = toolchain.find_compiler()
     runtime = toolchain.runtime_objects(compiler)
@@ -113,6 +113,13 @@ def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[s
         _publish(library_path, out)
     clock.lap("link")
     return Linked(out, fingerprint, seconds)
+
+
+def _hash_of(library: KernelLibrary) -> str:
+    digest = hashlib.sha256(json.dumps(library.link_flags).encode())
+    for name, contents in [*library.objects, *((n, text.encode()) for n, text in library.sources)]:
+        digest.update(f"{name}\0{len(contents)}\0".encode() + contents)
+    return digest.hexdigest()
 
 
 class _Clock:

@@ -13,8 +13,8 @@ from dycl_tvm.hcfg.types import TensorType, Type
 from dycl_tvm.runtime.trailer import ABI_VERSION, FORMAT_VERSION
 
 
-def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_params: bool) -> dict[str, Any]:
-    """Return the metadata of a program."""
+def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_params: bool, code: str = "") -> dict[str, Any]:
+    """Return the metadata of a program; ``code`` is the hash of its kernels, so that no two libraries have the same metadata."""
     tables = Tables(program)
     return {
         "format": "dycl-library",
@@ -22,6 +22,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "abi_version": ABI_VERSION,
         "name": program.name,
         "fingerprint": fingerprint,
+        "code": code,
         "target": machine.describe(),
         "input_structure": program.input_structure,
         "input_names": list(program.input_names),

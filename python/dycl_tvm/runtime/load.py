@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
+import shutil
+import tempfile
+from typing import Any
 
 from dycl_tvm.errors import ArtifactError
 from dycl_tvm.runtime import capi
@@ -39,6 +44,30 @@ def load(library: str | os.PathLike[str], params: str | os.PathLike[str] | None 
     check_machine(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
-    # The checked file is the one that is loaded only if nobody replaces it in between; a loader cannot hand bytes to dlopen.
-    model = Model(capi.open_library(path), metadata, None if params is None else os.fspath(params))
+    model = Model(_open(path, metadata), metadata, None if params is None else os.fspath(params))
     return Module(model, num_threads)
+
+
+def _open(path: str, metadata: dict[str, Any]) -> ctypes.CDLL:
+    """Load the library whose trailer was checked.
+
+    The system's loader knows files by their names: where a library of that name was loaded before, and the file was built
+    again since, it hands out the old one. The new one is then loaded under another name.
+    """
+    library = capi.open_library(path)
+    if _same(library, metadata):
+        return library
+    handle, copy = tempfile.mkstemp(prefix="dycl-", suffix=".so")
+    try:
+        with os.fdopen(handle, "wb") as file, open(path, "rb") as source:
+            shutil.copyfileobj(source, file)
+        library = capi.open_library(copy)
+    finally:
+        os.unlink(copy)
+    if not _same(library, metadata):
+        raise ArtifactError(f"'{path}' changed while it was loaded, or its code and its trailer do not belong together")
+    return library
+
+
+def _same(library: ctypes.CDLL, metadata: dict[str, Any]) -> bool:
+    return bool(library.dycl_metadata().decode() == json.dumps(metadata, sort_keys=True, separators=(",", ":")))

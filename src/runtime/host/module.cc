@@ -1,8 +1,11 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 #include <dlfcn.h>
 #include <dycl/module.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "../json.h"
 
@@ -30,6 +33,34 @@ DLDataType DTypeOf(const std::string& name) {
 
 Status LastError(const DyclApi* api) { return Status(api->last_error_kind(), api->last_error()); }
 
+Status OpenLibrary(const std::string& path, const DyclApi** api) {
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return Status("ArtifactError", dlerror());
+  typedef const DyclApi* (*GetApi)(int32_t);
+  GetApi get = nullptr;
+  void* symbol = dlsym(handle, "dycl_api");
+  memcpy(&get, &symbol, sizeof(get));
+  *api = get != nullptr ? get(DYCL_ABI_VERSION) : nullptr;
+  if (*api == nullptr) return Status("ArtifactError", "'" + path + "' has another interface");
+  return Status();
+}
+
+Status OpenCopy(const std::string& path, const DyclApi** api) {
+  const char* folder = getenv("TMPDIR");
+  std::string copy = std::string(folder != nullptr ? folder : "/tmp") + "/dycl-XXXXXX";
+  int file = mkstemp(&copy[0]);
+  if (file < 0) return Status("ArtifactError", "cannot make a temporary file " + copy);
+  close(file);
+  {
+    std::ifstream from(path, std::ios::binary);
+    std::ofstream to(copy, std::ios::binary);
+    to << from.rdbuf();
+  }
+  Status status = OpenLibrary(copy, api);
+  unlink(copy.c_str());
+  return status;
+}
+
 }  // namespace
 
 Result<Module> Module::Load(const std::string& library, const std::string& params) {
@@ -37,14 +68,18 @@ Result<Module> Module::Load(const std::string& library, const std::string& param
   if (!metadata.ok()) return metadata.status();
   // A name without a slash would be looked up on the library path.
   std::string path = library.find('/') == std::string::npos ? "./" + library : library;
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return Status("ArtifactError", dlerror());
-  typedef const DyclApi* (*GetApi)(int32_t);
-  GetApi get = nullptr;
-  void* symbol = dlsym(handle, "dycl_api");
-  memcpy(&get, &symbol, sizeof(get));
-  const DyclApi* api = get != nullptr ? get(DYCL_ABI_VERSION) : nullptr;
-  if (api == nullptr) return Status("ArtifactError", "'" + library + "' has another interface");
+  const DyclApi* api = nullptr;
+  Status status = OpenLibrary(path, &api);
+  if (!status.ok()) return status;
+  if (metadata.value() != api->metadata()) {
+    // The system's loader knows files by their names: it handed out a library of that name that was
+    // loaded before the file was built again. The new one is loaded under another name.
+    status = OpenCopy(path, &api);
+    if (!status.ok()) return status;
+    if (metadata.value() != api->metadata()) {
+      return Status("ArtifactError", "'" + library + "' changed while it was loaded");
+    }
+  }
   return FromApi(api, params);
 }
 

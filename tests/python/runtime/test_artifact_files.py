@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from dycl_tvm import codegen
+from dycl_tvm.compile.program import KernelLibrary
 from dycl_tvm.errors import ArtifactError
 from dycl_tvm.runtime import load
 from dycl_tvm.runtime.params import ParamTensor, read_params, write_params
@@ -161,6 +162,24 @@ def test_embedded(tmp_path: Path) -> None:
     library, _ = handmade.build(handmade.zoo_program(), tmp_path, embed=True, name="whole")
     np.testing.assert_array_equal(load(library)(X, 0)["y"], (X + [10, 20, 30, 40]) * 2)
     assert read_trailer(library)["embedded_params"]
+
+
+def test_a_library_that_was_built_again_is_loaded_again(tmp_path: Path) -> None:
+    """The system's loader would hand out the old library of that name; its code stays in memory."""
+    old = load(*handmade.build(handmade.straight_program("k_inc"), tmp_path))
+    new = load(*handmade.build(handmade.straight_program("k_inc", "k_inc"), tmp_path))
+    assert (old(X)[0], new(X)[0]) == (1, 2)
+    # Other kernels under the same dispatcher are another library too.
+    kernels = handmade.LIBRARY.sources[0][1].replace("F(args, 0)[i] + 1", "F(args, 0)[i] + 50")
+    library = KernelLibrary((), (("kernels.cc", kernels),))
+    codegen.link(handmade.straight_program("k_inc", "k_inc"), library, tmp_path / "model.so", handmade.MACHINE)
+    newest = load(tmp_path / "model.so")
+    assert (old(X)[0], new(X)[0], newest(X)[0]) == (1, 2, 100)
+
+
+def test_code_and_trailer_must_belong_together(files: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="do not belong together"):
+        load(_with_metadata(files[0], tmp_path / "other.so", name="Other"), files[1])
 
 
 def test_two_builds_are_equal(files: tuple[Path, Path], tmp_path: Path) -> None:
