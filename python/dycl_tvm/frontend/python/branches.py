@@ -148,7 +148,8 @@ class Frame:
             return False
         stage.departures += 1
         self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
-        self._tokens.append(token)
+        if token is not None:
+            self._tokens.append(token)
         return True
 
     def __enter__(self) -> None:
@@ -176,7 +177,7 @@ class Frame:
             return alive
         stage.journal.rollback(self._scope.mark)
         self._scope.close()
-        site = min((t.target for t in self._tokens), key=lambda t: t.index)
+        site = min((t.target for t in self._tokens), key=lambda t: t.index, default=stage.here_site())
         _, self.value = join_paths(self._paths, self._scope, site, "returned")
         for token in self._tokens:
             stage.close_site(token)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.branches import Scope, join_paths
 from dycl_tvm.frontend.python.context import Dead, Jump, Restart, current
@@ -37,9 +37,10 @@ class SymbolicRange:
 class Loop:
     """One execution of a loop; the base of both kinds. See :mod:`.rewrite` for the code that drives it."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], barrier: bool) -> None:
         stage = current()
-        self.names = names
+        self.names, self._barrier = names, barrier
+        self._native = stage.native_depth
         self.env: dict[str, Any] = {}
         self.restore = self.stop = self.completed = False
         self._dead = False
@@ -95,7 +96,9 @@ class Loop:
             return True
         mine = isinstance(error, Jump) and error.target is self
         if error is not None and not mine and not isinstance(error, Dead):
-            return False
+            if not self._leave_others_waiting(error):
+                return False
+            error = Dead()
         assert self._inner is not None
         if isinstance(error, Jump) and error.kind == "break":
             if self._rolling:
@@ -121,6 +124,22 @@ class Loop:
         if self._dead and not self._breaks:
             return False if error is not None else self._raise_dead()
         return True
+
+    def _leave_others_waiting(self, error: BaseException) -> bool:
+        """Let the path at hand leave the loop by ``return`` or an exception while others still have to go on after it."""
+        stage = current()
+        if not self._rolling and not self._breaks and not self._continues:
+            return False
+        if isinstance(error, Jump):
+            if self._barrier:
+                stage.fork(self._site(), "one path returns out of a loop inside of try or with, where others go on")
+            token = min(self._tokens, key=lambda t: t.index) if self._tokens else None
+            error.target.receive(error, token)
+            return True
+        if isinstance(error, Exception) and not isinstance(error, DyclError) and self._rolling and stage.may_raise(error, self._native):
+            stage.leave_by_raise(error)
+            return True
+        return False
 
     def _raise_dead(self) -> bool:
         raise Dead
@@ -178,11 +197,14 @@ class Loop:
         stage = current()
         self._entry = self._own(variables)
         self._mark = stage.builder.mark()
+        self._start = stage.builder.cursor
         self._saved = (len(self._breaks), len(self._tokens), stage.checkpoint())
 
     def _start_rolling(self) -> None:
         """Take back the iteration at hand, and begin the first round."""
         stage = current()
+        if any(key == ("decide",) for key, _ in stage.builder.events[self._start : stage.builder.cursor]):
+            stage.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, stage.here_site())
@@ -207,6 +229,7 @@ class Loop:
         """Run the body once more, with the header's parameters as they are known now."""
         assert self._header is not None
         self._inner = Scope()
+        current().rolling.append(current().builder.cursor)
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self.restore = True
 
@@ -238,6 +261,7 @@ class Loop:
         stage.journal.close_to(scope.depth + 1)
         stage.journal.rollback(scope.mark)
         scope.close()
+        stage.rolling.pop()
         self._rolling = False
         self.completed = self._exit is not None
         if self._exit is not None:
@@ -255,8 +279,8 @@ class Loop:
 class While(Loop):
     """One execution of a ``while`` loop."""
 
-    def __init__(self, names: tuple[str, ...], endless: bool) -> None:
-        super().__init__(names)
+    def __init__(self, names: tuple[str, ...], barrier: bool, endless: bool) -> None:
+        super().__init__(names, barrier)
         self._endless = endless
         self._trips = 0
 
@@ -301,8 +325,8 @@ class While(Loop):
 class For(Loop):
     """One execution of a ``for`` loop."""
 
-    def __init__(self, iterable: Any, names: tuple[str, ...]) -> None:
-        super().__init__(names)
+    def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool) -> None:
+        super().__init__(names, barrier)
         self._iterable = iterable
 
     def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:

@@ -19,7 +19,7 @@ import torch
 
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.heap import MISSING, Contents, Place
+from dycl_tvm.frontend.python.heap import MISSING, MUTABLE, Attribute, Contents, Place
 from dycl_tvm.frontend.python.tensors import StagedTensor, Storage, fresh_like, read, tensor_type
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
@@ -181,6 +181,7 @@ class Join:
         self._memo: dict[Any, Any] = {}
         self._targets: dict[int, set[int]] = {}
         self._keep: list[Any] = []
+        self._kept_objects: set[int] = set()
 
     def run(self) -> tuple[dict[str, Any], Any]:
         """Join; return the variables and the value. The journal has been rolled back to the beginning of the paths."""
@@ -230,6 +231,7 @@ class Join:
                 return self._number(found, what)  # type: ignore[arg-type]
             return self._poison(found, what)
         if all(c.obj is first.obj for c in found):
+            self._keep_object(first.obj)
             return first.obj
         if any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
@@ -297,15 +299,41 @@ class Join:
 
     # -- the heap -----------------------------------------------------------------------------------------------------
     def _heap(self) -> list[tuple[Place, Any]]:
+        """Join the places that exist on all paths.
+
+        An object made since the paths began may exist on some of them only; it exists on all of them exactly if a joined
+        value is that very object, which :meth:`_keep_object` notes.
+        """
         places: dict[Any, Place] = {}
         for path in self.paths:
             places.update({k: p for k, (p, _, _) in path.places.items() if k not in places})
-        writes = []
-        for key, place in places.items():
-            if self.stage.is_newer(place.owner, self.clock):
-                continue  # made on one path: reached only through values that are joined themselves
-            writes.append((place, self._joined(key, place)))
-        return writes
+        writes: list[tuple[Place, Any]] = []
+        while True:
+            ready = [k for k, p in places.items() if not self.stage.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
+            if not ready:
+                return writes
+            for key in ready:
+                place = places.pop(key)
+                writes.append((place, self._joined(key, place)))
+
+    def _keep_object(self, x: Any) -> None:
+        """Note an object that all paths share, and what it holds if no path has changed that."""
+        if isinstance(x, StagedTensor):
+            self._kept_objects.add(id(x.storage_))
+            return
+        if x is None or id(x) in self._kept_objects or isinstance(x, (str, int, float, torch.Tensor, torch.nn.Module, type)):
+            return
+        if not isinstance(x, tuple) and not self.stage.is_newer(x, self.clock):
+            return
+        self._kept_objects.add(id(x))
+        if isinstance(x, (*MUTABLE, tuple)):
+            if not any(Contents(x).key in p.places for p in self.paths):
+                for item in x.values() if isinstance(x, dict) else x:
+                    self._keep_object(item)
+        elif hasattr(x, "__dict__"):
+            for name, item in vars(x).items():
+                if not any(Attribute(x, name).key in p.places for p in self.paths):
+                    self._keep_object(item)
 
     def _joined(self, key: Any, place: Place) -> Any:
         base = place.read()

@@ -269,9 +269,9 @@ class Rewriter(ast.NodeTransformer):
         self.context.pop()
         orelse = self._body(node.orelse)
         env = f"{name}.env"
-        return _stmts(f"{name} = DY.for_(ITER, NAMES)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
+        return _stmts(f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
                       f"    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
-                      node, DY=_dy(), ITER=iterated, NAMES=self._names(names), TARGET=target, ASSIGN=assign, BODY=body, ORELSE=orelse or [ast.Pass()],
+                      node, DY=_dy(), ITER=iterated, NAMES=self._names(names), BARRIER=self._barrier(), TARGET=target, ASSIGN=assign, BODY=body, ORELSE=orelse or [ast.Pass()],
                       RESTORE=self._restore(f"{name}.restore", env, names, node), RESTORE2=self._restore(f"{name}.restore", env, names, node),
                       RESTORE3=self._restore(f"{name}.restore", env, names, node))  # fmt: skip
 
@@ -286,11 +286,15 @@ class Rewriter(ast.NodeTransformer):
         self.context.pop()
         orelse = self._body(node.orelse)
         env = f"{name}.env"
-        return _stmts(f"{name} = DY.while_(NAMES, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
+        return _stmts(f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
                       f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
-                      node, DY=_dy(), NAMES=self._names(names), ENDLESS=ast.Constant(endless), TEST=test, BODY=body, ORELSE=orelse or [ast.Pass()],
+                      node, DY=_dy(), NAMES=self._names(names), BARRIER=self._barrier(), ENDLESS=ast.Constant(endless), TEST=test, BODY=body, ORELSE=orelse or [ast.Pass()],
                       RESTORE=self._restore(f"{name}.restore", env, names, node), RESTORE2=self._restore(f"{name}.restore", env, names, node),
                       RESTORE3=self._restore(f"{name}.restore", env, names, node))  # fmt: skip
+
+    def _barrier(self) -> ast.expr:
+        """Whether a ``return`` out of the loop at hand leaves through a ``finally`` or ``with``."""
+        return ast.Constant(any(kind == "barrier" for kind, _ in self.context))
 
     def visit_Break(self, node: ast.Break) -> Any:
         """Rewrite ``break``."""

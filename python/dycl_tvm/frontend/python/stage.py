@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class Stage:
         self.state_params: list[Value] = []
         self.folded: dict[Any, Any] = {}
         self.metas: dict[Any, Any] = {}
+        self._literals: dict[Any, Constant] = {}
         self._constants: dict[int, tuple[torch.Tensor, Constant]] = {}
         self._real_storages: dict[int, tuple[torch.Tensor, Storage]] = {}
         self._births: dict[int, tuple[Any, int]] = {}
@@ -66,6 +68,8 @@ class Stage:
         self.open_sites: list[Site] = []
         self.native_depth = 0
         self.guard_depth = 0
+        #: Event numbers at which the rounds of the rolled loops around the place at hand began.
+        self.rolling: list[int] = []
         self.departures = 0
         self._root_next = False
         self._work: list[list[Event]] = []
@@ -86,6 +90,7 @@ class Stage:
     def _run(self, run: Callable[[], Any], prefix: list[Event]) -> None:
         self.builder.begin_run(prefix)
         self.open_sites, self.native_depth, self.guard_depth, self._root_next, self.frames = [], 0, 0, False, []
+        self.rolling = []
         self.guarded.clear()
         mark, depth = self.journal.open(), self.journal.depth() - 1
         set_current(self)
@@ -164,6 +169,8 @@ class Stage:
             return known
         if self.open_sites:
             self.fork(self.open_sites[0].target, "a truth test stands where both sides cannot be explored in place")
+        if self.rolling:
+            self.refuse_in_loop("a truth test stands where both sides cannot be explored in place", self.origin())
         builder = self.builder
         origin = self.origin()
         self._forks[origin] = self._forks.get(origin, 0) + 1
@@ -212,6 +219,8 @@ class Stage:
                 self.origin() or site.origin,
                 "give the variable a value of its final type and shape before the loop",
             )
+        if self.rolling and site.index >= self.rolling[0]:
+            self.refuse_in_loop(reason, site.origin)
         raise ForkRequired(site, reason)
 
     def check_index(self, index: Any, size: int) -> Any:
@@ -235,6 +244,14 @@ class Stage:
         elif not cond:
             raise IndexError(message)
         return scalars.select(index < 0, index + size, index)
+
+    def refuse_in_loop(self, reason: str, origin: Origin | None) -> None:
+        """Paths cannot part for good within a loop that will be a loop in the HCFG."""
+        raise UnsupportedError(
+            f"two paths through the body of a loop cannot be joined ({reason}), and the loop's trip count is known only at run time",
+            origin,
+            "leave variables and containers with the same type and length on all paths through the body, and keep break and return out of try and with",
+        )
 
     # -- leaving --------------------------------------------------------------------------------------------------------------
     def take_root(self) -> bool:
@@ -266,11 +283,11 @@ class Stage:
 
     def checkpoint(self) -> Any:
         """Take down which paths wait where (for a loop that may take back a round)."""
-        return list(self.open_sites), self.departures, [(f, len(f._paths), len(f._tokens)) for f in self.frames]
+        return list(self.open_sites), list(self.rolling), self.departures, [(f, len(f._paths), len(f._tokens)) for f in self.frames]
 
     def restore_checkpoint(self, saved: Any) -> None:
         """Forget the paths that came to wait since :meth:`checkpoint`."""
-        self.open_sites, self.departures, frames = list(saved[0]), saved[1], saved[2]
+        self.open_sites, self.rolling, self.departures, frames = list(saved[0]), list(saved[1]), saved[2], saved[3]
         for frame, paths, tokens in frames:
             del frame._paths[paths:]
             del frame._tokens[tokens:]
@@ -307,8 +324,18 @@ class Stage:
             with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
                 data = t.detach().contiguous()
                 data = data if data.device.type == "cpu" else data.cpu()
-            known = self._constants[id(t)] = (t, Constant(tensor_type(t), data, self.names.get(id(t), "")))
+                name = self.names.get(id(t), "")
+                constant = Constant(tensor_type(t), data, name) if name else self._literal(data)
+            known = self._constants[id(t)] = (t, constant)
         return known[1]
+
+    def _literal(self, data: torch.Tensor) -> Constant:
+        """Return the constant of a tensor that the program makes itself: one for equal contents, so that replays agree."""
+        contents = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
+        key = (data.dtype, tuple(data.shape), hashlib.sha256(contents).digest())
+        if key not in self._literals:
+            self._literals[key] = Constant(tensor_type(data), data.clone())
+        return self._literals[key]
 
     def written_storage(self, t: torch.Tensor) -> Storage | None:
         """Return the storage of a real tensor that has been written to."""

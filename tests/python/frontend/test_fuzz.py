@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Differential fuzzing: random forwards, staged, against eager. ``make fuzz`` runs more of them (DYCL_FUZZ_PROGRAMS)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from differential import leaves, same
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs import Generator
+
+from dycl_tvm.errors import PathExplosionError, UnsupportedError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.hcfg.verify import verify
+
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "150"))
+#: Refusals that a random program may deserve: a loop's state that changes its type, or too many forks.
+ALLOWED = ("trip count is known only at run time", "paths cannot share", "known at build time in one iteration")
+
+counts = {"programs": 0, "refused": 0, "runs": 0}
+
+
+def load(source: str, folder: Path):
+    """Import a program from a file, so that its source can be found."""
+    counts["programs"] += 1
+    path = folder / f"program_{counts['programs']}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_one(source: str, folder: Path) -> None:
+    """Stage a program and compare it with eager on inputs of several scales."""
+    module = load(source, folder)
+    torch.manual_seed(0)
+    net = module.Net().eval()
+    inputs = [(torch.randn(1, 4) * scale, torch.randn(1, 4) * scale) for scale in (0.1, 0.5, 1.0, 2.0) for _ in range(4)]
+    try:
+        graph = stage(net, inputs[0], max_paths=400)
+    except PathExplosionError:
+        counts["refused"] += 1
+        return
+    except UnsupportedError as error:
+        assert any(a in str(error) for a in ALLOWED), f"{error}\n\n{source}"
+        counts["refused"] += 1
+        return
+    verify(graph)
+    for args in inputs:
+        counts["runs"] += 1
+        try:
+            with torch.no_grad():
+                want = net(*[a.clone() for a in args])
+        except Exception as error:
+            want = error
+        try:
+            got = interpret(graph, leaves([a.clone() for a in args]))[0]
+        except Exception as error:
+            got = error
+        if isinstance(want, Exception) or isinstance(got, Exception):
+            assert type(want) is type(got), f"eager {want!r}, staged {got!r}\n\n{source}"
+        else:
+            assert same(want, got), f"eager  {want}\nstaged {got}\n\n{source}"
+
+
+@settings(max_examples=PROGRAMS, deadline=None, database=None, derandomize="DYCL_FUZZ_PROGRAMS" not in os.environ, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_random_programs(data, tmp_path_factory):
+    if not hasattr(test_random_programs, "folder"):
+        test_random_programs.folder = tmp_path_factory.mktemp("programs")
+    run_one(Generator(lambda n: data.draw(st.integers(0, n - 1))).program(), test_random_programs.folder)
+
+
+def test_most_programs_are_accepted():
+    if not counts["programs"]:
+        pytest.skip("the random programs ran in another process")
+    assert counts["refused"] <= 0.3 * counts["programs"], counts
+    print(counts)
