@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import tvm
 
 from dycl_tvm.backends.partition import partition
@@ -61,8 +59,7 @@ def lower(
     graph : HCFG
         Blocks hold sub-DNN calls and host operations only.
     target : tvm.target.Target
-        A CPU target. Plain ``llvm`` on x86-64 means ``x86-64-v3`` (AVX2, FMA) where this machine has it; give ``mcpu`` for
-        more or less. The artefact then needs such a CPU.
+        A CPU target, as :mod:`dycl_tvm.target` resolves it. The artefact needs such a CPU.
     disabled_backends : collection of str
         Backends that may not take regions.
     progress : callable, optional
@@ -80,7 +77,6 @@ def lower(
         A kernel that TVM or a backend could not compile.
     """
     stats = CompileStats()
-    target = resolve_cpu(target)
     sub_dnns = graph.sub_dnns()
     with _timed(stats, "import"):
         imported = import_sub_dnns(sub_dnns, progress)
@@ -117,15 +113,6 @@ def lower(
     stats.weight_bytes = sum(w.type.nbytes for w in program.weights)
     stats.offload = parts.offload
     return Lowered(program, library, imported, stats)
-
-
-def resolve_cpu(target: tvm.target.Target) -> tvm.target.Target:
-    """Give plain ``llvm`` the baseline of this kind of machine; other targets stay as they are."""
-    if target.kind.name != "llvm" or any(target.attrs.get(k) for k in ("mcpu", "mtriple", "mattr")):
-        return target
-    if platform.machine() not in ("x86_64", "AMD64") or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
-        return target
-    return tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 
 
 def _gotos(program: Program) -> Iterator[Goto]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 
 from dycl_tvm.compile.ops import semantics
@@ -72,7 +73,7 @@ def _softmax(log: bool) -> Callable[..., Any]:
     return legalize
 
 
-def _comparison(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _binary(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def legalize(bb: Any, call: Any) -> Any:
         def build(a: Any, b: Any) -> Any:
             left, right = (tuple(int(d) for d in t.shape) for t in (a, b))
@@ -87,10 +88,47 @@ def _comparison(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return legalize
 
 
+def _arithmetic(name: str) -> Callable[..., Any]:
+    """Float arithmetic that TVM does not simplify: it takes ``x * 0`` for 0 and ``(x + y) - y`` for x, whatever x is."""
+    stock = tvm.ir.Op.get(f"relax.{name}").get_attr("FLegalize")
+    fn = {"add": semantics.add, "subtract": semantics.subtract, "multiply": semantics.multiply, "divide": semantics.divide}[name]
+
+    def legalize(bb: Any, call: Any) -> Any:
+        numbers = [_number(a) for a in call.args]
+        # sums of terms cancel wherever a difference is; products only with a zero that is known
+        if "float" not in str(call.ty.dtype.dtype) or (name != "subtract" and 0 not in numbers):
+            return stock(bb, call)
+        tensors = [a for a, number in zip(call.args, numbers) if number is None]
+        dtype = str(call.ty.dtype.dtype)
+
+        def build(*given: Any) -> Any:
+            shapes = [tuple(int(d) for d in t.shape) for t in given]
+
+            def element(*i: Any) -> Any:
+                loads = iter(t(*broadcast_index(s, i)) for t, s in zip(given, shapes))
+                return fn(*(next(loads) if number is None else tirx.const(number, dtype) for number in numbers))
+
+            return te.compute([int64(s) for s in broadcast_shape(shapes)], element, name=name)
+
+        return bb.call_te(build, *tensors, primfunc_name_hint=name)
+
+    return legalize
+
+
+def _number(expr: Any) -> float | None:
+    """Return the value of a constant of rank 0."""
+    if isinstance(expr, tvm.ir.GenericConst) and not expr.ty.shape:
+        return float(expr.value.numpy())
+    return None
+
+
 LEGALIZE: dict[str, Callable[..., Any]] = {
+    **{f"relax.{name}": _arithmetic(name) for name in ("add", "subtract", "multiply", "divide")},
     "relax.nn.relu": _unary("relu", semantics.relu),
-    "relax.equal": _comparison("equal", semantics.equal),
-    "relax.not_equal": _comparison("not_equal", semantics.not_equal),
+    "relax.equal": _binary("equal", semantics.equal),
+    "relax.not_equal": _binary("not_equal", semantics.not_equal),
+    "relax.logical_not": _unary("logical_not", semantics.logical_not),
+    "relax.logical_xor": _binary("logical_xor", semantics.logical_xor),
     "relax.tanh": _unary("tanh", _tanh),
     "relax.sigmoid": _unary("sigmoid", _sigmoid),
     "relax.nn.softmax": _softmax(False),

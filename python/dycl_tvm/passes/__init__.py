@@ -16,6 +16,7 @@ from dycl_tvm.passes.constant_propagation import constant_propagation
 from dycl_tvm.passes.dead_code import dead_code
 from dycl_tvm.passes.fold_batch_norm import fold_batch_norm
 from dycl_tvm.passes.identity_elimination import identity_elimination
+from dycl_tvm.passes.index_as_data import index_as_data
 from dycl_tvm.passes.jump_threading import jump_threading
 from dycl_tvm.passes.merge_blocks import merge_blocks
 from dycl_tvm.passes.outline import outline
@@ -36,6 +37,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("common_subexpression", common_subexpression),
     ("sinking", sinking),
     ("tail_merging", tail_merging),
+    ("index_as_data", index_as_data),
     ("outline", outline),
 ]
 

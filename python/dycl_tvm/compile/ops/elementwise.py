@@ -241,7 +241,7 @@ def _log1p(x: Any) -> Any:
     one = tirx.const(1, semantics.dtype_of(x))
     u = one + x
     inf = tirx.const(math.inf, semantics.dtype_of(x))
-    return tirx.Select(u == one, x, tirx.Select(u == inf, u, tirx.log(u) * x / (u - one)))
+    return tirx.Select(u == one, x, tirx.Select(u == inf, u, tirx.log(u) * x / semantics.subtract(u, one)))
 
 
 def _expm1(x: Any) -> Any:

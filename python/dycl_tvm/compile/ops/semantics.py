@@ -3,14 +3,55 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
 
 def dtype_of(x: Any) -> str:
     """Return the dtype name of a scalar TIR expression."""
     return str(x.ty.dtype)
+
+
+def opaque(number: float, dtype: str) -> Any:
+    """Return a float whose value TVM's simplifier does not see; LLVM does, and keeps to the rules of floating point."""
+    if number == 0 and math.copysign(1, number) > 0:  # TVM's code generator takes a reinterpreted 0 for a null pointer
+        return opaque(1.0, dtype) + opaque(-1.0, dtype)
+    if dtype == "bfloat16":
+        bits = int(np.float32(number).view(np.uint32)) >> 16
+        return tirx.reinterpret(dtype, tirx.IntImm("uint16", bits))
+    width = int(dtype.removeprefix("float"))
+    bits = int(np.dtype(dtype).type(number).view(f"uint{width}"))
+    return tirx.reinterpret(dtype, tirx.const(bits, f"uint{width}"))
+
+
+def _hidden(x: Any) -> Any:
+    """Return a constant as an opaque one."""
+    return opaque(float(x.value), dtype_of(x)) if isinstance(x, tirx.FloatImm) else x
+
+
+def add(a: Any, b: Any) -> Any:
+    """Return a + b, also where one is the constant 0."""
+    return _hidden(a) + _hidden(b)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """Return a - b of floats: TVM takes ``x - x`` for 0 (it may be NaN) and ``(x + y) - y`` for x (it may be rounded)."""
+    if "float" not in dtype_of(a):
+        return a - b
+    return _hidden(a) + _hidden(b) * opaque(-1.0, dtype_of(a))
+
+
+def multiply(a: Any, b: Any) -> Any:
+    """Return a * b, also where one is the constant 0 and the other infinite or NaN."""
+    return _hidden(a) * _hidden(b)
+
+
+def divide(a: Any, b: Any) -> Any:
+    """Return a / b of floats, also where one is the constant 0."""
+    return _hidden(a) / _hidden(b)
 
 
 def maximum(a: Any, b: Any) -> Any:
@@ -63,6 +104,16 @@ def not_equal(a: Any, b: Any) -> Any:
     if "float" not in dtype_of(a):
         return a != b
     return tirx.Or(tirx.Or(a < b, a > b), tirx.Or(is_nan(a), is_nan(b)))
+
+
+def logical_not(x: Any) -> Any:
+    """Return not x of a bool: TVM takes ``not a < b`` for ``b <= a``, which is another thing where one is NaN."""
+    return tirx.bitwise_xor(x.astype("int8"), tirx.const(1, "int8")).astype("bool")
+
+
+def logical_xor(a: Any, b: Any) -> Any:
+    """Return whether two bools differ."""
+    return tirx.bitwise_xor(a.astype("int8"), b.astype("int8")).astype("bool")
 
 
 def safe_divisor(b: Any) -> Any:
