@@ -11,7 +11,7 @@ from collections.abc import Callable
 #: choose(n) returns an int in range(n).
 Choose = Callable[[int], int]
 
-HEADER = '''\
+HEADER = """\
 import torch
 from torch import nn
 
@@ -68,7 +68,7 @@ class Net(nn.Module):
         l0 = [x]
         d0 = {"a": y}
         u = None
-'''
+"""
 
 
 class Generator:
@@ -102,24 +102,55 @@ class Generator:
             return name
         inner = self.tensor(depth + 1)
         return self.one(
-            name, f"torch.tanh({inner} + {name})", f"({inner} - {name} * 0.5)", f"({inner} * s0)", f"self.lins[{self.choose(3)}]({inner})", f"(torch.relu({inner}) + n0 * 0.1)",
-            f"self.cell({inner}, {self.one('None', name + '.sum()', '0.5')})", f"mix({inner}, {name}, {self.number()})", f"pick({inner})[0]",
-            f"({inner} if {self.condition(1)} else {name})", f"torch.cat([{inner}[:, 2:], {name}[:, :2]], 1)", f"{inner}.flip(1)",
-        )  # fmt: skip
+            name,
+            f"torch.tanh({inner} + {name})",
+            f"({inner} - {name} * 0.5)",
+            f"({inner} * s0)",
+            f"self.lins[{self.choose(3)}]({inner})",
+            f"(torch.relu({inner}) + n0 * 0.1)",
+            f"self.cell({inner}, {self.one('None', name + '.sum()', '0.5')})",
+            f"mix({inner}, {name}, {self.number()})",
+            f"pick({inner})[0]",
+            f"({inner} if {self.condition(1)} else {name})",
+            f"torch.cat([{inner}[:, 2:], {name}[:, :2]], 1)",
+            f"{inner}.flip(1)",
+        )
 
     def number(self) -> str:
         """Return a number expression."""
-        return self.one("n0", "n1", "s0", f"{self.one('t0', 't1', 't2')}.mean().item()", f"float({self.one('t0', 't1')}[0, {self.choose(4)}])", "0.3", "-0.2", "(n0 - n1)",
-                        "len(l0)", f"int({self.one('t0', 't1')}[0, 0] * 3)", "self.count", "max(s0, 0.1)", "abs(n1)", "min(n0, n1, 2)")  # fmt: skip
+        return self.one(
+            "n0",
+            "n1",
+            "s0",
+            f"{self.one('t0', 't1', 't2')}.mean().item()",
+            f"float({self.one('t0', 't1')}[0, {self.choose(4)}])",
+            "0.3",
+            "-0.2",
+            "(n0 - n1)",
+            "len(l0)",
+            f"int({self.one('t0', 't1')}[0, 0] * 3)",
+            "self.count",
+            "max(s0, 0.1)",
+            "abs(n1)",
+            "min(n0, n1, 2)",
+        )
 
     def condition(self, depth: int = 0) -> str:
         """Return a condition."""
         threshold = self.one("0", "0.1", "-0.2", "0.5")
         simple = self.one(
-            f"{self.one('t0', 't1', 't2', 'self.hidden')}.mean() > {threshold}", f"{self.one('t0', 't1', 't2')}[0, {self.choose(4)}] < {threshold}", f"{self.number()} > {threshold}",
-            f"{self.number()} <= {self.number()}", "n0 % 2 == 0", "u is None", f"-0.5 < {self.number()} < 0.5", f"torch.any({self.one('t0', 't1')} > 0.8)", "n1 in (1, 3)", "len(l0) > 2",
+            f"{self.one('t0', 't1', 't2', 'self.hidden')}.mean() > {threshold}",
+            f"{self.one('t0', 't1', 't2')}[0, {self.choose(4)}] < {threshold}",
+            f"{self.number()} > {threshold}",
+            f"{self.number()} <= {self.number()}",
+            "n0 % 2 == 0",
+            "u is None",
+            f"-0.5 < {self.number()} < 0.5",
+            f"torch.any({self.one('t0', 't1')} > 0.8)",
+            "n1 in (1, 3)",
+            "len(l0) > 2",
             f"bool({self.one('t0', 't2')}.argmax() == {self.choose(4)})",
-        )  # fmt: skip
+        )
         if depth > 1:
             return simple
         other = self.condition(depth + 1) if self.choose(3) == 0 else simple
@@ -193,12 +224,24 @@ class Generator:
         """Write a simple statement."""
         t = self.one("t0", "t1", "t2")
         options = [
-            f"{t} = {self.tensor()}", f"{t} = {self.tensor()}", f"{t} = {self.tensor()}", f"s0 = {self.number()} * 0.5", f"n0 += {self.one('1', '2', 'n1', 'int(' + t + '.sum())')}",
-            "n1 = (n1 * 3 + n0) % 5", f"l0[-1] = {self.tensor()}", f"d0['a'] = {self.tensor()}", f"self.hidden = {self.tensor()}", "self.count += 1",
-            f"u = {self.one('None', 't0', 't1')}", "t0, t1 = t1, t0", f"{t} = {t} + 0; {t} += {self.tensor(1)}", f"{t} = {t}.clone(); {t}[:, {self.choose(4)}] = {self.number()}",
-            f"{t} = {t}.clone(); {t}.view(-1)[1:3].mul_(0.5)", f"n0 = 3 if {self.condition()} else n0",
+            f"{t} = {self.tensor()}",
+            f"{t} = {self.tensor()}",
+            f"{t} = {self.tensor()}",
+            f"s0 = {self.number()} * 0.5",
+            f"n0 += {self.one('1', '2', 'n1', 'int(' + t + '.sum())')}",
+            "n1 = (n1 * 3 + n0) % 5",
+            f"l0[-1] = {self.tensor()}",
+            f"d0['a'] = {self.tensor()}",
+            f"self.hidden = {self.tensor()}",
+            "self.count += 1",
+            f"u = {self.one('None', 't0', 't1')}",
+            "t0, t1 = t1, t0",
+            f"{t} = {t} + 0; {t} += {self.tensor(1)}",
+            f"{t} = {t}.clone(); {t}[:, {self.choose(4)}] = {self.number()}",
+            f"{t} = {t}.clone(); {t}.view(-1)[1:3].mul_(0.5)",
+            f"n0 = 3 if {self.condition()} else n0",
             f"v{self.choose(2)} = {self.tensor()}",
-        ]  # fmt: skip
+        ]
         if not any(h.startswith("while") for h in self.loops):
             options += [f"l0.append({self.tensor()})", f"l0 = [{self.tensor()}, {t}]"]
         if self.loops:

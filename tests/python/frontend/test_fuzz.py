@@ -70,7 +70,13 @@ def run_one(source: str, folder: Path) -> None:
             assert same(want, got), f"eager  {want}\nstaged {got}\n\n{source}"
 
 
-@settings(max_examples=PROGRAMS, deadline=None, database=None, derandomize="DYCL_FUZZ_PROGRAMS" not in os.environ, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=PROGRAMS,
+    deadline=None,
+    database=None,
+    derandomize="DYCL_FUZZ_PROGRAMS" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+)
 @given(data=st.data())
 def test_random_programs(data, tmp_path_factory):
     if not hasattr(test_random_programs, "folder"):

@@ -204,10 +204,43 @@ def async_helper(x):
     return g(x)
 
 
-CASES = [nonzero, mask, unique, numpy_call, numpy_array, random_tensor, random_number, random_like, dropout, clock, printing, file_io, shape_from_value, slice_by_value,
-         repeat_by_value, complex_numbers, format_a_value, global_assignment, returns_an_object, dict_with_a_tensor_key, resize_in_place, round_digits, identity_of_number,
-         power_of_ints, math_function, growing_list, shape_changes_in_a_loop, type_changes_in_a_loop, unbound_before_the_loop, class_pattern, other_device, deepcopy_pickle,
-         min_with_key, tolist_large, async_helper]  # fmt: skip
+CASES = [
+    nonzero,
+    mask,
+    unique,
+    numpy_call,
+    numpy_array,
+    random_tensor,
+    random_number,
+    random_like,
+    dropout,
+    clock,
+    printing,
+    file_io,
+    shape_from_value,
+    slice_by_value,
+    repeat_by_value,
+    complex_numbers,
+    format_a_value,
+    global_assignment,
+    returns_an_object,
+    dict_with_a_tensor_key,
+    resize_in_place,
+    round_digits,
+    identity_of_number,
+    power_of_ints,
+    math_function,
+    growing_list,
+    shape_changes_in_a_loop,
+    type_changes_in_a_loop,
+    unbound_before_the_loop,
+    class_pattern,
+    other_device,
+    deepcopy_pickle,
+    min_with_key,
+    tolist_large,
+    async_helper,
+]
 
 
 @pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)

@@ -224,9 +224,11 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
             result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
             return scalars.wrap(stage.truth(result)) if condition else result
 
-        short = scalars.wrap(cond) if condition else value
-        stop = (kind == "or") if condition else short
-        return ifexp(scalars.wrap(cond), others, lambda: stop) if kind == "and" else ifexp(scalars.wrap(cond), lambda: stop, others)
+        def stop(value: Any = value) -> Any:
+            return (kind == "or") if condition else value
+
+        test = scalars.wrap(cond)
+        return ifexp(test, others, stop) if kind == "and" else ifexp(test, stop, others)
     return value
 
 

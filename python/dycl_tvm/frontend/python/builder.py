@@ -150,7 +150,5 @@ class Builder:
         self.block = block
 
 
-
-
 def _brief(key: Any) -> str:
     return str(key[0] if isinstance(key, tuple) else key)

@@ -17,10 +17,50 @@ from dycl_tvm.frontend.python.heap import MUTABLE, Attribute
 from dycl_tvm.frontend.python.merge import Poison, use
 from dycl_tvm.frontend.python.rewrite import rewrite
 from dycl_tvm.frontend.python.source import is_library_file
+from dycl_tvm.frontend.python.switch import Chosen, over
 
 #: Callables that change none of their arguments, so that these need not be saved.
-_PURE: frozenset[Any] = frozenset({len, sum, zip, enumerate, isinstance, issubclass, min, max, sorted, any, all, tuple, list, dict, set, frozenset, str, repr,
-                                   iter, id, hash, type, reversed, map, filter, int, float, bool, abs, round, range, getattr, hasattr, callable, print, format, divmod})  # fmt: skip
+_PURE: frozenset[Any] = frozenset(
+    {
+        len,
+        sum,
+        zip,
+        enumerate,
+        isinstance,
+        issubclass,
+        min,
+        max,
+        sorted,
+        any,
+        all,
+        tuple,
+        list,
+        dict,
+        set,
+        frozenset,
+        str,
+        repr,
+        iter,
+        id,
+        hash,
+        type,
+        reversed,
+        map,
+        filter,
+        int,
+        float,
+        bool,
+        abs,
+        round,
+        range,
+        getattr,
+        hasattr,
+        callable,
+        print,
+        format,
+        divmod,
+    }
+)
 
 
 def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -40,6 +80,8 @@ def call_root(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
+    if type(callee) is Chosen:
+        return over(callee, lambda item: _call(item, args, kwargs, False))
     if isinstance(callee, Poison):
         use(callee)
     substitute = substitutes.find(callee)
@@ -60,7 +102,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, types.BuiltinFunctionType) and isinstance(callee.__self__, MUTABLE):
         current().changing(callee.__self__)
         return _native(callee, args, kwargs)
-    method = getattr(type(callee), "__call__", None)
+    method = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
     if isinstance(method, types.FunctionType) and is_users(method):
         return _call_function(method, (callee, *args), kwargs, root)
     return _native(callee, args, kwargs)
@@ -103,10 +145,10 @@ def _forward_of(module: torch.nn.Module) -> types.FunctionType | None:
 
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    init = cls.__init__
+    init = cls.__init__  # type: ignore[misc]  # of the class that the user names
     plain = type(cls) is type and cls.__new__ is object.__new__
     if plain and isinstance(init, types.FunctionType) and is_users(init):
-        made = cls.__new__(cls)
+        made: Any = object.__new__(cls)
         current().born(made)
         _call_function(init, (made, *args), kwargs, False)
         return made

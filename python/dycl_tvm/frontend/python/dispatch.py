@@ -23,13 +23,50 @@ from dycl_tvm.hcfg.types import TensorType
 aten = torch.ops.aten
 
 #: Operators whose result depends on a random state.
-RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "uniform", "exponential", "dropout", "native_dropout",
-          "rand_like", "randn_like", "randint_like", "poisson", "rrelu_with_noise", "cauchy", "geometric", "log_normal", "random")  # fmt: skip
+RANDOM = (
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "bernoulli",
+    "normal",
+    "multinomial",
+    "uniform",
+    "exponential",
+    "dropout",
+    "native_dropout",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "poisson",
+    "rrelu_with_noise",
+    "cauchy",
+    "geometric",
+    "log_normal",
+    "random",
+)
 #: Results larger than this (elements) are not computed at build time unless they are no larger than their operands.
 FOLD_LIMIT = 1 << 20
 #: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
-_VIEWS = {"view", "_unsafe_view", "select", "slice", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "alias", "detach", "diagonal",
-          "unfold", "as_strided", "view_as_real", "view_as_complex"}  # fmt: skip
+_VIEWS = {
+    "view",
+    "_unsafe_view",
+    "select",
+    "slice",
+    "t",
+    "transpose",
+    "permute",
+    "expand",
+    "unsqueeze",
+    "squeeze",
+    "alias",
+    "detach",
+    "diagonal",
+    "unfold",
+    "as_strided",
+    "view_as_real",
+    "view_as_complex",
+}
 
 
 class Recorder(TorchDispatchMode):
@@ -47,7 +84,9 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return item(args[0])
     if name.rstrip("_") in RANDOM and not _is_identity_dropout(name, args):
         raise UnsupportedError(
-            f"{name}() gives another result at every call", current().origin(), "call model.eval(), or pass the random numbers in as an input"
+            f"{name}() gives another result at every call",
+            current().origin(),
+            "call model.eval(), or pass the random numbers in as an input",
         )
     _check_device(func, kwargs)
     func, args, kwargs = _lower_scalars(func, args, kwargs)
@@ -203,12 +242,16 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
     name = func._opname
     if names == ["out"]:
         out = bound.pop("out")
-        result = _functional_twin(func, name)(*[bound[a.name] for a in func._schema.arguments if a.name in bound and not a.kwarg_only],
-                                              **{a.name: bound[a.name] for a in func._schema.arguments if a.name in bound and a.kwarg_only})  # fmt: skip
+        result = _functional_twin(func, name)(
+            *[bound[a.name] for a in func._schema.arguments if a.name in bound and not a.kwarg_only],
+            **{a.name: bound[a.name] for a in func._schema.arguments if a.name in bound and a.kwarg_only},
+        )
         _store(out, result)
         return out
     if len(positions) != 1 or positions[0] != 0:
-        raise UnsupportedError(f"{name}() changes more than one tensor in place", current().origin(), "use the form that returns new tensors")
+        raise UnsupportedError(
+            f"{name}() changes more than one tensor in place", current().origin(), "use the form that returns new tensors"
+        )
     target = args[0]
     if name in ("copy_", "fill_", "zero_"):
         if name == "copy_":
@@ -223,7 +266,9 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
         write(target, read(source))
         return target
     if name in ("set_", "resize_", "resize_as_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_"):
-        raise UnsupportedError(f"{name}() changes a tensor's shape or memory in place", current().origin(), f"use {name.rstrip('_')}() and assign the result")
+        raise UnsupportedError(
+            f"{name}() changes a tensor's shape or memory in place", current().origin(), f"use {name.rstrip('_')}() and assign the result"
+        )
     result = _functional_twin(func, name.rstrip("_"))(*args, **kwargs)
     _store(target, result)
     return target
@@ -236,7 +281,9 @@ def _functional_twin(func: Any, name: str) -> Any:
         if packet is not None and candidate in packet.overloads():
             twin = getattr(packet, candidate)
             return lambda *args, **kwargs: dispatch(twin, args, kwargs)
-    raise UnsupportedError(f"the in-place operator {func} has no form that returns a new tensor", current().origin(), "assign the result to a new variable")
+    raise UnsupportedError(
+        f"the in-place operator {func} has no form that returns a new tensor", current().origin(), "assign the result to a new variable"
+    )
 
 
 def _store(target: torch.Tensor, result: torch.Tensor) -> None:
@@ -318,9 +365,14 @@ def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if "out" in types or not wanted <= set(types):
             continue
         if all(types[k] in ("Tensor", "Optional[Tensor]") for k in replaced):
-            others = {k: (to_tensor(v, _scalar_dtype(v, tensors)) if types[k] == "Tensor" and isinstance(v, (int, float)) else v) for k, v in bound.items()}
+            others = {
+                k: (to_tensor(v, _scalar_dtype(v, tensors)) if types[k] == "Tensor" and isinstance(v, (int, float)) else v)
+                for k, v in bound.items()
+            }
             return (twin, *_positional(twin, {**others, **replaced}))
-    raise UnsupportedError(f"{name}() takes a number fixed at build time, but here it is known only at run time", current().origin(), "use a tensor operand")
+    raise UnsupportedError(
+        f"{name}() takes a number fixed at build time, but here it is known only at run time", current().origin(), "use a tensor operand"
+    )
 
 
 def _full(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -362,4 +414,3 @@ def _positional(func: Any, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict
         else:
             positional.append(bound[a.name])
     return tuple(positional), keyword
-

@@ -40,7 +40,7 @@ def _plain(what: str) -> Callable[[torch.Tensor], Any]:
     def method(t: torch.Tensor) -> Any:
         x = item(t)
         if scalars.is_symbolic(x):
-            return {"int": int, "float": float, "index": lambda v: v.node.int_()}[what](x)
+            return x.node.int_() if what == "index" else {"int": int, "float": float}[what](x)
         return x.__index__() if what == "index" else {"int": int, "float": float}[what](x)
 
     return method
@@ -50,7 +50,9 @@ def _tolist(t: torch.Tensor) -> Any:
     if t.dim() == 0:
         return item(t)
     if t.numel() > TOLIST_LIMIT and as_constant(t) is None:
-        raise UnsupportedError(f"tolist() of a tensor with {t.numel()} elements known only at run time", current().origin(), "work on the tensor")
+        raise UnsupportedError(
+            f"tolist() of a tensor with {t.numel()} elements known only at run time", current().origin(), "work on the tensor"
+        )
     return [_tolist(row) for row in t.unbind(0)]
 
 
@@ -59,7 +61,9 @@ def _refuse(what: str) -> Callable[..., Any]:
         constant = as_constant(t) if isinstance(t, torch.Tensor) else None
         if constant is not None and what == "numpy()":
             return constant.data.clone().numpy()
-        raise UnsupportedError(f"{what} on a tensor that is known only at run time", current().origin(), "use torch functions; for a single number, .item()")
+        raise UnsupportedError(
+            f"{what} on a tensor that is known only at run time", current().origin(), "use torch functions; for a single number, .item()"
+        )
 
     return method
 
@@ -70,11 +74,15 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
     if not any(scalars.is_symbolic(e) for e in entries):
         if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
             raise UnsupportedError(
-                "a slice whose bounds are known only at run time has no fixed shape", current().origin(), "keep the full tensor and mask it (torch.where), or select single items"
+                "a slice whose bounds are known only at run time has no fixed shape",
+                current().origin(),
+                "keep the full tensor and mask it (torch.where), or select single items",
             )
         return index, []
     if any(isinstance(e, torch.Tensor) for e in entries):
-        raise UnsupportedError("an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors")
+        raise UnsupportedError(
+            "an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors"
+        )
     if Ellipsis in [e for e in entries if e is Ellipsis]:
         position = next(i for i, e in enumerate(entries) if e is Ellipsis)
         missing = t.dim() - sum(1 for e in entries if e is not None and e is not Ellipsis)

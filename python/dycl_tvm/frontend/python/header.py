@@ -15,7 +15,18 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.heap import MISSING, Contents, Place
-from dycl_tvm.frontend.python.merge import Captured, Items, NumberLeaf, Plain, Poison, TensorLeaf, _describe, _same_number, _same_plain, capture
+from dycl_tvm.frontend.python.merge import (
+    Captured,
+    Items,
+    NumberLeaf,
+    Plain,
+    Poison,
+    TensorLeaf,
+    _describe,
+    _same_number,
+    _same_plain,
+    capture,
+)
 from dycl_tvm.frontend.python.tensors import Storage, fresh_like, tensor_type
 from dycl_tvm.hcfg.nodes import Operand, Value
 
@@ -139,12 +150,20 @@ class Header:
                 found[path] = back.value
             elif header.value is not back.value or header.obj is not back.obj:
                 self._general[path] = None
-        elif isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf) and scalars._kind(header.operand) == scalars._kind(back.operand):
+        elif (
+            isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf) and scalars._kind(header.operand) == scalars._kind(back.operand)
+        ):
             if path in self._general:
                 found[path] = back.operand
             elif not _same_number(header, back):
                 self._general[path] = None
-        elif isinstance(header, Items) and isinstance(back, Items) and type(header.obj) is type(back.obj) and header.keys == back.keys and len(header.items) == len(back.items):
+        elif (
+            isinstance(header, Items)
+            and isinstance(back, Items)
+            and type(header.obj) is type(back.obj)
+            and header.keys == back.keys
+            and len(header.items) == len(back.items)
+        ):
             for i, (h, b) in enumerate(zip(header.items, back.items)):
                 self._compare((*path, i), h, b, found)
         elif header.obj is not back.obj and not _same_plain([header.obj, back.obj]):
@@ -152,7 +171,7 @@ class Header:
             self._poisoned[path] = f"{name} is {_describe(header)} before the loop's body and {_describe(back)} after it"
 
     def _compare_place(self, key: Any, place: Place, found: dict[Path, Operand]) -> None:
-        header = dict((p.key, c) for p, c in self._writes).get(key, self._places[key][1])
+        header = {p.key: c for p, c in self._writes}.get(key, self._places[key][1])
         now = place.read()
         if isinstance(place, Storage):
             if (key,) in self._general:
@@ -172,7 +191,11 @@ class Header:
             for i, (x, y) in enumerate(zip(h.items, b.items)):
                 self._compare((key, i), x, y, found)
         elif (h.obj is MISSING) != (b.obj is MISSING):
-            raise UnsupportedError("an attribute is first set in a loop whose trip count is known only at run time", current().origin(), "set it before the loop")
+            raise UnsupportedError(
+                "an attribute is first set in a loop whose trip count is known only at run time",
+                current().origin(),
+                "set it before the loop",
+            )
         else:
             self._compare((key,), h, b, found)
 

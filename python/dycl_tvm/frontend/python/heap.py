@@ -21,7 +21,9 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
 class Place(Protocol):
     """Something that can be changed."""
 
-    owner: Any
+    @property
+    def owner(self) -> Any:
+        """The object that is changed."""
 
     @property
     def key(self) -> Any:
@@ -43,13 +45,13 @@ class Contents:
         self.owner = owner
 
     @property
-    def key(self) -> Any:  # noqa: D102
+    def key(self) -> Any:
         return (id(self.owner),)
 
-    def read(self) -> Any:  # noqa: D102
+    def read(self) -> Any:
         return tuple(self.owner.items()) if isinstance(self.owner, dict) else tuple(self.owner)
 
-    def write(self, contents: Any) -> None:  # noqa: D102
+    def write(self, contents: Any) -> None:
         owner = self.owner
         if isinstance(owner, list):
             owner[:] = contents
@@ -70,10 +72,10 @@ class Attribute:
         self.owner, self.name = owner, name
 
     @property
-    def key(self) -> Any:  # noqa: D102
+    def key(self) -> Any:
         return (id(self.owner), self.name)
 
-    def read(self) -> Any:  # noqa: D102
+    def read(self) -> Any:
         space = getattr(self.owner, "__dict__", None)
         if space is not None and self.name in space:
             return space[self.name]
@@ -81,7 +83,7 @@ class Attribute:
             return MISSING
         return getattr(self.owner, self.name, MISSING)
 
-    def write(self, contents: Any) -> None:  # noqa: D102
+    def write(self, contents: Any) -> None:
         if _is_slot(type(self.owner), self.name) or not hasattr(self.owner, "__dict__"):
             if contents is MISSING:
                 object.__delattr__(self.owner, self.name)
@@ -102,16 +104,16 @@ class Cell:
         self.owner = owner
 
     @property
-    def key(self) -> Any:  # noqa: D102
+    def key(self) -> Any:
         return (id(self.owner), "cell")
 
-    def read(self) -> Any:  # noqa: D102
+    def read(self) -> Any:
         try:
             return self.owner.cell_contents
         except ValueError:
             return MISSING
 
-    def write(self, contents: Any) -> None:  # noqa: D102
+    def write(self, contents: Any) -> None:
         if contents is MISSING:
             del self.owner.cell_contents
         else:

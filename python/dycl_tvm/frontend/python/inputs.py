@@ -33,7 +33,9 @@ class Inputs:
             self._signature = inspect.signature(forward)
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise UsageError(f"the example inputs do not fit {getattr(forward, '__qualname__', forward)}{inspect.signature(forward)}: {error}") from None
+            raise UsageError(
+                f"the example inputs do not fit {getattr(forward, '__qualname__', forward)}{inspect.signature(forward)}: {error}"
+            ) from None
         self.names: list[str] = []
         self.types: list[TensorType] = []
         self.structure: Structure = {"dict": [[name, self._describe(value, name)] for name, value in bound.arguments.items()]}
@@ -62,7 +64,9 @@ class Inputs:
             return {kind: [self._describe(v, f"{where}[{i}]") for i, v in enumerate(x)]}
         if isinstance(x, dict):
             return {"dict": [[k, self._describe(v, f"{where}[{k!r}]")] for k, v in x.items()]}
-        raise UsageError(f"the example input `{where}` is a {type(x).__name__}; give tensors, numbers, strings, None, and tuples, lists and dicts of them")
+        raise UsageError(
+            f"the example input `{where}` is a {type(x).__name__}; give tensors, numbers, strings, None, and tuples, lists and dicts of them"
+        )
 
     def build(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the given leaves."""

@@ -307,7 +307,11 @@ class While(Loop):
             return True
         if self._rolling:
             if not truth:
-                raise UnsupportedError("the condition of this loop is known at build time in one iteration and not in another", current().origin(), "use one kind of condition")
+                raise UnsupportedError(
+                    "the condition of this loop is known at build time in one iteration and not in another",
+                    current().origin(),
+                    "use one kind of condition",
+                )
             return True
         if not truth:
             self.completed = True

@@ -56,10 +56,66 @@ def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:
     use(self)
 
 
-for _name in (
-    "add radd iadd sub rsub isub mul rmul imul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs invert and rand or ror xor rxor "
-    "eq ne lt le gt ge bool int float index len iter next getitem setitem delitem contains call enter exit hash str repr format round trunc floor ceil setattr"
-).split():
+for _name in [
+    "add",
+    "radd",
+    "iadd",
+    "sub",
+    "rsub",
+    "isub",
+    "mul",
+    "rmul",
+    "imul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "pow",
+    "rpow",
+    "matmul",
+    "rmatmul",
+    "neg",
+    "pos",
+    "abs",
+    "invert",
+    "and",
+    "rand",
+    "or",
+    "ror",
+    "xor",
+    "rxor",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "bool",
+    "int",
+    "float",
+    "index",
+    "len",
+    "iter",
+    "next",
+    "getitem",
+    "setitem",
+    "delitem",
+    "contains",
+    "call",
+    "enter",
+    "exit",
+    "hash",
+    "str",
+    "repr",
+    "format",
+    "round",
+    "trunc",
+    "floor",
+    "ceil",
+    "setattr",
+]:
     setattr(Poison, f"__{_name}__", _trap)
 
 
@@ -104,7 +160,7 @@ def capture(x: Any, _depth: int = 0) -> Captured:
     """Take down what a variable holds."""
     if isinstance(x, torch.Tensor):
         return TensorLeaf(x, read(x))
-    if isinstance(x, (bool, int, float)) and type(x) in (bool, int, float) or scalars.is_symbolic(x):
+    if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):
         return NumberLeaf(x, scalars.operand_of(x))
     if _depth < 20:
         if isinstance(x, tuple) and not isinstance(x, torch.Size):

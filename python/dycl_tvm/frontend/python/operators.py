@@ -25,13 +25,50 @@ from dycl_tvm.frontend.python.loops import While as while_
 from dycl_tvm.frontend.python.merge import Poison, use
 from dycl_tvm.frontend.python.switch import switch
 
-__all__ = ["ControlFlow", "augment", "augment_attr", "augment_item", "bool_op", "call", "chain", "compare", "delattr", "delitem", "for_", "frame", "getitem",
-           "guard", "if_", "ifexp", "match_subject", "new", "not_", "raising", "setattr", "setitem", "slice", "tail_call", "while_"]  # fmt: skip
+__all__ = [
+    "ControlFlow",
+    "augment",
+    "augment_attr",
+    "augment_item",
+    "bool_op",
+    "call",
+    "chain",
+    "compare",
+    "delattr",
+    "delitem",
+    "for_",
+    "frame",
+    "getitem",
+    "guard",
+    "if_",
+    "ifexp",
+    "match_subject",
+    "new",
+    "not_",
+    "raising",
+    "setattr",
+    "setitem",
+    "slice",
+    "tail_call",
+    "while_",
+]
 
 slice = builtins.slice  # rewritten code makes its slices by this name, whatever `slice` means to the user
-_IN_PLACE = {"add": operator.iadd, "sub": operator.isub, "mul": operator.imul, "truediv": operator.itruediv, "floordiv": operator.ifloordiv,
-             "mod": operator.imod, "pow": operator.ipow, "matmul": operator.imatmul, "and_": operator.iand, "or_": operator.ior,
-             "xor": operator.ixor, "lshift": operator.ilshift, "rshift": operator.irshift}  # fmt: skip
+_IN_PLACE = {
+    "add": operator.iadd,
+    "sub": operator.isub,
+    "mul": operator.imul,
+    "truediv": operator.itruediv,
+    "floordiv": operator.ifloordiv,
+    "mod": operator.imod,
+    "pow": operator.ipow,
+    "matmul": operator.imatmul,
+    "and_": operator.iand,
+    "or_": operator.ior,
+    "xor": operator.ixor,
+    "lshift": operator.ilshift,
+    "rshift": operator.irshift,
+}
 _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
@@ -104,7 +141,11 @@ def match_subject(x: Any, has_classes: bool) -> Any:
     if isinstance(x, Poison):
         use(x)
     if has_classes and scalars.is_symbolic(x):
-        raise UnsupportedError("a class pattern matches a number that is known only at run time", current().origin(), "use value patterns, or if/elif with isinstance")
+        raise UnsupportedError(
+            "a class pattern matches a number that is known only at run time",
+            current().origin(),
+            "use value patterns, or if/elif with isinstance",
+        )
     return x
 
 

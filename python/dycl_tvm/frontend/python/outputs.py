@@ -58,8 +58,12 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None) -> Structure:
     if type(x) in (dict, OrderedDict):
         for key in x:
             if key is not None and type(key) not in (str, int, bool, float):
-                raise UnsupportedError(f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys")
+                raise UnsupportedError(
+                    f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys"
+                )
         return {"dict": [[k, structure_of(v, leaves, origin)] for k, v in x.items()]}
     raise UnsupportedError(
-        f"a {type(x).__name__} is returned", origin, "return tensors, numbers, strings, None, and tuples, lists, dicts and named tuples of them"
+        f"a {type(x).__name__} is returned",
+        origin,
+        "return tensors, numbers, strings, None, and tuples, lists, dicts and named tuples of them",
     )

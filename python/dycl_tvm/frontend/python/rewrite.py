@@ -29,18 +29,52 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source import FunctionNode, function_node, origin_at
+from dycl_tvm.frontend.python.syntax import (
+    COMPREHENSIONS,
+    OPERATORS,
+    binds_or_yields,
+    jumps,
+    last_name,
+    operator_call,
+    operator_named,
+    operators_name,
+    placed,
+    statements_from,
+    thunk,
+    type_params,
+    walk_scope,
+    without_annotations,
+)
 
-#: Name under which the operators are visible in rewritten code.
-OPERATORS = "_dy"
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 #: Contexts that a jump may leave without their exit being replayed for the other side.
 _HARMLESS_CONTEXTS = {"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast", "record_function"}
-_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.Pow: "pow",
-           ast.MatMult: "matmul", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "lshift", ast.RShift: "rshift"}  # fmt: skip
-_COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
-            ast.Is: "is", ast.IsNot: "is_not", ast.In: "in", ast.NotIn: "not_in"}  # fmt: skip
+_BINARY = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "truediv",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+    ast.BitAnd: "and_",
+    ast.BitOr: "or_",
+    ast.BitXor: "xor",
+    ast.LShift: "lshift",
+    ast.RShift: "rshift",
+}
+_COMPARE = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Is: "is",
+    ast.IsNot: "is_not",
+    ast.In: "in",
+    ast.NotIn: "not_in",
+}
 
 
 def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
@@ -80,14 +114,16 @@ def _class_of(qualname: str) -> str:
 
 def _compile(node: FunctionNode, original: types.CodeType, class_name: str, freevars: tuple[str, ...]) -> types.CodeType:
     if isinstance(node, ast.AsyncFunctionDef):
-        raise UnsupportedError("async functions are not supported", origin_at(original.co_filename, node.lineno, node.name), "use a plain function")
+        raise UnsupportedError(
+            "async functions are not supported", origin_at(original.co_filename, node.lineno, node.name), "use a plain function"
+        )
     made = Rewriter(original.co_filename, class_name).function(node)
     name = "__dycl_lambda" if isinstance(made, ast.Lambda) else made.name
     body: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], made)] if isinstance(made, ast.Lambda) else [made]
     if class_name:
-        body = [ast.ClassDef(class_name, [], [], body, [], **_type_params())]
+        body = [ast.ClassDef(class_name, [], [], body, [], **type_params())]
     params = [ast.arg(n) for n in (OPERATORS, *freevars) if n != "__class__" or not class_name]
-    factory = ast.FunctionDef("__dycl_factory", ast.arguments([], params, None, [], [], None, []), body, [], None, **_type_params())
+    factory = ast.FunctionDef("__dycl_factory", ast.arguments([], params, None, [], [], None, []), body, [], None, **type_params())
     module = ast.Module([factory], [])
     for n in ast.walk(module):
         if isinstance(n, (ast.stmt, ast.expr, ast.arg)) and not hasattr(n, "lineno"):
@@ -102,12 +138,6 @@ def _compile(node: FunctionNode, original: types.CodeType, class_name: str, free
 
 
 _FUTURE_FLAGS = 0x1000000  # from __future__ import annotations
-
-
-def _type_params() -> dict[str, Any]:
-    import sys
-
-    return {"type_params": []} if sys.version_info >= (3, 12) else {}
 
 
 class Rewriter(ast.NodeTransformer):
@@ -128,22 +158,29 @@ class Rewriter(ast.NodeTransformer):
         args = node.args
         every = args.posonlyargs + args.args
         self.first_argument = every[0].arg if every else ""
-        bare = ast.arguments(args.posonlyargs, args.args, args.vararg, args.kwonlyargs, [None if d is None else ast.Constant(None) for d in args.kw_defaults],
-                             args.kwarg, [ast.Constant(None) for _ in args.defaults])  # fmt: skip
-        bare = _without_annotations(bare)
+        bare = ast.arguments(
+            args.posonlyargs,
+            args.args,
+            args.vararg,
+            args.kwonlyargs,
+            [None if d is None else ast.Constant(None) for d in args.kw_defaults],
+            args.kwarg,
+            [ast.Constant(None) for _ in args.defaults],
+        )
+        bare = without_annotations(bare)
         if isinstance(node, ast.Lambda):
             self.function_name = "<lambda>"
             return ast.copy_location(ast.Lambda(bare, self.visit(node.body)), node)
         self.function_name = node.name
         body = node.body
-        for n in _walk_scope(body):
+        for n in walk_scope(body):
             if isinstance(n, ast.Global):
                 self.globals.update(n.names)
-        self.has_frame = any(isinstance(n, ast.Return) for n in _walk_scope(body))
+        self.has_frame = any(isinstance(n, ast.Return) for n in walk_scope(body))
         new = self._body(body)
         if self.has_frame:
-            new = _stmts("_frame = DY.frame()\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=_dy(), BODY=new)
-        return ast.copy_location(ast.FunctionDef(node.name, bare, new, [], None, **_type_params()), node)
+            new = statements_from("_frame = DY.frame()\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=operators_name(), BODY=new)
+        return ast.copy_location(ast.FunctionDef(node.name, bare, new, [], None, **type_params()), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         """Leave nested functions as they are: they are rewritten when they are called."""
@@ -187,10 +224,20 @@ class Rewriter(ast.NodeTransformer):
         body, orelse = self._body(node.body), self._body(node.orelse)
         self.context.pop()
         env = f"{name}.env"
-        made = _stmts(f"{name} = DY.if_(TEST, NAMES, FORK, locals())\nwhile {name}.next():\n    with {name}:\n        RESTORE\n        if {name}.side:\n            BODY\n"
-                      f"        else:\n            ORELSE\n        if {name}.symbolic:\n            {name}.leave(locals())\nMERGED",
-                      node, DY=_dy(), TEST=test, NAMES=self._names(names), FORK=ast.Constant(fork), BODY=body, ORELSE=orelse or [ast.Pass()],
-                      RESTORE=self._restore(f"{name}.restore", env, names, node), MERGED=self._restore(f"{name}.merged", env, names, node))  # fmt: skip
+        made = statements_from(
+            f"{name} = DY.if_(TEST, NAMES, FORK, locals())\nwhile {name}.next():\n    with {name}:\n        RESTORE\n"
+            f"        if {name}.side:\n            BODY\n"
+            f"        else:\n            ORELSE\n        if {name}.symbolic:\n            {name}.leave(locals())\nMERGED",
+            node,
+            DY=operators_name(),
+            TEST=test,
+            NAMES=self._names(names),
+            FORK=ast.Constant(fork),
+            BODY=body,
+            ORELSE=orelse or [ast.Pass()],
+            RESTORE=self._restore(f"{name}.restore", env, names, node),
+            MERGED=self._restore(f"{name}.merged", env, names, node),
+        )
         return made
 
     def _needs_fork(self, node: ast.If) -> bool:
@@ -198,9 +245,9 @@ class Rewriter(ast.NodeTransformer):
 
         So it is where a side yields, or leaves through a ``finally`` or ``with`` that has to run for that side alone.
         """
-        if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in _walk_scope([node])):
+        if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope([node])):
             return True
-        kinds = _jumps([*node.body, *node.orelse])
+        kinds = jumps([*node.body, *node.orelse])
         if "return" in kinds and any(kind == "barrier" for kind, _ in self.context):
             return True
         if kinds & {"break", "continue"}:
@@ -213,22 +260,22 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Rewrite ``a if c else b``."""
-        if _binds_or_yields(node.body) or _binds_or_yields(node.orelse):
+        if binds_or_yields(node.body) or binds_or_yields(node.orelse):
             return self.generic_visit(node)  # type: ignore[return-value]
         test = self._condition(node.test)
-        return _call("ifexp", node, test, _thunk(self.visit(node.body)), _thunk(self.visit(node.orelse)))
+        return operator_call("ifexp", node, test, thunk(self.visit(node.body)), thunk(self.visit(node.orelse)))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Rewrite ``and`` and ``or``."""
         return self._bool_op(node, condition=False)
 
     def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
-        if any(_binds_or_yields(v) for v in node.values[1:]):
+        if any(binds_or_yields(v) for v in node.values[1:]):
             return self.generic_visit(node)  # type: ignore[return-value]
         visit = self._condition if condition else self.visit
         kind = "and" if isinstance(node.op, ast.And) else "or"
         first, *rest = [visit(v) for v in node.values]
-        return _call("bool_op", node, ast.Constant(kind), ast.Constant(condition), first, *map(_thunk, rest))
+        return operator_call("bool_op", node, ast.Constant(kind), ast.Constant(condition), first, *map(thunk, rest))
 
     def _condition(self, node: ast.expr) -> ast.expr:
         """Rewrite an expression of which only the truth is wanted."""
@@ -240,7 +287,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """Rewrite ``not``."""
         if isinstance(node.op, ast.Not):
-            return _call("not_", node, self._condition(node.operand))
+            return operator_call("not_", node, self._condition(node.operand))
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
@@ -248,12 +295,12 @@ class Rewriter(ast.NodeTransformer):
         if len(node.ops) == 1:
             op = _COMPARE[type(node.ops[0])]
             if op in ("is", "is_not", "in", "not_in"):
-                return _call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
+                return operator_call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
             return self.generic_visit(node)  # type: ignore[return-value]
-        if any(_binds_or_yields(c) for c in node.comparators):
+        if any(binds_or_yields(c) for c in node.comparators):
             return self.generic_visit(node)  # type: ignore[return-value]
         ops = ast.Tuple([ast.Constant(_COMPARE[type(o)]) for o in node.ops], ast.Load())
-        return _call("chain", node, ops, self.visit(node.left), *[_thunk(self.visit(c)) for c in node.comparators])
+        return operator_call("chain", node, ops, self.visit(node.left), *[thunk(self.visit(c)) for c in node.comparators])
 
     # -- loops --------------------------------------------------------------------------------------------------------
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
@@ -269,11 +316,23 @@ class Rewriter(ast.NodeTransformer):
         self.context.pop()
         orelse = self._body(node.orelse)
         env = f"{name}.env"
-        return _stmts(f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
-                      f"    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
-                      node, DY=_dy(), ITER=iterated, NAMES=self._names(names), BARRIER=self._barrier(), TARGET=target, ASSIGN=assign, BODY=body, ORELSE=orelse or [ast.Pass()],
-                      RESTORE=self._restore(f"{name}.restore", env, names, node), RESTORE2=self._restore(f"{name}.restore", env, names, node),
-                      RESTORE3=self._restore(f"{name}.restore", env, names, node))  # fmt: skip
+        return statements_from(
+            f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
+            f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
+            f"    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            node,
+            DY=operators_name(),
+            ITER=iterated,
+            NAMES=self._names(names),
+            BARRIER=self._barrier(),
+            TARGET=target,
+            ASSIGN=assign,
+            BODY=body,
+            ORELSE=orelse or [ast.Pass()],
+            RESTORE=self._restore(f"{name}.restore", env, names, node),
+            RESTORE2=self._restore(f"{name}.restore", env, names, node),
+            RESTORE3=self._restore(f"{name}.restore", env, names, node),
+        )
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
         """Rewrite a ``while`` loop."""
@@ -286,11 +345,22 @@ class Rewriter(ast.NodeTransformer):
         self.context.pop()
         orelse = self._body(node.orelse)
         env = f"{name}.env"
-        return _stmts(f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
-                      f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
-                      node, DY=_dy(), NAMES=self._names(names), BARRIER=self._barrier(), ENDLESS=ast.Constant(endless), TEST=test, BODY=body, ORELSE=orelse or [ast.Pass()],
-                      RESTORE=self._restore(f"{name}.restore", env, names, node), RESTORE2=self._restore(f"{name}.restore", env, names, node),
-                      RESTORE3=self._restore(f"{name}.restore", env, names, node))  # fmt: skip
+        return statements_from(
+            f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
+            f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
+            f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            node,
+            DY=operators_name(),
+            NAMES=self._names(names),
+            BARRIER=self._barrier(),
+            ENDLESS=ast.Constant(endless),
+            TEST=test,
+            BODY=body,
+            ORELSE=orelse or [ast.Pass()],
+            RESTORE=self._restore(f"{name}.restore", env, names, node),
+            RESTORE2=self._restore(f"{name}.restore", env, names, node),
+            RESTORE3=self._restore(f"{name}.restore", env, names, node),
+        )
 
     def _barrier(self) -> ast.expr:
         """Whether a ``return`` out of the loop at hand leaves through a ``finally`` or ``with``."""
@@ -298,11 +368,11 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Break(self, node: ast.Break) -> Any:
         """Rewrite ``break``."""
-        return _stmts(f"raise {self._loop()}.jump('break', locals())", node)
+        return statements_from(f"raise {self._loop()}.jump('break', locals())", node)
 
     def visit_Continue(self, node: ast.Continue) -> Any:
         """Rewrite ``continue``."""
-        return _stmts(f"raise {self._loop()}.jump('continue', locals())", node)
+        return statements_from(f"raise {self._loop()}.jump('continue', locals())", node)
 
     def _loop(self) -> str:
         return next(name for kind, name in reversed(self.context) if kind == "loop")
@@ -314,16 +384,21 @@ class Rewriter(ast.NodeTransformer):
             value.func.attr = "tail_call"
         if not self.has_frame:
             return ast.copy_location(ast.Return(value), node)
-        return _stmts("raise _frame.jump(VALUE)", node, VALUE=value)
+        return statements_from("raise _frame.jump(VALUE)", node, VALUE=value)
 
     @staticmethod
     def _is_converted_call(value: Any) -> bool:
-        return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "call" and _last_name(value.func.value) == OPERATORS
+        return (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and value.func.attr == "call"
+            and last_name(value.func.value) == OPERATORS
+        )
 
     # -- barriers -------------------------------------------------------------------------------------------------------
     def visit_With(self, node: ast.With) -> Any:
         """Rewrite the body of a ``with``."""
-        harmless = all(isinstance(i.context_expr, ast.Call) and _last_name(i.context_expr.func) in _HARMLESS_CONTEXTS for i in node.items)
+        harmless = all(isinstance(i.context_expr, ast.Call) and last_name(i.context_expr.func) in _HARMLESS_CONTEXTS for i in node.items)
         node.items = [self.generic_visit(i) for i in node.items]  # type: ignore[misc]
         self.context.append(("if" if harmless else "barrier", ""))
         node.body = self._body(node.body)
@@ -335,7 +410,7 @@ class Rewriter(ast.NodeTransformer):
         self.context.append(("barrier", ""))
         node.body = self._body(node.body)
         if node.handlers:
-            node.body = _stmts("with DY.guard():\n    BODY", node, DY=_dy(), BODY=node.body)
+            node.body = statements_from("with DY.guard():\n    BODY", node, DY=operators_name(), BODY=node.body)
         for handler in node.handlers:
             handler.body = self._body(handler.body)
         node.orelse = self._body(node.orelse)
@@ -344,7 +419,7 @@ class Rewriter(ast.NodeTransformer):
         node.finalbody = self._body(node.finalbody)
         self.context.pop()
         if node.handlers:
-            control = ast.ExceptHandler(_dy_attr("ControlFlow"), None, [ast.Raise()])
+            control = ast.ExceptHandler(operator_named("ControlFlow"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
         return node
 
@@ -355,7 +430,8 @@ class Rewriter(ast.NodeTransformer):
         arguments = [node.msg] if node.msg is not None else []
         error = ast.Raise(ast.Call(ast.Name("AssertionError", ast.Load()), arguments, []), None)
         branch = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.copy_location(error, node)], [])
-        for n in (branch, branch.test, error.exc, error.exc.func):  # type: ignore[union-attr]
+        call: Any = error.exc  # the call of AssertionError
+        for n in (branch, branch.test, call, call.func):  # type: ignore[union-attr]
             ast.copy_location(n, node)  # type: ignore[type-var]
         return self.visit(branch)
 
@@ -363,7 +439,7 @@ class Rewriter(ast.NodeTransformer):
         """Mark the exceptions that the user's program raises itself."""
         if node.exc is None:
             return node
-        node.exc = _call("raising", node, self.visit(node.exc))
+        node.exc = operator_call("raising", node, self.visit(node.exc))
         if node.cause is not None:
             node.cause = self.visit(node.cause)
         return node
@@ -371,7 +447,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself."""
         classes = any(isinstance(n, ast.MatchClass) for case in node.cases for n in ast.walk(case.pattern))
-        node.subject = _call("match_subject", node.subject, self.visit(node.subject), ast.Constant(classes))
+        node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), ast.Constant(classes))
         self.context.append(("barrier", ""))
         for case in node.cases:
             if case.guard is not None:
@@ -387,20 +463,25 @@ class Rewriter(ast.NodeTransformer):
         if len(node.targets) == 1:
             return self._store(node.targets[0], value, node)
         temporary = self._fresh("value")
-        made: list[ast.stmt] = [_at(ast.Assign([ast.Name(temporary, ast.Store())], value), node)]
+        made: list[ast.stmt] = [placed(ast.Assign([ast.Name(temporary, ast.Store())], value), node)]
         for target in node.targets:
             made += self._store(target, ast.Name(temporary, ast.Load()), node)
         return made
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         """Drop the annotation of an assignment."""
-        return self._store(node.target, self.visit(node.value), node) if node.value is not None else _at(ast.Pass(), node)
+        return self._store(node.target, self.visit(node.value), node) if node.value is not None else placed(ast.Pass(), node)
 
     def _store(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(target, ast.Attribute):
-            return [_at(ast.Expr(_call("setattr", target, value, self.visit(target.value), ast.Constant(self._mangle(target.attr)))), node)]
+            return [
+                placed(
+                    ast.Expr(operator_call("setattr", target, value, self.visit(target.value), ast.Constant(self._mangle(target.attr)))),
+                    node,
+                )
+            ]
         if isinstance(target, ast.Subscript):
-            return [_at(ast.Expr(_call("setitem", target, value, self.visit(target.value), self._index(target.slice))), node)]
+            return [placed(ast.Expr(operator_call("setitem", target, value, self.visit(target.value), self._index(target.slice))), node)]
         if isinstance(target, (ast.Tuple, ast.List)):
             after: list[ast.stmt] = []
             elements: list[ast.expr] = []
@@ -413,44 +494,51 @@ class Rewriter(ast.NodeTransformer):
                 name: ast.expr = ast.Name(temporary, ast.Store())
                 elements.append(ast.Starred(name, ast.Store()) if isinstance(element, ast.Starred) else name)
                 after += self._store(inner, ast.Name(temporary, ast.Load()), node)
-            return [_at(ast.Assign([ast.Tuple(elements, ast.Store())], value), node), *after]
-        return [_at(ast.Assign([target], value), node)]
+            return [placed(ast.Assign([ast.Tuple(elements, ast.Store())], value), node), *after]
+        return [placed(ast.Assign([target], value), node)]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """Rewrite ``x += y``, which may change an object in place."""
         op, value, target = ast.Constant(_BINARY[type(node.op)]), self.visit(node.value), node.target
         if isinstance(target, ast.Name):
-            call = _call("augment", node, op, ast.Name(target.id, ast.Load()), value)
-            return _at(ast.Assign([target], call), node)
+            call = operator_call("augment", node, op, ast.Name(target.id, ast.Load()), value)
+            return placed(ast.Assign([target], call), node)
         if isinstance(target, ast.Attribute):
-            return _at(ast.Expr(_call("augment_attr", node, op, self.visit(target.value), ast.Constant(self._mangle(target.attr)), value)), node)
-        return _at(ast.Expr(_call("augment_item", node, op, self.visit(target.value), self._index(target.slice), value)), node)
+            return placed(
+                ast.Expr(operator_call("augment_attr", node, op, self.visit(target.value), ast.Constant(self._mangle(target.attr)), value)),
+                node,
+            )
+        return placed(ast.Expr(operator_call("augment_item", node, op, self.visit(target.value), self._index(target.slice), value)), node)
 
     def visit_Delete(self, node: ast.Delete) -> Any:
         """Rewrite ``del`` of attributes and items."""
         made: list[ast.stmt] = []
         for target in node.targets:
             if isinstance(target, ast.Attribute):
-                made.append(_at(ast.Expr(_call("delattr", target, self.visit(target.value), ast.Constant(self._mangle(target.attr)))), node))
+                made.append(
+                    placed(
+                        ast.Expr(operator_call("delattr", target, self.visit(target.value), ast.Constant(self._mangle(target.attr)))), node
+                    )
+                )
             elif isinstance(target, ast.Subscript):
-                made.append(_at(ast.Expr(_call("delitem", target, self.visit(target.value), self._index(target.slice))), node))
+                made.append(placed(ast.Expr(operator_call("delitem", target, self.visit(target.value), self._index(target.slice))), node))
             else:
-                made.append(_at(ast.Delete([target]), node))
+                made.append(placed(ast.Delete([target]), node))
         return made
 
     # -- expressions ----------------------------------------------------------------------------------------------------
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """Rewrite a call, so that the callee is rewritten too."""
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
-            return _at(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
+            return placed(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
         if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "vars", "eval", "exec", "__import__"):
             return self.generic_visit(node)  # type: ignore[return-value]
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        return _at(ast.Call(_dy_attr("call"), [self.visit(node.func), *args], keywords), node)
+        return placed(ast.Call(operator_named("call"), [self.visit(node.func), *args], keywords), node)
 
     def _new(self, node: Any) -> ast.expr:
-        return _call("new", node, self.generic_visit(node))  # type: ignore[arg-type]
+        return operator_call("new", node, self.generic_visit(node))  # type: ignore[arg-type]
 
     def visit_List(self, node: ast.List) -> ast.expr:
         """Note that a list is made here."""
@@ -462,16 +550,16 @@ class Rewriter(ast.NodeTransformer):
         """Rewrite a load of an item, whose index may be known only at run time."""
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)  # type: ignore[return-value]
-        return _call("getitem", node, self.visit(node.value), self._index(node.slice))
+        return operator_call("getitem", node, self.visit(node.value), self._index(node.slice))
 
     def _index(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Slice):
             parts = [ast.Constant(None) if p is None else self.visit(p) for p in (node.lower, node.upper, node.step)]
-            return _at(ast.Call(_dy_attr("slice"), parts, []), node)
+            return placed(ast.Call(operator_named("slice"), parts, []), node)
         if isinstance(node, ast.Tuple):
-            return _at(ast.Tuple([self._index(e) for e in node.elts], ast.Load()), node)
+            return placed(ast.Tuple([self._index(e) for e in node.elts], ast.Load()), node)
         if isinstance(node, ast.Starred):
-            return _at(ast.Starred(self._index(node.value), ast.Load()), node)
+            return placed(ast.Starred(self._index(node.value), ast.Load()), node)
         made: ast.expr = self.visit(node)
         return made
 
@@ -484,7 +572,7 @@ class Rewriter(ast.NodeTransformer):
     def _stored(self, statements: list[ast.stmt]) -> list[str]:
         """Return the local names that statements may bind, in order."""
         found: dict[str, None] = {}
-        for n in _walk_scope(statements):
+        for n in walk_scope(statements):
             if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
                 found.setdefault(n.id)
             elif isinstance(n, (ast.FunctionDef, ast.ClassDef)):
@@ -496,20 +584,22 @@ class Rewriter(ast.NodeTransformer):
                 found.setdefault(n.name)
             elif isinstance(n, ast.MatchMapping) and n.rest:
                 found.setdefault(n.rest)
-            elif isinstance(n, _COMPREHENSIONS):
+            elif isinstance(n, COMPREHENSIONS):
                 for inner in ast.walk(n):
                     if isinstance(inner, ast.NamedExpr):
                         found.setdefault(inner.target.id)
         for name in found:
             if name in self.globals:
-                line = next(n.lineno for n in _walk_scope(statements) if isinstance(n, ast.Name) and n.id == name)
+                line = next(n.lineno for n in walk_scope(statements) if isinstance(n, ast.Name) and n.id == name)
                 raise UnsupportedError(
-                    f"the global variable `{name}` is assigned in the forward", origin_at(self.filename, line, self.function_name), "keep state on the module (self)"
+                    f"the global variable `{name}` is assigned in the forward",
+                    origin_at(self.filename, line, self.function_name),
+                    "keep state on the module (self)",
                 )
         return list(found)
 
     def _names(self, names: list[str]) -> ast.expr:
-        return ast.Constant(tuple(self._mangle(n) for n in names))
+        return ast.Constant(tuple(self._mangle(n) for n in names))  # type: ignore[arg-type]  # a constant of byte code
 
     def _restore(self, flag: str, env: str, names: list[str], node: ast.AST) -> list[ast.stmt]:
         """Set the local names from an environment; a name that it does not hold becomes unbound."""
@@ -518,122 +608,11 @@ class Rewriter(ast.NodeTransformer):
         lines = [f"if {flag}:"]
         for name in names:
             key = self._mangle(name)
-            lines += [f"    if {key!r} in {env}:", f"        {name} = {env}[{key!r}]", "    else:", f"        {name} = None", f"        del {name}"]
-        return _stmts("\n".join(lines), node)
-
-
-# -- helpers --------------------------------------------------------------------------------------------------------------
-def _walk_scope(statements: list[Any]) -> list[ast.AST]:
-    """Return all nodes below statements that belong to the same scope (nested functions and comprehensions are leaves)."""
-    found: list[ast.AST] = []
-    todo: list[ast.AST] = list(reversed(statements))
-    while todo:
-        node = todo.pop()
-        found.append(node)
-        if isinstance(node, (*_FUNCTIONS, *_COMPREHENSIONS)):
-            continue
-        todo.extend(reversed(list(ast.iter_child_nodes(node))))
-    return found
-
-
-def _jumps(statements: list[ast.stmt]) -> set[str]:
-    """Return the kinds of jumps that leave the statements."""
-    kinds: set[str] = set()
-    for node in statements:
-        if isinstance(node, ast.Return):
-            kinds.add("return")
-        elif isinstance(node, ast.Break):
-            kinds.add("break")
-        elif isinstance(node, ast.Continue):
-            kinds.add("continue")
-        elif isinstance(node, (ast.For, ast.While)):
-            kinds |= _jumps(node.body) & {"return"}
-            kinds |= _jumps(node.orelse)
-        elif not isinstance(node, _FUNCTIONS):
-            for _, value in ast.iter_fields(node):
-                if isinstance(value, list):
-                    for v in value:
-                        if isinstance(v, ast.stmt):
-                            kinds |= _jumps([v])
-                        elif isinstance(v, (ast.ExceptHandler, ast.match_case)):
-                            kinds |= _jumps(v.body)
-    return kinds
-
-
-def _binds_or_yields(node: ast.expr) -> bool:
-    return any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(node))
-
-
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _without_annotations(args: ast.arguments) -> ast.arguments:
-    def bare(a: ast.arg | None) -> Any:
-        return None if a is None else ast.copy_location(ast.arg(a.arg), a)
-
-    return ast.arguments([bare(a) for a in args.posonlyargs], [bare(a) for a in args.args], bare(args.vararg), [bare(a) for a in args.kwonlyargs],
-                         args.kw_defaults, bare(args.kwarg), args.defaults)  # fmt: skip
-
-
-def _dy() -> ast.expr:
-    return ast.Name(OPERATORS, ast.Load())
-
-
-def _dy_attr(name: str) -> ast.expr:
-    return ast.Attribute(_dy(), name, ast.Load())
-
-
-def _at(node: Any, where: ast.AST) -> Any:
-    _at_missing(node, where)
-    return node
-
-
-def _call(name: str, where: ast.AST, *args: ast.expr) -> ast.expr:
-    made: ast.expr = _at(ast.Call(_dy_attr(name), list(args), []), where)
-    return made
-
-
-def _thunk(node: ast.expr) -> ast.expr:
-    empty = ast.arguments([], [], None, [], [], None, [])
-    made: ast.expr = _at(ast.Lambda(empty, node), node)
-    return made
-
-
-class _Fill(ast.NodeTransformer):
-    """Puts nodes in place of the names of a template."""
-
-    def __init__(self, parts: dict[str, Any]) -> None:
-        self.parts = parts
-
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        if isinstance(node.value, ast.Name) and isinstance(self.parts.get(node.value.id), list):
-            return self.parts[node.value.id]
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> Any:
-        return self.parts.get(node.id, node)
-
-
-def _stmts(template: str, where: ast.AST, **parts: Any) -> list[ast.stmt]:
-    """Parse statements, fill in parts (expressions, or lists of statements), and place them where the user's code was."""
-    tree = ast.parse(template)
-    for n in ast.walk(tree):
-        for field in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
-            if hasattr(n, field):
-                delattr(n, field)
-    made = []
-    for s in tree.body:
-        new = _Fill(parts).visit(s)
-        made += new if isinstance(new, list) else [new]
-    for s in made:
-        _at_missing(s, where)
-    return made
-
-
-def _at_missing(node: ast.AST, where: Any) -> None:
-    """Place new nodes at the first line of ``where``: Python would report a method call that spans lines at its last."""
-    for n in ast.walk(node):
-        if isinstance(n, (ast.stmt, ast.expr, ast.ExceptHandler)) and not hasattr(n, "lineno"):
-            n.lineno = n.end_lineno = where.lineno
-            n.col_offset = n.end_col_offset = where.col_offset
+            lines += [
+                f"    if {key!r} in {env}:",
+                f"        {name} = {env}[{key!r}]",
+                "    else:",
+                f"        {name} = None",
+                f"        del {name}",
+            ]
+        return statements_from("\n".join(lines), node)

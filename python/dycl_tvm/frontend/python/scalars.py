@@ -42,44 +42,44 @@ class Node:
         assert isinstance(self.value.type, ScalarType)
         return self.value.type.kind
 
-    def is_int(self) -> bool:  # noqa: D102  (the protocol of torch's SymNode)
+    def is_int(self) -> bool:
         return self.kind == "int"
 
-    def is_float(self) -> bool:  # noqa: D102
+    def is_float(self) -> bool:
         return self.kind == "float"
 
-    def is_bool(self) -> bool:  # noqa: D102
+    def is_bool(self) -> bool:
         return self.kind == "bool"
 
-    def is_nested_int(self) -> bool:  # noqa: D102
+    def is_nested_int(self) -> bool:
         return False
 
-    def is_symbolic(self) -> bool:  # noqa: D102
+    def is_symbolic(self) -> bool:
         return True
 
-    def is_constant(self) -> bool:  # noqa: D102
+    def is_constant(self) -> bool:
         return False
 
-    def has_hint(self) -> bool:  # noqa: D102
+    def has_hint(self) -> bool:
         return False
 
-    def maybe_as_int(self) -> None:  # noqa: D102
+    def maybe_as_int(self) -> None:
         return None
 
-    def bool_(self) -> bool:  # noqa: D102
+    def bool_(self) -> bool:
         return current().decide(truth_operand(wrap(self.value, self.site)))
 
-    def guard_bool(self, _file: str, _line: int) -> bool:  # noqa: D102
+    def guard_bool(self, _file: str, _line: int) -> bool:
         return self.bool_()
 
-    def int_(self) -> int:  # noqa: D102
+    def int_(self) -> int:
         result: int = self._plain("an int")
         return result
 
-    def guard_int(self, _file: str, _line: int) -> int:  # noqa: D102
+    def guard_int(self, _file: str, _line: int) -> int:
         return self.int_()
 
-    def guard_float(self, _file: str, _line: int) -> float:  # noqa: D102
+    def guard_float(self, _file: str, _line: int) -> float:
         result: float = self._plain("a float")
         return result
 
@@ -93,7 +93,7 @@ class Node:
             "keep shapes static; index tensors with tensors, or choose among values with `if`",
         )
 
-    def str(self) -> str:  # noqa: D102
+    def str(self) -> str:
         return f"<{self.kind} known at run time>"
 
     _graph_repr = str
@@ -117,11 +117,20 @@ def _kind(op: Operand) -> str:
 
 
 _PLAIN: dict[str, Any] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "truediv": lambda a, b: a / b,
-    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "pow": lambda a, b: a**b,
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-}  # fmt: skip
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "truediv": lambda a, b: a / b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "pow": lambda a, b: a**b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
@@ -146,7 +155,9 @@ def as_int(op: Operand) -> Operand:
 
 def _check_literal(op: Operand) -> Operand:
     if isinstance(op, int) and not isinstance(op, (bool, Value)) and not -(2**63) <= op < 2**63:
-        raise UnsupportedError("an int of more than 64 bits meets a number that is known only at run time", current().origin(), "stay within 64 bits")
+        raise UnsupportedError(
+            "an int of more than 64 bits meets a number that is known only at run time", current().origin(), "stay within 64 bits"
+        )
     return op
 
 
@@ -183,7 +194,9 @@ def _refuse_inexact(a: Operand, b: Operand) -> None:
     """Python compares int with float exactly; a conversion to float is exact only below 2**53."""
     for x in (a, b):
         if isinstance(x, int) and not isinstance(x, (bool, Value)) and abs(x) > 2**53:
-            raise UnsupportedError("an int above 2**53 is compared with a float that is known only at run time", current().origin(), "compare ints with ints")
+            raise UnsupportedError(
+                "an int above 2**53 is compared with a float that is known only at run time", current().origin(), "compare ints with ints"
+            )
 
 
 def _binary(op: str, swapped: bool) -> Any:
@@ -220,7 +233,9 @@ def _absolute(self: Any) -> Any:
 def _rounding(op: str) -> Any:
     def method(self: Any, ndigits: Any = None) -> Any:
         if ndigits is not None:
-            raise UnsupportedError("round() to a number of digits of a number known only at run time", current().origin(), "round(x * 100) / 100")
+            raise UnsupportedError(
+                "round() to a number of digits of a number known only at run time", current().origin(), "round(x * 100) / 100"
+            )
         if self.node.kind != "float":
             return wrap(as_int(self.node.value), self.node.site)
         return emit(op, self.node.value, type_=INT)
@@ -234,15 +249,41 @@ def _hash(self: Any) -> int:
 
 
 _METHODS: dict[str, Any] = {
-    **{f"__{n}__": _binary(op, False) for n, op in [("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "truediv"),
-       ("floordiv", "floordiv"), ("mod", "mod"), ("pow", "pow"), ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"), ("gt", "gt"), ("ge", "ge")]},
+    **{
+        f"__{n}__": _binary(op, False)
+        for n, op in [
+            ("add", "add"),
+            ("sub", "sub"),
+            ("mul", "mul"),
+            ("truediv", "truediv"),
+            ("floordiv", "floordiv"),
+            ("mod", "mod"),
+            ("pow", "pow"),
+            ("eq", "eq"),
+            ("ne", "ne"),
+            ("lt", "lt"),
+            ("le", "le"),
+            ("gt", "gt"),
+            ("ge", "ge"),
+        ]
+    },
     **{f"__r{n}__": _binary(n, True) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
-    "__and__": _logical("and"), "__or__": _logical("or"), "__xor__": _logical("xor"),
-    "__rand__": _logical("and"), "__ror__": _logical("or"), "__rxor__": _logical("xor"),
-    "__neg__": _negative, "__pos__": lambda self: self, "__abs__": _absolute, "__round__": _rounding("round"),
-    "__trunc__": _rounding("trunc"), "__floor__": _rounding("floor"), "__ceil__": _rounding("ceil"),
-    "__hash__": _hash, "__bool__": lambda self: self.node.bool_(),
-}  # fmt: skip
+    "__and__": _logical("and"),
+    "__or__": _logical("or"),
+    "__xor__": _logical("xor"),
+    "__rand__": _logical("and"),
+    "__ror__": _logical("or"),
+    "__rxor__": _logical("xor"),
+    "__neg__": _negative,
+    "__pos__": lambda self: self,
+    "__abs__": _absolute,
+    "__round__": _rounding("round"),
+    "__trunc__": _rounding("trunc"),
+    "__floor__": _rounding("floor"),
+    "__ceil__": _rounding("ceil"),
+    "__hash__": _hash,
+    "__bool__": lambda self: self.node.bool_(),
+}
 _METHODS["__int__"] = lambda self: self.node.int_()
 _METHODS["__float__"] = lambda self: self.node.guard_float("", 0)
 _METHODS["__repr__"] = lambda self: self.node.str()

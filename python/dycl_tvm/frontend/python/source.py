@@ -20,7 +20,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARY_PACKAGES = ("torch", "numpy", "tvm", "tvm_ffi", "functorch", "sympy")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _library_roots() -> tuple[str, ...]:
     roots = []
     for name in _LIBRARY_PACKAGES:
@@ -30,13 +30,13 @@ def _library_roots() -> tuple[str, ...]:
     return tuple(roots)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _standard_library() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     return tuple(str(Path(paths[k])) + "/" for k in ("stdlib", "platstdlib"))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_library_file(filename: str) -> bool:
     """Whether a file belongs to Python, to PyTorch and its kind, or to the compiler: code that is never rewritten."""
     if filename.startswith("<frozen"):
@@ -92,17 +92,23 @@ def function_node(code: types.CodeType) -> FunctionNode:
     text = "".join(linecache.getlines(code.co_filename))
     if not text:
         raise UnsupportedError(
-            f"the source of {code.co_name}() cannot be found, so its control flow cannot be compiled", origin, "define the function in a file (not by exec or on stdin)"
+            f"the source of {code.co_name}() cannot be found, so its control flow cannot be compiled",
+            origin,
+            "define the function in a file (not by exec or on stdin)",
         )
     try:
         nodes = _module_functions(code.co_filename, text)
     except SyntaxError as error:
-        raise UnsupportedError(f"the source file of {code.co_name}() has changed or cannot be parsed: {error}", origin, "restart Python after editing") from error
+        raise UnsupportedError(
+            f"the source file of {code.co_name}() has changed or cannot be parsed: {error}", origin, "restart Python after editing"
+        ) from error
     found = [n for n in nodes if _matches(n, code)]
     if len(found) > 1:
         found = [n for n in found if _positions_match(n, code)] or found
     if not found:
-        raise UnsupportedError(f"the source of {code.co_name}() was not found where Python says it is", origin, "restart Python after editing the file")
+        raise UnsupportedError(
+            f"the source of {code.co_name}() was not found where Python says it is", origin, "restart Python after editing the file"
+        )
     if len(found) > 1 and len({ast.dump(n) for n in found}) > 1:
         raise UnsupportedError("several lambdas on one line cannot be told apart", origin, "put each on a line of its own, or use def")
     return found[0]

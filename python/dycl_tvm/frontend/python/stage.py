@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,8 @@ class Site:
     clock: int
     target: Any = None
     is_loop: bool = False
+    #: The decision is a choice among objects; forked, it is made by one test an object.
+    choice: bool = False
 
 
 class Stage:
@@ -95,7 +98,8 @@ class Stage:
         mark, depth = self.journal.open(), self.journal.depth() - 1
         set_current(self)
         try:
-            with torch.no_grad(), Recorder(), FunctionRecorder():
+            # without oneDNN a recurrent layer is recorded as the operations that it consists of
+            with torch.no_grad(), _without_onednn(), Recorder(), FunctionRecorder():
                 self.state.enter(self.state_params)
                 self._mark = mark
                 result = run()
@@ -105,8 +109,8 @@ class Stage:
             self._split(fork)
         except Dead:
             pass
-        except UnsupportedError as error:
-            raise error.with_traceback(None) if error.origin is not None else error
+        except UnsupportedError:
+            raise
         except Exception as error:
             self._user_error(error)
         finally:
@@ -117,7 +121,9 @@ class Stage:
     def _user_error(self, error: Exception) -> None:
         """An exception that the forward raised on this path."""
         if self.builder.block is None or not self._is_users(error):
-            raise UnsupportedError(f"the forward raised {type(error).__name__} while it was compiled: {error}", _origin_of(error), _advice(error)) from error
+            raise UnsupportedError(
+                f"the forward raised {type(error).__name__} while it was compiled: {error}", _origin_of(error), _advice(error)
+            ) from error
         if self.open_sites:
             # other paths wait to be joined with this one, which will not come: part them
             self._split(ForkRequired(self.open_sites[0].target, f"one path raises {type(error).__name__}"))
@@ -133,8 +139,13 @@ class Stage:
         builder = self.builder
         self._forks[site.origin] = self._forks.get(site.origin, 0) + 1
         events = builder.events[: site.index]
-        assert site.block is not None and site.cond is not None
+        assert site.block is not None
         del site.block.steps[site.steps :]
+        if site.choice:
+            site.block.terminator = None
+            self._work.append([*events, (("choose",), None)])
+            return
+        assert site.cond is not None
         then, orelse = builder.part(site.block, site.cond, site.origin)
         self._work.append([*events, (("decide",), (False, orelse))])
         self._work.append([*events, (("decide",), (True, then))])
@@ -189,13 +200,29 @@ class Stage:
         self.builder.block = block
         return bool(choice)
 
-    def open_site(self, cond: Operand) -> Site:
-        """Begin to explore both sides of a decision."""
+    def open_site(self, cond: Operand, choice: bool = False) -> Site:
+        """Begin to explore all sides of a decision."""
+        site = self._make_site(cond, choice)
+        self.open_sites.append(site)
+        return site
+
+    def choice_site(self) -> Site:
+        """Return a site for a choice that is not explored where it is made."""
+        return self._make_site(None, True)
+
+    def chosen_by_tests(self) -> bool:
+        """Whether the choice at hand was forked."""
+        event = self.builder.peek()
+        if event is None or event[0] != ("choose",):
+            return False
+        self.builder.event(("choose",), lambda: None)
+        return True
+
+    def _make_site(self, cond: Operand | None, choice: bool) -> Site:
         index = self.builder.cursor
         block, steps = self.builder.mark()
-        site: Site = self.builder.event(("explore",), lambda: Site(index, block, steps, cond, self.origin(), next(clock)))
+        site: Site = self.builder.event(("explore",), lambda: Site(index, block, steps, cond, self.origin(), next(clock), choice=choice))
         site.target = self.open_sites[0].target if self.open_sites else site
-        self.open_sites.append(site)
         return site
 
     def close_site(self, site: Site) -> None:
@@ -226,7 +253,7 @@ class Stage:
     def check_index(self, index: Any, size: int) -> Any:
         """Bring an index into ``range(size)``; one outside is an IndexError on that path."""
         bounds = scalars.bounds_of(index)
-        if bounds is not None and 0 <= bounds[0] and bounds[1] < size:
+        if bounds is not None and bounds[0] >= 0 and bounds[1] < size:
             return index
         inside = (index >= -size) & (index < size)
         cond = scalars.operand_of(inside)
@@ -362,6 +389,16 @@ class Stage:
         return iter(iterable)
 
 
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
 def _ambiguous(x: torch.Tensor) -> Any:
     raise RuntimeError(f"Boolean value of Tensor with {'more than one value' if x.numel() else 'no values'} is ambiguous")
 
@@ -384,7 +421,14 @@ def _advice(error: Exception) -> str:
     return "check that the model runs in eager on the example inputs; if it does, this construct is not supported yet"
 
 
-def stage(model: Any, example_args: tuple[Any, ...], example_kwargs: dict[str, Any] | None = None, *, max_paths: int = MAX_RUNS, name: str | None = None) -> HCFG:
+def stage(
+    model: Any,
+    example_args: tuple[Any, ...],
+    example_kwargs: dict[str, Any] | None = None,
+    *,
+    max_paths: int = MAX_RUNS,
+    name: str | None = None,
+) -> HCFG:
     """Turn a model's forward into an HCFG.
 
     Parameters
@@ -465,4 +509,3 @@ def _name_blocks(graph: HCFG) -> None:
         counts[block.name] = counts.get(block.name, 0) + 1
         if block is not graph.entry:
             block.name = f"{block.name}{counts[block.name]}"
-

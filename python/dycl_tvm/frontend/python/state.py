@@ -21,7 +21,18 @@ from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.header import rebuild
 from dycl_tvm.frontend.python.heap import MISSING, Attribute, Contents, Place
-from dycl_tvm.frontend.python.merge import Captured, Items, NumberLeaf, Plain, Poison, TensorLeaf, _describe, _same_number, _same_plain, capture
+from dycl_tvm.frontend.python.merge import (
+    Captured,
+    Items,
+    NumberLeaf,
+    Plain,
+    Poison,
+    TensorLeaf,
+    _describe,
+    _same_number,
+    _same_plain,
+    capture,
+)
 from dycl_tvm.frontend.python.tensors import Storage, fresh_like, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 
@@ -37,7 +48,9 @@ class _Site:
     def refuse(self, reason: str) -> None:
         """Raise the error."""
         raise UnsupportedError(
-            f"{reason}: what one call leaves behind is read by the next, and changes its type", current().origin(), "set it at the beginning of the forward, or give it its final type in __init__"
+            f"{reason}: what one call leaves behind is read by the next, and changes its type",
+            current().origin(),
+            "set it at the beginning of the forward, or give it its final type in __init__",
         )
 
 
@@ -75,7 +88,9 @@ class ModelState:
         todo = deque([(root, name)])
         while todo:
             x, where = todo.popleft()
-            if id(x) in self._reachable or isinstance(x, (str, bytes, int, float, bool, type(None), type, torch.dtype, types.ModuleType, torch.device)):
+            if id(x) in self._reachable or isinstance(
+                x, (str, bytes, int, float, bool, type(None), type, torch.dtype, types.ModuleType, torch.device)
+            ):
                 continue
             if isinstance(x, types.FunctionType):
                 for n, cell in zip(x.__code__.co_freevars, x.__closure__ or ()):
@@ -229,13 +244,21 @@ class ModelState:
             elif initial.value is not now.value:
                 assert isinstance(initial.value, Constant)
                 self._leaves[path] = _Leaf(name, initial.value.type, initial.value)
-        elif isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand):
+        elif (
+            isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand)
+        ):
             if path in self._leaves:
                 found[path] = now.operand
             elif not _same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
                 self._leaves[path] = _Leaf(name, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
-        elif isinstance(initial, Items) and isinstance(now, Items) and type(initial.obj) is type(now.obj) and initial.keys == now.keys and len(initial.items) == len(now.items):
+        elif (
+            isinstance(initial, Items)
+            and isinstance(now, Items)
+            and type(initial.obj) is type(now.obj)
+            and initial.keys == now.keys
+            and len(initial.items) == len(now.items)
+        ):
             for i, (a, b) in enumerate(zip(initial.items, now.items)):
                 self._compare((*path, i), a, b, f"{name}[{i}]", found)
         elif initial.obj is not now.obj and not _same_plain([initial.obj, now.obj]):

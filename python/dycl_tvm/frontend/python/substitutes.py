@@ -87,14 +87,20 @@ def _extremum(largest: bool) -> Substitute:
         if _plain(tuple(values)) or not values:
             return callee(*args, **kwargs) if len(args) > 1 else callee(values, **kwargs)
         if kwargs:
-            raise UnsupportedError(f"{callee.__name__}() with key= or default= of values known only at run time", current().origin(), "write the loop out")
+            raise UnsupportedError(
+                f"{callee.__name__}() with key= or default= of values known only at run time", current().origin(), "write the loop out"
+            )
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
             raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
         if any(isinstance(v, torch.Tensor) for v in values):
             best = values[0]
             for v in values[1:]:
                 better = v > best if largest else v < best
-                best = torch.where(better, v, best) if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor) else scalars.select(_number(better), _number(v), _number(best))
+                best = (
+                    torch.where(better, v, best)
+                    if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor)
+                    else scalars.select(_number(better), _number(v), _number(best))
+                )
             return best
         return scalars.extremum(values, largest)
 
@@ -103,9 +109,7 @@ def _extremum(largest: bool) -> Substitute:
 
 def _quantifier(kind: str) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(args[0], torch.Tensor):
-            items = list(args[0])
-        elif isinstance(args[0], (list, tuple, set, dict)):
+        if isinstance(args[0], torch.Tensor) or isinstance(args[0], (list, tuple, set, dict)):
             items = list(args[0])
         else:
             return callee(*args, **kwargs)  # a generator: its own tests fork
@@ -164,7 +168,11 @@ def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(numbers[0], f"__{scalars.MATH_ROUNDING[callee]}__")()
     if callee is math.isnan:
         return numbers[0] != numbers[0]
-    raise UnsupportedError(f"math.{callee.__name__}() of a number known only at run time", current().origin(), "use the torch function of the same name on a tensor")
+    raise UnsupportedError(
+        f"math.{callee.__name__}() of a number known only at run time",
+        current().origin(),
+        "use the torch function of the same name on a tensor",
+    )
 
 
 def _arg_extremum(largest: bool) -> Substitute:
@@ -217,7 +225,9 @@ def _listed(args: tuple[Any, ...]) -> list[Any] | None:
     if not args or not isinstance(args[0], (list, tuple)) or not args[0]:
         return None
     values = list(args[0])
-    fine = all(isinstance(v, (bool, int, float)) or scalars.is_symbolic(v) or (isinstance(v, torch.Tensor) and v.dim() == 0) for v in values)
+    fine = all(
+        isinstance(v, (bool, int, float)) or scalars.is_symbolic(v) or (isinstance(v, torch.Tensor) and v.dim() == 0) for v in values
+    )
     return values if fine else None
 
 
@@ -225,21 +235,31 @@ def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     if not _plain(tuple(x for x in leaves if not isinstance(x, torch.Tensor) or isinstance(x, StagedTensor))):
         raise UnsupportedError(
-            f"numpy's {callee.__name__}() is called on a value known only at run time", current().origin(), "use the torch function of the same name; for a single number, .item()"
+            f"numpy's {callee.__name__}() is called on a value known only at run time",
+            current().origin(),
+            "use the torch function of the same name; for a single number, .item()",
         )
     return callee(*args, **kwargs)
 
 
 def _print(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise UnsupportedError("print() in the forward: a compiled network does no output", current().origin(), "remove it, or return the value")
+    raise UnsupportedError(
+        "print() in the forward: a compiled network does no output", current().origin(), "remove it, or return the value"
+    )
 
 
 def _input(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise UnsupportedError(f"{callee.__name__}() in the forward: a compiled network does no input or output", current().origin(), "pass the data in as an input")
+    raise UnsupportedError(
+        f"{callee.__name__}() in the forward: a compiled network does no input or output",
+        current().origin(),
+        "pass the data in as an input",
+    )
 
 
 def _random(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise UnsupportedError(f"{callee.__name__}() gives another result at every call", current().origin(), "pass the random number in as an input")
+    raise UnsupportedError(
+        f"{callee.__name__}() gives another result at every call", current().origin(), "pass the random number in as an input"
+    )
 
 
 def _clock(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -274,13 +294,72 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 TABLE: dict[Any, Substitute] = {
-    int: _convert("int"), float: _convert("float"), bool: _convert("bool"), range: _range, abs: _abs, min: _extremum(False), max: _extremum(True),
-    any: _quantifier("or"), all: _quantifier("and"), sum: _sum, round: _round, isinstance: _isinstance, type: _type, len: _len,
-    setattr: _setattr, delattr: _delattr, list: _list, dict: _list, set: _list, print: _print, input: _input, builtins.open: _input,
-    np.argmax: _arg_extremum(True), np.argmin: _arg_extremum(False), np.max: _np_extremum(True), np.min: _np_extremum(False),
-    np.amax: _np_extremum(True), np.amin: _np_extremum(False),
-    **{f: _numpy for f in (np.array, np.asarray, np.sum, np.mean, np.stack, np.concatenate, np.exp, np.log, np.abs, np.sqrt, np.maximum, np.minimum, np.where, np.sort, np.argsort)},
-    **{f: _math for f in (*scalars.MATH_FUNCTIONS, *scalars.MATH_ROUNDING, math.isnan, math.isinf, math.log2, math.log10, math.pow, math.tan)},
-    **{f: _random for f in (np.random.rand, np.random.randn, np.random.random, np.random.randint, np.random.uniform, np.random.normal, torch.rand, torch.randn, torch.randint, torch.bernoulli, torch.randperm)},
-    **{f: _clock for f in (time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns)},
-}  # fmt: skip
+    int: _convert("int"),
+    float: _convert("float"),
+    bool: _convert("bool"),
+    range: _range,
+    abs: _abs,
+    min: _extremum(False),
+    max: _extremum(True),
+    any: _quantifier("or"),
+    all: _quantifier("and"),
+    sum: _sum,
+    round: _round,
+    isinstance: _isinstance,
+    type: _type,
+    len: _len,
+    setattr: _setattr,
+    delattr: _delattr,
+    list: _list,
+    dict: _list,
+    set: _list,
+    print: _print,
+    input: _input,
+    builtins.open: _input,
+    np.argmax: _arg_extremum(True),
+    np.argmin: _arg_extremum(False),
+    np.max: _np_extremum(True),
+    np.min: _np_extremum(False),
+    np.amax: _np_extremum(True),
+    np.amin: _np_extremum(False),
+    **dict.fromkeys(
+        (
+            np.array,
+            np.asarray,
+            np.sum,
+            np.mean,
+            np.stack,
+            np.concatenate,
+            np.exp,
+            np.log,
+            np.abs,
+            np.sqrt,
+            np.maximum,
+            np.minimum,
+            np.where,
+            np.sort,
+            np.argsort,
+        ),
+        _numpy,
+    ),
+    **dict.fromkeys(
+        (*scalars.MATH_FUNCTIONS, *scalars.MATH_ROUNDING, math.isnan, math.isinf, math.log2, math.log10, math.pow, math.tan), _math
+    ),
+    **dict.fromkeys(
+        (
+            np.random.rand,
+            np.random.randn,
+            np.random.random,
+            np.random.randint,
+            np.random.uniform,
+            np.random.normal,
+            torch.rand,
+            torch.randn,
+            torch.randint,
+            torch.bernoulli,
+            torch.randperm,
+        ),
+        _random,
+    ),
+    **dict.fromkeys((time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns), _clock),
+}

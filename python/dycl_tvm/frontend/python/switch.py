@@ -1,44 +1,92 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Choosing among Python objects by an index known only at run time (``outputs[int(torch.argmax(c))]``)."""
+"""Choosing among Python objects by an index known only at run time (``outputs[int(torch.argmax(c))]``).
+
+Tensors and numbers meet in a block parameter. Modules, functions and other objects stay "one of these" until they are
+called or an attribute is read: then each of them is, on its own side of a switch. What is left (passing such an object to
+a library, testing its identity) is chosen by a fork.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
+from dycl_tvm.errors import DyclError
 from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.branches import Scope
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.merge import Join, Poison, capture_path
+from dycl_tvm.frontend.python.branches import Scope, join_paths
+from dycl_tvm.frontend.python.context import Dead, current
+from dycl_tvm.frontend.python.merge import PathState, Poison, capture_path
 from dycl_tvm.hcfg.nodes import Edge, Switch, Value
 
 
+class Chosen(Poison):
+    """One of several objects, by an index known only at run time."""
+
+    __slots__ = ("_items", "_position")
+
+    def __init__(self, items: Sequence[Any], position: Any, site: Any) -> None:
+        super().__init__(site, "one of several objects is chosen by an index known only at run time")
+        object.__setattr__(self, "_items", items)
+        object.__setattr__(self, "_position", position)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return super().__getattribute__(name)
+        return over(self, lambda item: getattr(item, name))
+
+
+def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
+    """Return ``function`` of the chosen object: each on its own side of a switch."""
+    items, position = object.__getattribute__(chosen, "_items"), object.__getattribute__(chosen, "_position")
+    return _explore(items, position, function)
+
+
 def switch(items: Sequence[Any], index: Any) -> Any:
-    """Return ``items[index]``: tensors and numbers meet in a block parameter, anything else is chosen by a fork."""
+    """Return ``items[index]``."""
     stage = current()
     if len(items) == 0:
         raise IndexError("index out of range")
     position = stage.check_index(index, len(items))
+    if not isinstance(scalars.operand_of(position), Value):
+        return items[int(position)]
+    if all(isinstance(item, (torch.Tensor, bool, int, float, tuple, list, dict)) or scalars.is_symbolic(item) for item in items):
+        return _explore(items, position, lambda item: item)
+    if stage.chosen_by_tests():
+        return _by_tests(items, position)
+    return Chosen(items, position, stage.choice_site())
+
+
+def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]) -> Any:
+    stage = current()
+    if stage.chosen_by_tests():
+        return function(_by_tests(items, position))
     operand = scalars.operand_of(position)
-    if not isinstance(operand, Value):
-        return items[operand]
-    scope = Scope()
-    site = stage.open_site(operand)
+    scope, native = Scope(), stage.native_depth
+    site = stage.open_site(operand, choice=True)
     blocks = [stage.builder.new_block("case") for _ in items]
     stage.builder.terminate(Switch(operand, [Edge(b) for b in blocks], stage.origin()))
-    paths = []
+    paths: list[PathState] = []
     for block, item in zip(blocks, items):
         stage.builder.block = block
-        paths.append(capture_path({}, scope.mark, item, has_value=True))
+        try:
+            paths.append(capture_path({}, scope.mark, function(item), has_value=True))
+        except Dead:
+            pass
+        except DyclError:
+            raise
+        except Exception as error:
+            if not stage.may_raise(error, native):
+                stage.fork(site.target, f"one of several cases raises {type(error).__name__}")
+            stage.leave_by_raise(error)
+        stage.journal.rollback(scope.mark)
     scope.close()
-    if len(paths) == 1:
-        stage.builder.block = paths[0].block
-        value = items[0]
-    else:
-        _, value = Join(paths, scope.mark, scope.clock, site.target, "chosen").run()
+    if not paths:
+        stage.close_site(site)
+        raise Dead
+    _, value = join_paths(paths, scope, site.target, "chosen")
     stage.close_site(site)
-    if isinstance(value, Poison):
-        return _by_tests(items, position)
     return value
 
 
@@ -48,4 +96,3 @@ def _by_tests(items: Sequence[Any], position: Any) -> Any:
         if position == i:
             return item
     return items[-1]
-

@@ -57,17 +57,17 @@ class Storage:
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
 
     @property
-    def owner(self) -> Storage:  # noqa: D102  (the protocol of heap.Place)
+    def owner(self) -> Storage:
         return self
 
     @property
-    def key(self) -> Any:  # noqa: D102
+    def key(self) -> Any:
         return (id(self), "storage")
 
-    def read(self) -> Any:  # noqa: D102
+    def read(self) -> Any:
         return (self.value, self.version)
 
-    def write(self, contents: Any) -> None:  # noqa: D102
+    def write(self, contents: Any) -> None:
         self.value, self.version = contents
 
     def set(self, value: Value) -> None:
@@ -95,7 +95,13 @@ class StagedTensor(torch.Tensor):
     def __new__(cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value) -> StagedTensor:
         """Wrap a storage; ``meta`` gives shape and strides, ``value`` what the tensor holds now."""
         self: StagedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, meta.shape, strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device="cpu", requires_grad=False
+            cls,
+            meta.shape,
+            strides=meta.stride(),
+            storage_offset=meta.storage_offset(),
+            dtype=meta.dtype,
+            device=torch.device("cpu"),
+            requires_grad=False,
         )
         self.storage_, self.chain = storage, chain
         self._cached = (storage.version, value)
@@ -104,18 +110,20 @@ class StagedTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Refuse to run outside of a stage."""
         raise RuntimeError(f"{func} was called on a staged tensor after staging ended")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"<tensor known at run time, shape {tuple(self.shape)}, {self.dtype}>"
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise UnsupportedError("a tensor known only at run time cannot be pickled or saved", current().origin(), "keep I/O out of the forward")
+        raise UnsupportedError(
+            "a tensor known only at run time cannot be pickled or saved", current().origin(), "keep I/O out of the forward"
+        )
 
 
 def fresh(value: Value) -> StagedTensor:
@@ -185,7 +193,9 @@ def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: 
     assert isinstance(base_type, TensorType)
     name = op._opname
     if name in ("select", "slice", "diagonal"):
-        scatter = {"select": aten.select_scatter.default, "slice": aten.slice_scatter.default, "diagonal": aten.diagonal_scatter.default}[name]
+        scatter = {"select": aten.select_scatter.default, "slice": aten.slice_scatter.default, "diagonal": aten.diagonal_scatter.default}[
+            name
+        ]
         return _emit_one(scatter, (base, value, *args), base_type)
     if name in ("view", "unsqueeze", "squeeze", "alias", "detach", "_unsafe_view"):
         return _emit_one(aten.view.default, (value, list(base_type.shape)), base_type)
@@ -197,7 +207,9 @@ def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: 
         order = [d % rank for d in args[0]]
         return _emit_one(aten.permute.default, (value, [order.index(d) for d in range(rank)]), base_type)
     raise UnsupportedError(
-        f"an in-place change through a view made by {name}()", current().origin(), "write the result to a new tensor instead of changing it in place"
+        f"an in-place change through a view made by {name}()",
+        current().origin(),
+        "write the result to a new tensor instead of changing it in place",
     )
 
 

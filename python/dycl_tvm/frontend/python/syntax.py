@@ -1,0 +1,140 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Syntax trees: looking at the user's, and making new ones from templates."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Any
+
+#: Name under which the operators are visible in rewritten code.
+OPERATORS = "_dy"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def type_params() -> dict[str, Any]:
+    return {"type_params": []} if sys.version_info >= (3, 12) else {}
+
+
+def walk_scope(statements: list[Any]) -> list[ast.AST]:
+    """Return all nodes below statements that belong to the same scope (nested functions and comprehensions are leaves)."""
+    found: list[ast.AST] = []
+    todo: list[ast.AST] = list(reversed(statements))
+    while todo:
+        node = todo.pop()
+        found.append(node)
+        if isinstance(node, (*FUNCTIONS, *COMPREHENSIONS)):
+            continue
+        todo.extend(reversed(list(ast.iter_child_nodes(node))))
+    return found
+
+
+def jumps(statements: list[ast.stmt]) -> set[str]:
+    """Return the kinds of jumps that leave the statements."""
+    kinds: set[str] = set()
+    for node in statements:
+        if isinstance(node, ast.Return):
+            kinds.add("return")
+        elif isinstance(node, ast.Break):
+            kinds.add("break")
+        elif isinstance(node, ast.Continue):
+            kinds.add("continue")
+        elif isinstance(node, (ast.For, ast.While)):
+            kinds |= jumps(node.body) & {"return"}
+            kinds |= jumps(node.orelse)
+        elif not isinstance(node, FUNCTIONS):
+            for _, value in ast.iter_fields(node):
+                if isinstance(value, list):
+                    for v in value:
+                        if isinstance(v, ast.stmt):
+                            kinds |= jumps([v])
+                        elif isinstance(v, (ast.ExceptHandler, ast.match_case)):
+                            kinds |= jumps(v.body)
+    return kinds
+
+
+def binds_or_yields(node: ast.expr) -> bool:
+    return any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(node))
+
+
+def last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def without_annotations(args: ast.arguments) -> ast.arguments:
+    def bare(a: ast.arg | None) -> Any:
+        return None if a is None else ast.copy_location(ast.arg(a.arg), a)
+
+    return ast.arguments(
+        [bare(a) for a in args.posonlyargs],
+        [bare(a) for a in args.args],
+        bare(args.vararg),
+        [bare(a) for a in args.kwonlyargs],
+        args.kw_defaults,
+        bare(args.kwarg),
+        args.defaults,
+    )
+
+
+def operators_name() -> ast.expr:
+    return ast.Name(OPERATORS, ast.Load())
+
+
+def operator_named(name: str) -> ast.expr:
+    return ast.Attribute(operators_name(), name, ast.Load())
+
+
+def placed(node: Any, where: ast.AST) -> Any:
+    place(node, where)
+    return node
+
+
+def operator_call(name: str, where: ast.AST, *args: ast.expr) -> ast.expr:
+    made: ast.expr = placed(ast.Call(operator_named(name), list(args), []), where)
+    return made
+
+
+def thunk(node: ast.expr) -> ast.expr:
+    empty = ast.arguments([], [], None, [], [], None, [])
+    made: ast.expr = placed(ast.Lambda(empty, node), node)
+    return made
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts nodes in place of the names of a template."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        if isinstance(node.value, ast.Name) and isinstance(self.parts.get(node.value.id), list):
+            return self.parts[node.value.id]
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return self.parts.get(node.id, node)
+
+
+def statements_from(template: str, where: ast.AST, **parts: Any) -> list[ast.stmt]:
+    """Parse statements, fill in parts (expressions, or lists of statements), and place them where the user's code was."""
+    tree = ast.parse(template)
+    for n in ast.walk(tree):
+        for field in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
+            if hasattr(n, field):
+                delattr(n, field)
+    made = []
+    for s in tree.body:
+        new = _Fill(parts).visit(s)
+        made += new if isinstance(new, list) else [new]
+    for s in made:
+        place(s, where)
+    return made
+
+
+def place(node: ast.AST, where: Any) -> None:
+    """Place new nodes at the first line of ``where``: Python would report a method call that spans lines at its last."""
+    for n in ast.walk(node):
+        if isinstance(n, (ast.stmt, ast.expr, ast.ExceptHandler)) and not hasattr(n, "lineno"):
+            n.lineno = n.end_lineno = where.lineno
+            n.col_offset = n.end_col_offset = where.col_offset
