@@ -79,3 +79,31 @@ def test_random_operators_are_refused() -> None:
     sub = SubDNN("s", [x], [TensorOp("aten.rand_like.default", (x,), {}, (y,), Origin("net.py", 3))], [y])
     with pytest.raises(UnsupportedError, match="rand"):
         import_sub_dnns([sub])
+
+
+SECOND_RESULTS = {
+    "aten.max.dim": (torch.float32, (3, 9, 2), (1, False)),
+    "aten.min.dim": (torch.bool, (3, 9), (1, True)),
+    "aten.topk.default": (torch.float32, (4, 11), (3,)),
+    "aten.sort.default": (torch.float32, (4, 11), (-1, True)),
+    "aten.var_mean.correction": (torch.float32, (4, 11), ([1],)),
+    "aten.max_pool2d_with_indices.default": (torch.float32, (1, 2, 8, 8), ([2, 2], [2, 2])),
+    "aten.adaptive_max_pool2d.default": (torch.float32, (1, 2, 7, 7), ([3, 3],)),
+}
+
+
+@pytest.mark.parametrize("op", SECOND_RESULTS)
+def test_only_the_second_result_is_read(op: str) -> None:
+    dtype, shape, args = SECOND_RESULTS[op]
+    data = torch.randn(shape, generator=torch.Generator().manual_seed(1)) if dtype.is_floating_point else torch.rand(shape) > 0.5
+    _, name, overload = op.split(".")
+    want = getattr(getattr(torch.ops.aten, name), overload)(data, *args)[1]
+    x = Value(TensorType(shape, str(dtype).removeprefix("torch.")), "x")
+    y = Value(TensorType(tuple(want.shape), str(want.dtype).removeprefix("torch.")), "y")
+    sub = SubDNN("s", [x], [TensorOp(op, (x, *args), {}, (None, y), Origin("net.py", 3))], [y])
+    low = pipeline.to_kernels(import_sub_dnns([sub]), host_target())
+    kernels = pipeline.KernelSet()
+    calls = call_list("s", low, kernels, {})
+    built = pipeline.build_kernels(kernels.functions, host_target())
+    (got,) = run_sub_dnn(calls, [data], Kernels(KernelLibrary(tuple(built.objects))))
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)

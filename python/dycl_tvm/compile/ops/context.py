@@ -76,6 +76,14 @@ class OpContext:
             raise NotConvertible("the first result has no type")
         return first
 
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """The shape of the first result that is read, for operators whose results all have one shape."""
+        for out in self.out:
+            if out is not None:
+                return tuple(out.shape)
+        raise NotConvertible("no result has a type")
+
     @staticmethod
     def shape(expr: Any) -> tuple[int, ...]:
         """Return the static shape of an expression."""

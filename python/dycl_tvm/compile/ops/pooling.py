@@ -32,8 +32,8 @@ def _max_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, di
     kernel = pair(kernel, n)
     stride, padding, dilation = pair(stride, n, kernel), pair(padding, n, 0), pair(dilation, n, 1)
     lead, size = list(ctx.shape(x)[:-n]), list(ctx.shape(x)[-n:])
-    out = list(ctx.type.shape[-n:])
-    dtype, masked = ctx.type.dtype, _needs_mask(size, list(ctx.type.shape[-n:]), kernel, stride, padding, dilation)
+    out = list(ctx.result_shape[-n:])
+    dtype, masked = ctx.dtype(x), _needs_mask(size, out, kernel, stride, padding, dilation)
     extents = [int64(v) for v in (*lead, *out)]
 
     def build(t: Any) -> Any:
@@ -135,7 +135,7 @@ for _n in (1, 2, 3):
 
 def _adaptive(ctx: OpContext, x: Any, n: int, is_max: bool, indices: bool) -> Any:
     lead, size = list(ctx.shape(x)[:-n]), list(ctx.shape(x)[-n:])
-    out = list(ctx.type.shape[-n:])
+    out = list(ctx.result_shape[-n:])
     if all(s % o == 0 for s, o in zip(size, out)):
         kernel = [s // o for s, o in zip(size, out)]
         if is_max:
@@ -144,7 +144,7 @@ def _adaptive(ctx: OpContext, x: Any, n: int, is_max: bool, indices: bool) -> An
             axes = list(range(len(lead), len(lead) + n))
             return ctx.emit(relax.op.mean(x, axes, True))
         return _avg_pool(ctx, x, kernel, kernel, 0, True, None, n)
-    dtype = ctx.type.dtype
+    dtype = ctx.dtype(x)
     # windows of different lengths: reduce over the longest one and mask
     longest = [max(-(-(i + 1) * s // o) - i * s // o for i in range(o)) for s, o in zip(size, out)]
     extents = [int64(v) for v in (*lead, *out)]

@@ -72,7 +72,7 @@ def _var(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdi
 @converter("var_mean.correction", "std_mean.correction")
 def _var_mean(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
     var, mean = _moments(ctx, x, dim, correction)
-    var, mean = ctx.reshape(var, ctx.type.shape), ctx.reshape(mean, ctx.type.shape)
+    var, mean = ctx.reshape(var, ctx.result_shape), ctx.reshape(mean, ctx.result_shape)
     return (ctx.emit(relax.op.sqrt(var)) if "std" in ctx.op else var), mean
 
 
@@ -158,11 +158,11 @@ converter("argmin.default")(_arg(False))
 
 def _extreme_dim(is_max: bool) -> Callable[..., Any]:
     def convert(ctx: OpContext, x: Any, dim: int, keepdim: bool = False) -> Any:
-        dtype = ctx.type.dtype
+        dtype = ctx.dtype(x)
         if not ctx.shape(x):
             x = ctx.reshape(x, (1,))
         value, index = _arg_extreme(ctx, x, axis_of(dim, len(ctx.shape(x))), is_max)
-        return ctx.cast(ctx.reshape(value, ctx.type.shape), dtype), ctx.reshape(index, ctx.type.shape)
+        return ctx.cast(ctx.reshape(value, ctx.result_shape), dtype), ctx.reshape(index, ctx.result_shape)
 
     return convert
 
@@ -290,7 +290,7 @@ def _sort(ctx: OpContext, x: Any, *args: Any) -> Any:
     if not ctx.shape(x):
         return x, ctx.const(0, "int64")
     value, index = _order(ctx, x, axis_of(dim, len(ctx.shape(x))), descending)
-    return ctx.cast(value, ctx.type.dtype), index
+    return ctx.cast(value, ctx.dtype(x)), index
 
 
 @converter("argsort.default", "argsort.stable")
@@ -305,4 +305,4 @@ def _topk(ctx: OpContext, x: Any, k: int, dim: int = -1, largest: bool = True, i
     axis = axis_of(dim, len(ctx.shape(x)))
     value, index = _order(ctx, x, axis, largest)
     value, index = (ctx.emit(relax.op.strided_slice(v, [axis], [0], [k])) for v in (value, index))
-    return ctx.cast(value, ctx.type.dtype), index
+    return ctx.cast(value, ctx.dtype(x)), index
