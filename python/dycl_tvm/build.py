@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dycl_tvm import compile, passes
 from dycl_tvm.artifact import Artifact
 from dycl_tvm.errors import UsageError
-from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, name_of, normalise
+from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
@@ -26,6 +26,7 @@ def build(
     target: TargetLike = "llvm",
     host: TargetLike | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
     disable_passes: Collection[str] = (),
     disable_backends: Collection[str] = (),
@@ -36,9 +37,10 @@ def build(
 
     Parameters
     ----------
-    model : nn.Module, bound method of one, or function
+    model : nn.Module, bound method of one, function, or torch.export.ExportedProgram
         Its ``forward`` may branch and loop on tensor values. The source is neither edited nor annotated; the weights
-        are those of the moment of the call.
+        are those of the moment of the call. An exported program brings its control flow as ``torch.cond`` and its like, and
+        its example inputs.
     example_inputs : tuple, or a single tensor
         Positional arguments of the shapes and dtypes that the artefact will take: tensors, NumPy arrays,
         :class:`TensorSpec`, ``torch.empty(..., device="meta")``, Python numbers, and tuples, lists and dicts of them.
@@ -50,6 +52,8 @@ def build(
         CPU that runs the dispatcher of a device target, where the target does not say it.
     example_kwargs : dict, optional
         Keyword arguments, like ``example_inputs``.
+    input_shapes : dict, optional
+        For models that have dynamic dimensions (exported programs): the shape of an input by its name. The others keep the shape of their example.
     name : str, optional
         Name of the network in generated source and symbols; by default that of the model's class.
     disable_passes : collection of str
@@ -79,7 +83,9 @@ def build(
     resolved = resolve_target(target, host)
     check_buildable(resolved)
     check_passes(disable_passes)
-    graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, name=name, max_paths=max_paths, phases=phases)
+    graph = stage_model(
+        model, example_inputs, example_kwargs=example_kwargs, input_shapes=input_shapes, name=name, max_paths=max_paths, phases=phases
+    )
     stats = simplify(graph, disable_passes, phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
         lowered = compile.lower(graph, resolved.target, disabled_backends=disable_backends, progress=phases.step)
@@ -91,16 +97,38 @@ def stage_model(
     example_inputs: Any = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
     max_paths: int | None = None,
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
+    if is_exported_program(model):
+        return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases)
+    if input_shapes is not None:
+        raise UsageError("input_shapes is for models with dynamic dimensions of their own; the shapes of this one are those of its example inputs")
     check_model(model)
     args, kwargs = normalise(example_inputs, example_kwargs)
     options = {} if max_paths is None else {"max_paths": max_paths}
     with phases.phase("stage", "run the forward symbolically"):
         graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), **options)
+        verify(graph)
+    return graph
+
+
+def _stage_exported(
+    program: Any, example_inputs: Any, example_kwargs: Any, input_shapes: Mapping[str, Sequence[int]] | None, name: str | None, phases: Phases
+) -> HCFG:
+    from dycl_tvm.frontend import exported
+
+    if example_inputs is None and not example_kwargs:
+        args, kwargs = normalise(*exported.example_inputs_of(program, input_shapes))
+    elif input_shapes is not None:
+        raise UsageError("give the shapes of an exported program by example_inputs or by input_shapes, not by both")
+    else:
+        args, kwargs = normalise(example_inputs, example_kwargs)
+    with phases.phase("stage", f"read {len(program.graph.nodes)} nodes"):
+        graph = exported.stage_exported(program, args, kwargs, name=identifier(name or "exported"))
         verify(graph)
     return graph
 

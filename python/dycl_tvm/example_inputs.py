@@ -164,6 +164,11 @@ def check_model(model: Any) -> None:
         raise UsageError(f"the model is in training mode, in which {shown} would compute something else; call model.eval() before build")
 
 
+def is_exported_program(model: Any) -> bool:
+    """Tell whether a model is what ``torch.export.export`` returns."""
+    return isinstance(model, torch.export.ExportedProgram)
+
+
 def modules_of(model: Any) -> Iterator[nn.Module]:
     """Yield the modules that a model is made of: itself, the owner of a bound method, what a function closes over."""
     seen: set[int] = set()

@@ -1,0 +1,252 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The control flow operators of ``torch.export`` as blocks and edges: cond, while_loop, map, scan, associative_scan, and calls of graphs.
+
+A handler gets the stage, the function that records a graph, and the operator's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._higher_order_ops.associative_scan import generic_associative_scan
+
+from dycl_tvm.frontend.exported.stage import ExportedStage
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.context import Dead
+from dycl_tvm.frontend.python.tensors import DTYPES, fresh, fresh_like, read
+from dycl_tvm.hcfg.nodes import Block, Operand, Value, operand_type
+from dycl_tvm.hcfg.types import INT, TensorType
+
+Run = Callable[[ExportedStage, Any, Sequence[Any]], Any]
+
+#: Loops of at most this many rounds are unrolled: their sub-DNNs become larger, and no index is computed at run time.
+UNROLL_LIMIT = 8
+
+
+# -- values on edges ---------------------------------------------------------------------------------------------------
+def _operand(stage: ExportedStage, x: Any) -> Operand:
+    if isinstance(x, torch.Tensor):
+        return read(x)
+    if scalars.is_symbolic(x) or isinstance(x, (bool, int, float)):
+        return scalars.operand_of(x)
+    return stage.refuse(f"a {type(x).__name__} passes through a control flow operator", "pass tensors and numbers")
+
+
+def _wrapped(param: Value) -> Any:
+    return fresh(param) if isinstance(param.type, TensorType) else scalars.wrap(param)
+
+
+def _copies(xs: Sequence[Any]) -> list[Any]:
+    """Return tensors that hold the same and share memory with nothing: a graph must not change what it captures."""
+    return [fresh_like(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), read(x)) if isinstance(x, torch.Tensor) else x for x in xs]
+
+
+def _isolated(stage: ExportedStage, run: Run, graph: Any, args: Sequence[Any]) -> list[Any]:
+    """Record a graph on copies of its arguments, and refuse one that changes them."""
+    given = _copies(args)
+    before = [read(x) if isinstance(x, torch.Tensor) else None for x in given]
+    results = pytree.tree_leaves(run(stage, graph, given), is_leaf=lambda x: x is None)
+    for x, value in zip(given, before):
+        if isinstance(x, torch.Tensor) and read(x) is not value:
+            stage.refuse("a branch or body changes a captured tensor in place", "return the new value from the branch")
+    return results
+
+
+# -- cond --------------------------------------------------------------------------------------------------------------
+def cond(stage: ExportedStage, run: Run, pred: Any, true_graph: Any, false_graph: Any, operands: Sequence[Any] = ()) -> Any:
+    """``torch.cond``: a branch and a join."""
+    truth = stage.truth(pred)
+    if not isinstance(truth, Value):
+        return tuple(_isolated(stage, run, true_graph if truth else false_graph, operands))
+    builder = stage.builder
+    sides: list[tuple[Block, list[Any]]] = []
+    blocks = builder.new_block("then"), builder.new_block("else")
+    builder.branch(truth, *blocks)
+    for block, graph in zip(blocks, (true_graph, false_graph)):
+        builder.block = block
+        try:
+            results = _isolated(stage, run, graph, operands)
+        except Dead:
+            continue
+        sides.append((builder.here(), results))
+    if not sides:
+        raise Dead
+    if len(sides) == 1:
+        builder.block = sides[0][0]
+        return tuple(sides[0][1])
+    (then, left), (orelse, right) = sides
+    if len(left) != len(right):
+        stage.refuse("the two branches give different numbers of results", "give the same structure on both sides")
+    kept = [a if _same(a, b) else None for a, b in zip(left, right)]
+    differ = [k for k, (a, b) in enumerate(zip(left, right)) if not _same(a, b)]
+    args = [[_operand(stage, side[k]) for k in differ] for side in (left, right)]
+    for k, a, b in zip(differ, *args):
+        if operand_type(a) != operand_type(b):
+            stage.refuse(f"result {k} is a {operand_type(a)} in one branch and a {operand_type(b)} in the other", "give the same shape and type")
+    join = builder.new_block("join")
+    for block, given in zip((then, orelse), args):
+        builder.block = block
+        builder.jump(join, given)
+    builder.block = join
+    for k, a in zip(differ, args[0]):
+        kept[k] = _wrapped(builder.add_param(join, operand_type(a)))
+    return tuple(kept)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return False
+    return a is b or (type(a) is type(b) and not scalars.is_symbolic(a) and bool(a == b))
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+def while_loop(stage: ExportedStage, run: Run, cond_graph: Any, body_graph: Any, carried: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+    """``while_loop``: a header whose parameters are the carried values."""
+    return tuple(
+        _loop(
+            stage,
+            list(carried),
+            lambda state: stage.truth(_isolated(stage, run, cond_graph, [*state, *captured])[0]),
+            lambda state: _isolated(stage, run, body_graph, [*state, *captured]),
+        )
+    )
+
+
+def _loop(
+    stage: ExportedStage, initial: list[Any], test: Callable[[list[Any]], Operand], body: Callable[[list[Any]], list[Any]]
+) -> list[Any]:
+    builder = stage.builder
+    header, inside, after = (builder.new_block(n) for n in ("loop", "body", "after"))
+    first = [_operand(stage, x) for x in initial]
+    builder.jump(header, first)
+    builder.block = header
+    state = [_wrapped(builder.add_param(header, operand_type(x))) for x in first]
+    types = [p.type for p in header.params]
+    builder.branch(test(state), inside, after)
+    builder.block = inside
+    try:
+        new = [_operand(stage, x) for x in body(state)]
+        for k, (x, want) in enumerate(zip(new, types, strict=True)):
+            if operand_type(x) != want:
+                stage.refuse(f"the value {k} that the loop carries is a {want} before and a {operand_type(x)} after its body", "keep its type and shape")
+        builder.jump(header, new)
+    except Dead:
+        pass
+    builder.block = after
+    return state
+
+
+def _for(stage: ExportedStage, start: int, stop: int, state: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+    """Run ``body(i, state)`` for i from start to stop: unrolled if that is short, as a loop if it is long."""
+    if stop - start <= UNROLL_LIMIT:
+        for i in range(start, stop):
+            state = body(i, state)
+        return state
+    counter = stage.builder.host_op("add", (start, 0), INT)
+
+    def test(state: list[Any]) -> Operand:
+        return scalars.operand_of(state[0] < stop)
+
+    def rest(state: list[Any]) -> list[Any]:
+        i = state[0]
+        i.node.bounds = (start, stop - 1)
+        return [i + 1, *body(i, state[1:])]
+
+    return _loop(stage, [scalars.wrap(counter), *state], test, rest)[1:]
+
+
+def scan(stage: ExportedStage, run: Run, graph: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+    """``scan``: a state carried along dimension 0 of the inputs, and results stacked along dimension 0."""
+    n = int(xs[0].shape[0]) if xs else 0
+    if n == 0:
+        stage.refuse("a scan or map over no elements", "give inputs with at least one element in dimension 0")
+    carried = len(init)
+
+    def step(i: Any, carry: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = _isolated(stage, run, graph, [*carry, *(x[i] for x in xs), *captured])
+        return results[:carried], results[carried:]
+
+    # The first round is recorded by itself: it tells what the results look like.
+    carry, first = step(0, list(init))
+    kept = [k for k, y in enumerate(first) if isinstance(y, torch.Tensor)]
+    if n <= UNROLL_LIMIT:
+        rows = [first]
+        for i in range(1, n):
+            carry, ys = step(i, carry)
+            rows.append(ys)
+        return (*carry, *(torch.stack([row[k] for row in rows]) if k in kept else y for k, y in enumerate(first)))
+    stacked = []
+    for k in kept:
+        buffer = torch.zeros((n, *first[k].shape), dtype=DTYPES[str(first[k].dtype).removeprefix("torch.")])
+        stacked.append(torch.cat([first[k].unsqueeze(0), buffer[1:]]))
+
+    def body(i: Any, state: list[Any]) -> list[Any]:
+        carry, ys = step(i, state[:carried])
+        buffers = _copies(state[carried:])
+        for buffer, k in zip(buffers, kept):
+            buffer[i] = ys[k]
+        return [*carry, *buffers]
+
+    final = _for(stage, 1, n, [*carry, *stacked], body)
+    results = dict(zip(kept, final[carried:]))
+    return (*final[:carried], *(results.get(k) for k in range(len(first))))
+
+
+def map_(stage: ExportedStage, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+    """``map``: the same for every element along dimension 0."""
+    return scan(stage, run, graph, (), xs, captured)
+
+
+def associative_scan(stage: ExportedStage, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+    """``associative_scan``: PyTorch's own scheme of pairs, so that even rounding is that of eager."""
+
+    def combine(*args: Any) -> Any:
+        return _isolated(stage, run, graph, args)
+
+    return tuple(generic_associative_scan(combine, list(xs), 0, tuple(captured)))
+
+
+# -- calls of graphs ---------------------------------------------------------------------------------------------------
+def _inline(skip: int) -> Callable[..., Any]:
+    """Return a handler that runs a graph on the arguments after it; ``skip`` arguments stand between."""
+
+    def handler(stage: ExportedStage, run: Run, graph: Any, *args: Any, **_: Any) -> Any:
+        return run(stage, graph, args[skip:])
+
+    return handler
+
+
+def _under_grad_mode(stage: ExportedStage, run: Run, _enabled: bool, graph: Any, *args: Any) -> Any:
+    return run(stage, graph, args)
+
+
+def _under_autocast(stage: ExportedStage, run: Run, device: str, dtype: Any, enabled: bool, cache: Any, graph: Any, *args: Any) -> Any:
+    with torch.autocast(device, dtype, enabled, cache):
+        return run(stage, graph, args)
+
+
+def _hints(stage: ExportedStage, run: Run, graph: Any, args: Sequence[Any], kwargs: dict[str, Any], *_: Any, **__: Any) -> Any:
+    return run(stage, graph, [*args, *kwargs.values()])
+
+
+def _strict(stage: ExportedStage, run: Run, graph: Any, operands: Sequence[Any]) -> Any:
+    return run(stage, graph, operands)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "cond": cond,
+    "while_loop": while_loop,
+    "map_impl": map_,
+    "scan": scan,
+    "associative_scan": associative_scan,
+    "invoke_subgraph": _inline(1),
+    "tag_activation_checkpoint": _inline(0),
+    "invoke_quant_packed": _inline(0),
+    "wrap_with_set_grad_enabled": _under_grad_mode,
+    "wrap_with_autocast": _under_autocast,
+    "hints_wrapper": _hints,
+    "strict_mode": _strict,
+}

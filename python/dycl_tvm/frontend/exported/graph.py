@@ -1,0 +1,148 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Runs an FX graph of ATen and control flow operators on staged tensors."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.exported.control_flow import HANDLERS
+from dycl_tvm.frontend.exported.stage import ExportedStage
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.context import Dead
+from dycl_tvm.frontend.python.dispatch import dispatch, item
+
+aten = torch.ops.aten
+
+
+def run_graph(stage: ExportedStage, module: torch.fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
+    """Record a whole program; return its flat results, None if every path ends in an error."""
+    try:
+        return pytree.tree_leaves(run_module(stage, module, args), is_leaf=lambda x: x is None)
+    except Dead:
+        return None
+
+
+def run_module(stage: ExportedStage, module: Any, args: Sequence[Any]) -> Any:
+    """Record one graph module, called from the node at hand, and return what its output node holds."""
+    if not isinstance(module, torch.fx.GraphModule):
+        stage.refuse(f"a control flow operator calls a {type(module).__name__}, which is no graph", "export the model again")
+    caller = stage.node
+    env: dict[torch.fx.Node, Any] = {}
+    given = iter(args)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            env[node] = next(given)
+            continue
+        if node.op == "get_attr":
+            env[node] = operator.attrgetter(node.target)(module)
+            continue
+        inputs, named = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
+        if node.op == "output":
+            stage.node = caller
+            return inputs[0]
+        if node.op != "call_function":
+            stage.refuse(f"the node {node.name} is a {node.op}, which no exported program has", "export the model again")
+        # A node that the exporter made for a call of a graph has no place in the user's code: then the caller's is the best known.
+        stage.node = node if node.meta.get("stack_trace") else caller
+        env[node] = _call(stage, node.target, inputs, named)
+    raise AssertionError("a graph without output")
+
+
+def _call(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        handler = HANDLERS.get(target.name())
+        if handler is None:
+            stage.refuse(
+                f"the higher-order operator {target.name()} is not supported",
+                f"express it by operators of PyTorch, or by one of {', '.join(sorted(HANDLERS))}",
+            )
+        assert handler is not None
+        return handler(stage, run_module, *args, **kwargs)
+    if target in ASSERTIONS:
+        return ASSERTIONS[target](stage, *args, **kwargs)
+    if target in SCALARS and any(scalars.is_symbolic(a) for a in args):
+        return SCALARS[target](*args, **kwargs)
+    try:
+        if isinstance(target, torch._ops.OpOverload):
+            return _call_operator(stage, target, args, kwargs)
+        return target(*args, **kwargs)
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        raise UnsupportedError(
+            f"{target} failed on the given shapes: {error}", stage.origin(), "give example inputs on which the exported program runs"
+        ) from error
+
+
+def _call_operator(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if target is aten.item.default:
+        return item(args[0])
+    if target.namespace not in ("aten", "prims", "torchvision"):
+        return _custom(stage, target, args, kwargs)
+    if any(scalars.is_symbolic(a) for a in pytree.tree_leaves((args, kwargs))):
+        if target is aten.select.int:
+            return args[0][(*[slice(None)] * (args[1] % args[0].dim()), args[2])]
+        return dispatch(target, args, kwargs)
+    return target(*args, **kwargs)
+
+
+def _custom(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator of the user's own: only one that consists of ATen operators can be looked into."""
+    if target._can_decompose():
+        return target.decompose(*args, **kwargs)
+    return stage.refuse(
+        f"the operator {target} is not PyTorch's, and its code is not known to the program",
+        "register it with CompositeImplicitAutograd, or write it with PyTorch's operators",
+    )
+
+
+# -- assertions --------------------------------------------------------------------------------------------------------
+def _assert_scalar(stage: ExportedStage, cond: Any, message: str = "assertion failed") -> None:
+    stage.check(scalars.truth_operand(cond), "RuntimeError", message)
+
+
+def _assert_tensor(stage: ExportedStage, cond: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero", *_: Any) -> None:
+    stage.check(stage.truth(cond), "RuntimeError", message)
+
+
+def _in_range(stage: ExportedStage, x: Any, *, min: int | None = None, max: int | None = None) -> None:
+    for bound, holds in ((min, lambda: x >= min), (max, lambda: x <= max)):
+        if bound is not None and abs(bound) < 2**62:
+            _assert_scalar(stage, holds(), f"Invalid value range: expected {min} to {max}")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """An assertion about dtype, layout or device, which the exporter has checked."""
+
+
+ASSERTIONS: dict[Any, Callable[..., Any]] = {
+    aten._assert_scalar.default: _assert_scalar,
+    aten._assert_async.default: _assert_tensor,
+    aten._assert_async.msg: _assert_tensor,
+    aten._functional_assert_async.msg: _assert_tensor,
+    aten.sym_constrain_range.default: _in_range,
+    aten.sym_constrain_range_for_size.default: _in_range,
+    aten._assert_tensor_metadata.default: _nothing,
+}
+
+# -- host scalars ------------------------------------------------------------------------------------------------------
+SCALARS: dict[Any, Callable[..., Any]] = {
+    torch.sym_float: lambda x: scalars.convert(x, "float"),
+    torch.sym_int: lambda x: scalars.convert(x, "int"),
+    torch.sym_not: scalars.logical_not,
+    torch.sym_max: lambda a, b: scalars.extremum([a, b], largest=True),
+    torch.sym_min: lambda a, b: scalars.extremum([a, b], largest=False),
+    torch.sym_ite: scalars.select,
+    operator.not_: scalars.logical_not,
+    round: lambda x, *rest: type(x).__round__(x, *rest),  # type: ignore[attr-defined]
+    **{fn: lambda x, n=n: type(x).__dict__[n](x) for fn, n in ((math.floor, "__floor__"), (math.ceil, "__ceil__"), (math.trunc, "__trunc__"))},
+    **{fn: lambda x, n=n: scalars.math_call(n, x) for fn, n in scalars.MATH_FUNCTIONS.items()},
+    **{getattr(torch, f"_sym_{n}"): lambda x, n=n: scalars.math_call(n, x) for n in ("sqrt", "sin", "cos", "tanh") if hasattr(torch, f"_sym_{n}")},
+}

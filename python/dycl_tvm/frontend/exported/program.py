@@ -1,0 +1,232 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""From an exported program to an HCFG: its inputs, its state, its results.
+
+The graph is run once on staged tensors, operator by operator, exactly as the Python front end runs a forward: views and in-place operators
+become functional, operations on weights are computed at once, shapes are those of the example inputs. Buffers that the program leaves
+changed become state variables.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+
+from dycl_tvm.errors import UnsupportedError, UsageError
+from dycl_tvm.frontend.exported.graph import run_graph
+from dycl_tvm.frontend.exported.shapes import check_shapes, specialised
+from dycl_tvm.frontend.exported.stage import ExportedStage
+from dycl_tvm.frontend.python.inputs import Inputs
+from dycl_tvm.frontend.python.outputs import Leaves, structure_of
+from dycl_tvm.frontend.python.tensors import StagedTensor, fresh, read, tensor_type
+from dycl_tvm.hcfg.analysis import reverse_postorder
+from dycl_tvm.hcfg.nodes import HCFG, Operand, Return, ReturnSite, StateVar, Value
+
+
+def example_inputs_of(program: ExportedProgram, input_shapes: Mapping[str, Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the example inputs that a program was exported with, dynamic dimensions set to ``input_shapes`` where it names them.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+    input_shapes : mapping, optional
+        From the name of an input to its shape. A name is that of the forward's parameter, ``x`` or ``state[0]``.
+
+    Raises
+    ------
+    UsageError
+        If the program has none, or has no such input.
+    """
+    if program.example_inputs is None:
+        raise UsageError("the exported program carries no example inputs; give some: build(program, (x,), ...)")
+    args, kwargs = program.example_inputs
+    return specialised(_signature_of(program), tuple(args), dict(kwargs), input_shapes or {})
+
+
+def stage_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "exported") -> HCFG:
+    """Turn an exported program into an HCFG.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+        Of ``torch.export.export``, before or after ``run_decompositions``.
+    args, kwargs : tuple, mapping
+        Inputs as the program takes them; their shapes are those that the artefact will take.
+    name : str
+        Name of the graph.
+
+    Raises
+    ------
+    UsageError
+        If the inputs do not fit the program, or its range constraints.
+    UnsupportedError
+        With the user's file, line and code where the program knows them.
+    """
+    return _Program(program, args, dict(kwargs or {}), name).stage()
+
+
+class _Program:
+    def __init__(self, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+        self.program, self.name = program, name
+        self.signature = program.graph_signature
+        self.inputs = Inputs(_signature_of(program), args, kwargs)
+        self.placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+        self._check_call(args, kwargs)
+        self.tensors, self.names = self._weights()
+        #: Names in the signature of the tensors that a call leaves changed, in the order in which they were found.
+        self.changed: list[str] = []
+
+    def stage(self) -> HCFG:
+        while True:
+            known = len(self.changed)
+            graph = self._run()
+            if len(self.changed) == known:
+                return graph
+
+    # -- what goes in ----------------------------------------------------------------------------------------------------
+    def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Check structure, dtypes and shapes of the inputs against the program."""
+        leaves = self._leaves_of(args, kwargs)
+        users = [s for s in self.signature.input_specs if s.kind == InputKind.USER_INPUT]
+        if len(leaves) != len(users):
+            raise UsageError(f"the exported program takes {len(users)} inputs (nested ones counted singly), got {len(leaves)}")
+        metas = [self._placeholder(s).meta.get("val") for s in users]
+        check_shapes([str(s.arg.name) for s in users], metas, leaves, self.program.range_constraints)
+
+    def _leaves_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the leaves in the order of the program's placeholders."""
+        spec = self.program.call_spec.in_spec
+        assert spec is not None
+        order = list(spec.child(1).context)
+        if set(order) != set(kwargs):
+            raise UsageError(f"the exported program takes the keyword inputs ({', '.join(order)}), got ({', '.join(kwargs)})")
+        leaves, found = pytree.tree_flatten((args, {k: kwargs[k] for k in order}))
+        if found != spec:
+            raise UsageError(f"the inputs do not have the structure that the program was exported with: {spec}")
+        return leaves
+
+    def _placeholder(self, spec: Any) -> torch.fx.Node:
+        return self.placeholders[self.signature.input_specs.index(spec)]
+
+    def _weights(self) -> tuple[dict[str, torch.Tensor], dict[int, str]]:
+        """Return the parameters, buffers and constants by the name of their placeholder, and the names of the tensors."""
+        found: dict[str, torch.Tensor] = {}
+        names: dict[int, str] = {}
+        known: dict[Any, torch.Tensor] = {}
+        for spec in self.signature.input_specs:
+            if spec.kind == InputKind.USER_INPUT:
+                continue
+            if spec.kind == InputKind.TOKEN or not isinstance(spec.arg, TensorArgument):
+                raise UnsupportedError(
+                    f"the program takes a {spec.kind.name.lower()} ({spec.arg}), which is no tensor", None, "export a model of tensors"
+                )
+            assert spec.target is not None
+            store = self.program.constants if spec.target in self.program.constants else self.program.state_dict
+            tensor = store[spec.target]
+            if tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):
+                raise UsageError(f"the weight {spec.target} has no values; export the model with its weights loaded")
+            # Two names of one tensor stay one tensor: what is written under one is read under the other.
+            key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
+            tensor = known.setdefault(key, tensor.detach())
+            found[spec.arg.name] = tensor
+            names.setdefault(id(tensor), spec.target)
+        return found, names
+
+    # -- one run ---------------------------------------------------------------------------------------------------------
+    def _run(self) -> HCFG:
+        stage = ExportedStage(self.names)
+        entry = stage.builder.entry
+        inputs = [Value(t, n) for n, t in zip(self.inputs.names, self.inputs.types)]
+        variables = [StateVar(self._target(n), tensor_type(self.tensors[n]), stage.constant(self.tensors[n])) for n in self.changed]
+        state = [Value(v.type, v.name) for v in variables]
+        entry.params = [*inputs, *state]
+        with stage.running():
+            given = [fresh(v) for v in inputs]
+            leaves = self._leaves_of(*self.inputs.build(given))
+            held: dict[str, Any] = dict(self.tensors)
+            for spec, value in zip(self.changed, state):
+                shared = fresh(value)
+                held |= {n: shared for n, t in self.tensors.items() if t is self.tensors[spec]}
+            rest = iter(leaves)
+            values = [held[s.arg.name] if s.kind != InputKind.USER_INPUT else next(rest) for s in self.signature.input_specs]
+            results = run_graph(stage, self.program.graph_module, values)
+            if results is not None:  # None: every path ends in an error
+                self._check_inputs_kept(given, inputs)
+                self._leave(stage, results, held)
+        graph = HCFG(self.name, self.inputs.structure, self.inputs.names, [entry], variables)
+        graph.blocks = reverse_postorder(graph)
+        _name_blocks(graph)
+        return graph
+
+    def _check_inputs_kept(self, given: list[StagedTensor], inputs: list[Value]) -> None:
+        mutated = [s for s in self.signature.output_specs if s.kind == OutputKind.USER_INPUT_MUTATION]
+        for name, tensor, value in zip(self.inputs.names, given, inputs):
+            if mutated or read(tensor) is not value:
+                raise UnsupportedError(
+                    f"the program changes its input `{name if not mutated else mutated[0].target}` in place; an artefact leaves its inputs as they are",
+                    None,
+                    "work on a copy (x = x.clone()) and return it",
+                )
+
+    def _leave(self, stage: ExportedStage, results: list[Any], held: dict[str, Any]) -> None:
+        """End the run by the program's one return."""
+        targets = {s.target: s.arg.name for s in self.signature.input_specs if s.target is not None}
+        outputs, changed = [], {}
+        for spec, result in zip(self.signature.output_specs, results, strict=True):
+            if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+                outputs.append(result)
+            elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+                changed[targets[spec.target]] = read(result)
+            elif spec.kind != OutputKind.USER_INPUT_MUTATION:
+                raise UnsupportedError(f"the program gives a {spec.kind.name.lower()}", None, "export the model for inference")
+        done: set[int] = set()
+        for name, tensor in held.items():
+            before = stage.constant(tensor) if not isinstance(tensor, StagedTensor) else None
+            if name not in changed and read(tensor) is not before and id(tensor) not in done:
+                changed[name] = read(tensor)  # changed in place, or a state variable as it was
+            done.add(id(tensor))
+        for name, value in changed.items():
+            if name not in self.changed and value is not stage.constant(self.tensors[name]):
+                self.changed.append(name)
+        leaves = Leaves()
+        spec = self.program.call_spec.out_spec
+        assert spec is not None
+        structure = structure_of(pytree.tree_unflatten(outputs, spec), leaves, None)
+        state: list[Operand] = [changed[n] for n in self.changed[: len(stage.builder.entry.params) - len(self.inputs.names)]]
+        stage.builder.terminate(Return(ReturnSite(structure, None), leaves.operands, state))
+
+    def _target(self, placeholder: str) -> str:
+        return next(s.target for s in self.signature.input_specs if s.arg.name == placeholder and s.target is not None)
+
+
+def _signature_of(program: ExportedProgram) -> Any:
+    """Return a function with the signature of the forward that was exported."""
+    spec = program.call_spec.in_spec
+    assert spec is not None
+    positional, keyword = spec.child(0).num_children, list(spec.child(1).context)
+    known = program.module_call_graph[0].signature
+    names = list(known.forward_arg_names or ()) if known is not None else []
+    names = names[:positional] if len(names) == positional + len(keyword) else [f"arg{k}" for k in range(positional)]
+    kind = inspect.Parameter
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*(kind(n, kind.POSITIONAL_OR_KEYWORD) for n in names), *(kind(n, kind.KEYWORD_ONLY) for n in keyword)]
+    )
+    return forward
+
+
+def _name_blocks(graph: HCFG) -> None:
+    counts: dict[str, int] = {}
+    for block in graph.blocks[1:]:
+        counts[block.name] = counts.get(block.name, 0) + 1
+        block.name = f"{block.name}{counts[block.name]}"
+
+
