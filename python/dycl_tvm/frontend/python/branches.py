@@ -103,12 +103,14 @@ class If:
         self._paths.append(capture_path({n: variables[n] for n in self.names if n in variables}, self._scope.mark))
 
     def __enter__(self) -> None:
-        return None
+        if self.symbolic:
+            current().undoable.append((self._scope.clock, self._token))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not self.symbolic:
+        if not self.symbolic or isinstance(error, GeneratorExit):
             return False
         stage = current()
+        stage.undoable.remove((self._scope.clock, self._token))
         if isinstance(error, Jump):
             if error.target.receive(error, self._token):
                 self._kept = True
@@ -157,6 +159,8 @@ class Frame:
         current().frames.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if isinstance(error, GeneratorExit):
+            return False
         stage = current()
         stage.frames.remove(self)
         mine = isinstance(error, Jump) and error.target is self

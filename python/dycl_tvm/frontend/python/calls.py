@@ -119,9 +119,10 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     stage = current()
     stage.offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
-        return made(*args, **kwargs)
+        result = made(*args, **kwargs)
     finally:
         stage.offer_root(False)
+    return stage.born(result) if isinstance(result, types.GeneratorType) else result
 
 
 def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
@@ -164,6 +165,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)
+        stage.advancing(a)
         if isinstance(a, (list, tuple)):
             for item in a:
                 if isinstance(item, Poison):
@@ -173,9 +175,10 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     python = isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
     stage.native_depth += python
     try:
-        return callee(*args, **kwargs)
+        result = callee(*args, **kwargs)
     finally:
         stage.native_depth -= python
+    return stage.born(result) if hasattr(type(result), "__next__") else result
 
 
 def _hashable(x: Any) -> bool:

@@ -54,6 +54,8 @@ class Loop:
         self._exit: PathState | None = None
         self._header: Header | None = None
         self._leaves_before = stage.departures
+        #: Whether an iterator from outside was advanced in an iteration, which cannot be undone.
+        self.advanced = False
 
     # -- jumps ----------------------------------------------------------------------------------------------------------
     def jump(self, kind: str, variables: dict[str, Any]) -> Jump:
@@ -87,10 +89,15 @@ class Loop:
         self._variables = self._own(variables)
 
     def __enter__(self) -> None:
-        return None
+        assert self._inner is not None
+        self._undoable = (self._inner.clock, self)
+        current().undoable.append(self._undoable)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if isinstance(error, GeneratorExit):
+            return False
         stage = current()
+        stage.undoable.remove(self._undoable)
         if isinstance(error, Restart) and error.loop is self:
             self._start_rolling()
             return True
@@ -203,11 +210,20 @@ class Loop:
     def _start_rolling(self) -> None:
         """Take back the iteration at hand, and begin the first round."""
         stage = current()
+        self._refuse_advanced()
         if any(key == ("decide",) for key, _ in stage.builder.events[self._start : stage.builder.cursor]):
             stage.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, stage.here_site())
+
+    def _refuse_advanced(self) -> None:
+        if self.advanced:
+            raise UnsupportedError(
+                "an iterator made before a loop is advanced in it, and the loop's trip count is known only at run time",
+                current().origin(),
+                "index a list or tensor by a counter instead of next()",
+            )
 
     def _undo_round(self) -> None:
         stage = current()
@@ -254,6 +270,7 @@ class Loop:
             stage.journal.rollback(scope.mark)
             header.reopen()
             env, _ = join_paths(paths, scope, self._site(), "continue")
+            self._refuse_advanced()
             journal = stage.journal
             if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
                 self._undo_round()

@@ -74,7 +74,7 @@ _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": o
 
 def new(x: Any) -> Any:
     """Note that a container is made here."""
-    return current().born(x) if isinstance(x, MUTABLE) else x
+    return current().born(x) if isinstance(x, MUTABLE) or hasattr(type(x), "__next__") else x
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------------

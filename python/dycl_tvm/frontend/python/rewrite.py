@@ -122,6 +122,9 @@ def _compile(node: FunctionNode, original: types.CodeType, class_name: str, free
     body: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], made)] if isinstance(made, ast.Lambda) else [made]
     if class_name:
         body = [ast.ClassDef(class_name, [], [], body, [], **type_params())]
+    outer = class_name or name
+    if outer not in freevars:
+        body = [ast.Global([outer]), *body]  # or the function would take its own name for a variable of the factory
     params = [ast.arg(n) for n in (OPERATORS, *freevars) if n != "__class__" or not class_name]
     factory = ast.FunctionDef("__dycl_factory", ast.arguments([], params, None, [], [], None, []), body, [], None, **type_params())
     module = ast.Module([factory], [])
@@ -431,7 +434,7 @@ class Rewriter(ast.NodeTransformer):
         error = ast.Raise(ast.Call(ast.Name("AssertionError", ast.Load()), arguments, []), None)
         branch = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.copy_location(error, node)], [])
         call: Any = error.exc  # the call of AssertionError
-        for n in (branch, branch.test, call, call.func):  # type: ignore[union-attr]
+        for n in (branch, branch.test, call, call.func):
             ast.copy_location(n, node)  # type: ignore[type-var]
         return self.visit(branch)
 
@@ -544,7 +547,7 @@ class Rewriter(ast.NodeTransformer):
         """Note that a list is made here."""
         return self._new(node) if isinstance(node.ctx, ast.Load) else node
 
-    visit_Dict = visit_Set = visit_ListComp = visit_DictComp = visit_SetComp = _new
+    visit_Dict = visit_Set = visit_GeneratorExp = visit_ListComp = visit_DictComp = visit_SetComp = _new
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """Rewrite a load of an item, whose index may be known only at run time."""

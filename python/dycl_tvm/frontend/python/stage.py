@@ -73,6 +73,8 @@ class Stage:
         self.guard_depth = 0
         #: Event numbers at which the rounds of the rolled loops around the place at hand began.
         self.rolling: list[int] = []
+        #: What may be undone around the place at hand: (moment of its beginning, site, or the loop that may yet be rolled).
+        self.undoable: list[tuple[int, Any]] = []
         self.departures = 0
         self._root_next = False
         self._work: list[list[Event]] = []
@@ -93,7 +95,7 @@ class Stage:
     def _run(self, run: Callable[[], Any], prefix: list[Event]) -> None:
         self.builder.begin_run(prefix)
         self.open_sites, self.native_depth, self.guard_depth, self._root_next, self.frames = [], 0, 0, False, []
-        self.rolling = []
+        self.rolling, self.undoable = [], []
         self.guarded.clear()
         mark, depth = self.journal.open(), self.journal.depth() - 1
         set_current(self)
@@ -344,6 +346,16 @@ class Stage:
                 self.fork(site, f"a {type(x).__name__} that two variables share on one path only is changed")
             self.journal.touch(Contents(x))
 
+    def advancing(self, x: Any) -> None:
+        """Check an iterator that is about to be advanced: that cannot be undone, so it must have been made on the path at hand."""
+        if not is_iterator(x):
+            return
+        for moment, owner in self.undoable:
+            if not self.is_newer(x, moment):
+                if isinstance(owner, Site):
+                    self.fork(owner.target, "an iterator made before a branch is advanced in it")
+                owner.advanced = True
+
     def constant(self, t: torch.Tensor) -> Constant:
         """Return the constant of a real tensor."""
         known = self._constants.get(id(t))
@@ -386,7 +398,21 @@ class Stage:
         """Iterate as a ``for`` statement does."""
         if isinstance(iterable, Poison):
             use(iterable)
-        return iter(iterable)
+        if not is_iterator(iterable):
+            yield from iter(iterable)
+            return
+        while True:
+            self.advancing(iterable)
+            try:
+                item = next(iterable)
+            except StopIteration:
+                return
+            yield item
+
+
+def is_iterator(x: Any) -> bool:
+    """Whether ``x`` has a position that ``next`` advances."""
+    return hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor)
 
 
 @contextmanager

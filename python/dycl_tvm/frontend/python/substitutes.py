@@ -43,6 +43,17 @@ def find(callee: Any) -> Substitute | None:
 _RANDOM = getattr(random.random, "__self__", None)
 
 
+def _consumes(substitute: Substitute) -> Substitute:
+    """Wrap a substitute whose first argument may be an iterator that it runs through."""
+
+    def checked(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for a in args[:1]:
+            current().advancing(a)
+        return substitute(callee, args, kwargs)
+
+    return checked
+
+
 def _plain(args: tuple[Any, ...]) -> bool:
     for a in args:
         if isinstance(a, Poison):
@@ -299,20 +310,21 @@ TABLE: dict[Any, Substitute] = {
     bool: _convert("bool"),
     range: _range,
     abs: _abs,
-    min: _extremum(False),
-    max: _extremum(True),
-    any: _quantifier("or"),
-    all: _quantifier("and"),
-    sum: _sum,
+    min: _consumes(_extremum(False)),
+    max: _consumes(_extremum(True)),
+    any: _consumes(_quantifier("or")),
+    all: _consumes(_quantifier("and")),
+    sum: _consumes(_sum),
     round: _round,
     isinstance: _isinstance,
     type: _type,
     len: _len,
     setattr: _setattr,
     delattr: _delattr,
-    list: _list,
-    dict: _list,
-    set: _list,
+    list: _consumes(_list),
+    tuple: _consumes(_list),
+    dict: _consumes(_list),
+    set: _consumes(_list),
     print: _print,
     input: _input,
     builtins.open: _input,

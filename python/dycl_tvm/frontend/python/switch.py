@@ -70,6 +70,7 @@ def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]
     paths: list[PathState] = []
     for block, item in zip(blocks, items):
         stage.builder.block = block
+        stage.undoable.append((scope.clock, site))
         try:
             paths.append(capture_path({}, scope.mark, function(item), has_value=True))
         except Dead:
@@ -80,6 +81,8 @@ def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]
             if not stage.may_raise(error, native):
                 stage.fork(site.target, f"one of several cases raises {type(error).__name__}")
             stage.leave_by_raise(error)
+        finally:
+            stage.undoable.remove((scope.clock, site))
         stage.journal.rollback(scope.mark)
     scope.close()
     if not paths:
