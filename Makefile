@@ -44,7 +44,7 @@ format: setup  ## Format Python and C++ in place
 	$(if $(CXX_SOURCES),$(BIN)/clang-format -i $(CXX_SOURCES))
 
 pytest: setup
-	$(BIN)/python -m pytest -n $(JOBS) --durations=15 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations=15 $(PYTEST_ARGS)
 
 setup: $(VENV)/.installed  ## Make .venv with everything in it
 

@@ -6,38 +6,10 @@
 #include <dlfcn.h>
 #include <dycl/dycl.h>
 
-#include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
-static std::atomic<long> g_allocations{0};
-
-// Definitions in the program take the place of glibc's for every library in the process.
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* __libc_memalign(size_t, size_t);
-
-void* malloc(size_t n) {
-  ++g_allocations;
-  return __libc_malloc(n);
-}
-void* calloc(size_t n, size_t size) {
-  ++g_allocations;
-  return __libc_calloc(n, size);
-}
-void* realloc(void* p, size_t n) {
-  ++g_allocations;
-  return __libc_realloc(p, n);
-}
-int posix_memalign(void** out, size_t alignment, size_t n) {
-  ++g_allocations;
-  *out = __libc_memalign(alignment, n);
-  return *out == nullptr ? ENOMEM : 0;
-}
-}
+#include "count_allocations.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

@@ -4,13 +4,27 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from dycl_tvm import zoo
+
+HERE = Path(__file__).parent
+# The helpers beside the tests.
+sys.path.insert(0, str(HERE))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of one network in one process (``--dist loadgroup``), so that it is made and compiled once."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if HERE in item.path.parents and parameters is not None and parameters.params.get("name") in zoo.names():
+            item.add_marker(pytest.mark.xdist_group(parameters.params["name"]))
 
 
 @pytest.fixture(scope="module", autouse=True)
