@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -15,6 +16,8 @@ from dycl_tvm.zoo.calibrate import calibrate_block_drop, calibrate_captioning, c
 from dycl_tvm.zoo.captioning import ShowAttendTell
 from dycl_tvm.zoo.encoders import GoogLeNetTrunk, ResNeXtTrunk
 from dycl_tvm.zoo.images import batch_of_images, random_images
+from dycl_tvm.zoo.modern.recipes import RECIPES as MODERN
+from dycl_tvm.zoo.recipe import Recipe, Samples
 from dycl_tvm.zoo.sdn import VGG16BNSDN, MobileNetSDN, ResNetSDN, ShallowDeepNetwork, WideResNetSDN
 from dycl_tvm.zoo.skipnet import FeedforwardSkipNet, RecurrentSkipNet, SkipNet
 
@@ -35,28 +38,28 @@ class Entry:
         The arguments of one call.
     description : str
         One line.
-    image_size : int
-        Side of the images that the network takes.
+    samples : callable
+        Draws an endless supply of inputs from a generator.
     """
 
     name: str
     model: nn.Module
     example_inputs: tuple[Tensor, ...]
     description: str
-    image_size: int
+    samples: Callable[[torch.Generator], Samples]
 
     def inputs(self, n: int, seed: int = 1) -> Iterator[tuple[Tensor, ...]]:
         """Yield ``n`` random inputs that together take many paths."""
         generator = torch.Generator().manual_seed(seed)
-        for image in islice(random_images(self.image_size, generator), n):
-            yield (image,)
+        yield from islice(self.samples(generator), n)
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    description: str
-    image_size: int
-    make: Callable[[torch.Generator], nn.Module]
+def _images(size: int, generator: torch.Generator) -> Samples:
+    return ((image,) for image in random_images(size, generator))
+
+
+def _imaged(description: str, size: int, make: Callable[[torch.Generator], nn.Module]) -> Recipe:
+    return Recipe(description, make, partial(_images, size))
 
 
 def _sdn(cls: Callable[[], ShallowDeepNetwork], images: int = 192) -> Callable[[torch.Generator], nn.Module]:
@@ -92,24 +95,25 @@ def _captioning(trunk: Callable[[], nn.Module], channels: int) -> Callable[[torc
     return make
 
 
-_RECIPES: dict[str, _Recipe] = {
-    "sdn_mobilenet": _Recipe("Shallow-Deep MobileNet: early exit, 6 classifiers", _SMALL, _sdn(MobileNetSDN)),
-    "sdn_vgg16bn": _Recipe("Shallow-Deep VGG-16 with batch norm: early exit, 7 classifiers", _SMALL, _sdn(VGG16BNSDN)),
-    "sdn_resnet56": _Recipe("Shallow-Deep ResNet-56: early exit, 7 classifiers", _SMALL, _sdn(ResNetSDN)),
-    "sdn_wideresnet32_4": _Recipe("Shallow-Deep WideResNet-32-4: early exit, 7 classifiers", _SMALL, _sdn(WideResNetSDN, images=144)),
-    "skipnet38_rnn": _Recipe("SkipNet ResNet-38: 17 blocks skipped or run by a recurrent gate", _SMALL, _skip_net(RecurrentSkipNet)),
-    "skipnet38_ff": _Recipe("SkipNet ResNet-38: 17 blocks skipped or run by convolutional gates", _SMALL, _skip_net(FeedforwardSkipNet)),
-    "caption_resnext50": _Recipe(
+_RECIPES: dict[str, Recipe] = {
+    "sdn_mobilenet": _imaged("Shallow-Deep MobileNet: early exit, 6 classifiers", _SMALL, _sdn(MobileNetSDN)),
+    "sdn_vgg16bn": _imaged("Shallow-Deep VGG-16 with batch norm: early exit, 7 classifiers", _SMALL, _sdn(VGG16BNSDN)),
+    "sdn_resnet56": _imaged("Shallow-Deep ResNet-56: early exit, 7 classifiers", _SMALL, _sdn(ResNetSDN)),
+    "sdn_wideresnet32_4": _imaged("Shallow-Deep WideResNet-32-4: early exit, 7 classifiers", _SMALL, _sdn(WideResNetSDN, images=144)),
+    "skipnet38_rnn": _imaged("SkipNet ResNet-38: 17 blocks skipped or run by a recurrent gate", _SMALL, _skip_net(RecurrentSkipNet)),
+    "skipnet38_ff": _imaged("SkipNet ResNet-38: 17 blocks skipped or run by convolutional gates", _SMALL, _skip_net(FeedforwardSkipNet)),
+    "caption_resnext50": _imaged(
         "Show, attend and tell on ResNeXt-50: up to 20 words, until the end word",
         _LARGE,
         _captioning(ResNeXtTrunk, ResNeXtTrunk.out_channels),
     ),
-    "caption_googlenet": _Recipe(
+    "caption_googlenet": _imaged(
         "Show, attend and tell on GoogLeNet: up to 20 words, until the end word",
         _LARGE,
         _captioning(GoogLeNetTrunk, GoogLeNetTrunk.out_channels),
     ),
-    "blockdrop_resnet110": _Recipe("BlockDrop ResNet-110: 54 blocks dropped or run by a policy network", _SMALL, _block_drop),
+    "blockdrop_resnet110": _imaged("BlockDrop ResNet-110: 54 blocks dropped or run by a policy network", _SMALL, _block_drop),
+    **MODERN,
 }
 
 
@@ -144,11 +148,11 @@ def load(name: str, seed: int = 0) -> Entry:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = recipe.make(generator)
-    example = (next(random_images(recipe.image_size, generator)),)
-    return Entry(name, model, example, recipe.description, recipe.image_size)
+    example = next(recipe.samples(generator))
+    return Entry(name, model, example, recipe.description, recipe.samples)
 
 
-def _recipe(name: str) -> _Recipe:
+def _recipe(name: str) -> Recipe:
     if name not in _RECIPES:
         raise ValueError(f"there is no network {name!r} in the zoo; the networks are {', '.join(_RECIPES)}")
     return _RECIPES[name]

@@ -22,6 +22,17 @@ NAMES = [
     "caption_resnext50",
     "caption_googlenet",
     "blockdrop_resnet110",
+    "early_bert_entropy",
+    "early_bert_patience",
+    "gpt_greedy",
+    "gpt_greedy_static_cache",
+    "moe_top1",
+    "moe_top2",
+    "act_rnn",
+    "lightglue_adaptive",
+    "cascade",
+    "tree_lstm",
+    "tree_lstm_gated",
 ]
 
 
@@ -52,7 +63,9 @@ def test_entry_is_ready_to_run(name, network):
     assert [tuple(x.shape for x in i) for i in inputs] == [tuple(x.shape for x in entry.example_inputs)] * 3
 
 
-@pytest.mark.parametrize("name", ["sdn_mobilenet", "skipnet38_rnn", "skipnet38_ff", "blockdrop_resnet110", "caption_googlenet"])
+@pytest.mark.parametrize(
+    "name", ["sdn_mobilenet", "skipnet38_rnn", "skipnet38_ff", "blockdrop_resnet110", "caption_googlenet", "gpt_greedy"]
+)
 def test_seed_decides_everything(name, network):
     before = torch.get_rng_state()
     same = zoo.load(name)

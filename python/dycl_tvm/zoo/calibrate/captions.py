@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import Tensor
 
-from dycl_tvm.zoo.calibrate.common import calibrate_batch_norm
+from dycl_tvm.zoo.calibrate.common import calibrate_batch_norm, most_varied_bias, ridge
 from dycl_tvm.zoo.captioning import ShowAttendTell
 
 
@@ -44,10 +42,10 @@ def calibrate_captioning(model: ShowAttendTell, images: Tensor, norm_images: int
     model.fc.bias[end] = -1e9
     hidden, best = _all_steps(model, images)
     # The end word's score rises with time (a ridge regression of the step on the state), and differs by image (its random weights).
-    row = _ridge(hidden.flatten(0, 1), torch.arange(float(hidden.shape[1])).repeat(len(images))) + 4.0 * model.fc.weight[end]
+    row = ridge(hidden.flatten(0, 1), torch.arange(float(hidden.shape[1])).repeat(len(images))) + 4.0 * model.fc.weight[end]
     model.fc.weight[end] = row
     # With a bias b, a caption ends at its first step whose gap is below b.
-    model.fc.bias[end] = _most_varied(best - hidden @ row)
+    model.fc.bias[end] = most_varied_bias(best - hidden @ row)
 
 
 def _all_steps(model: ShowAttendTell, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,24 +63,3 @@ def _all_steps(model: ShowAttendTell, images: Tensor) -> tuple[Tensor, Tensor]:
     handle.remove()
     n = len(images)
     return torch.cat(hidden).view(n, model.max_steps, -1), torch.cat(best).view(n, model.max_steps)
-
-
-def _ridge(x: Tensor, y: Tensor, penalty: float = 10.0) -> Tensor:
-    """Return the weights that predict the standardised ``y`` from ``x``."""
-    x = x - x.mean(0)
-    y = (y - y.mean()) / y.std()
-    return x.T @ torch.linalg.solve(x @ x.T + penalty * torch.eye(len(x)), y)
-
-
-def _most_varied(gaps: Tensor) -> float:
-    """Return the bias of the end word that gives the most evenly spread lengths of captions."""
-    levels = gaps.flatten().sort().values.tolist()
-    best, best_score = levels[0], -1.0
-    for low, high in itertools.pairwise(levels):
-        bias = (low + high) / 2
-        ended = gaps < bias
-        lengths = torch.where(ended.any(1), ended.int().argmax(1), gaps.shape[1])
-        score = float(torch.special.entr(torch.bincount(lengths) / len(lengths)).sum())
-        if score > best_score:
-            best, best_score = bias, score
-    return best

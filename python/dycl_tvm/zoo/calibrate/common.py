@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -81,3 +82,24 @@ def normalise(layer: nn.Linear | nn.Conv2d, outputs: Tensor, scale: float = 1.0)
     assert layer.bias is not None
     layer.bias.copy_((layer.bias - centre) * factor)
     return (outputs - centre) * factor
+
+
+def ridge(x: Tensor, y: Tensor, penalty: float = 10.0) -> Tensor:
+    """Return the weights that predict the standardised ``y`` from ``x``."""
+    x = x - x.mean(0)
+    y = (y - y.mean()) / y.std()
+    return x.T @ torch.linalg.solve(x @ x.T + penalty * torch.eye(len(x)), y)
+
+
+def most_varied_bias(gaps: Tensor) -> float:
+    """Return the bias of the end word that gives the most evenly spread lengths; ``gaps`` (text, step) is how far it is behind."""
+    levels = gaps.flatten().sort().values.tolist()
+    best, best_score = levels[0], -1.0
+    for low, high in itertools.pairwise(levels):
+        bias = (low + high) / 2
+        ended = gaps < bias
+        lengths = torch.where(ended.any(1), ended.int().argmax(1), gaps.shape[1])
+        score = float(torch.special.entr(torch.bincount(lengths) / len(lengths)).sum())
+        if score > best_score:
+            best, best_score = bias, score
+    return best
