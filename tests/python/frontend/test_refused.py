@@ -156,21 +156,6 @@ def shape_changes_in_a_loop(x):
     return y
 
 
-def type_changes_in_a_loop(x):
-    h = None
-    while x.sum() < 10:
-        x = x + 1 if h is None else x + h  # HERE
-        h = x
-    return x
-
-
-def unbound_before_the_loop(x):
-    while x.sum() < 10:
-        x = x + 1
-        y = x * 2
-    return y + 1  # HERE
-
-
 def class_pattern(x):
     match int(x.sum()):  # HERE
         case int():
@@ -232,8 +217,6 @@ CASES = [
     math_function,
     growing_list,
     shape_changes_in_a_loop,
-    type_changes_in_a_loop,
-    unbound_before_the_loop,
     class_pattern,
     other_device,
     deepcopy_pickle,

@@ -181,7 +181,7 @@ class Frame:
             return alive
         stage.journal.rollback(self._scope.mark)
         self._scope.close()
-        site = min((t.target for t in self._tokens), key=lambda t: t.index, default=stage.here_site())
+        site = min((t.target for t in self._tokens), key=lambda t: t.index) if self._tokens else stage.loop_site()
         _, self.value = join_paths(self._paths, self._scope, site, "returned")
         for token in self._tokens:
             stage.close_site(token)

@@ -15,7 +15,8 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.nodes import Block, Branch, Edge, HostOp, Jump, Operand, Origin, TensorOp, Terminator, Value
 from dycl_tvm.hcfg.types import TensorType, Type
 
-Event = tuple[Any, Any]
+#: What an event was, its result, and how to take back what it changed in the graph.
+Event = tuple[Any, Any, Callable[[], Any] | None]
 
 
 class Builder:
@@ -34,15 +35,21 @@ class Builder:
         self.events, self._replay_until, self.cursor = list(prefix), len(prefix), 0
         self.block = self.entry
 
+    def undo_to(self, index: int) -> None:
+        """Take back every change that the events of this run made to the graph since event ``index``."""
+        for _, _, undo in reversed(self.events[index:]):
+            if undo is not None:
+                undo()
+
     @property
     def replaying(self) -> bool:
         """Whether the next event is answered from the log."""
         return self.cursor < self._replay_until
 
-    def event(self, key: Any, make: Callable[[], Any]) -> Any:
+    def event(self, key: Any, make: Callable[[], Any], undo: Callable[[], Any] | None = None) -> Any:
         """Record an event, or repeat it; return its result."""
         if self.cursor < self._replay_until:
-            known, result = self.events[self.cursor]
+            known, result, _ = self.events[self.cursor]
             if known != key:
                 raise UnsupportedError(
                     f"the forward does not behave the same when it is run twice ({_brief(known)}, then {_brief(key)})",
@@ -52,7 +59,7 @@ class Builder:
             self.cursor += 1
             return result
         result = make()
-        self.events.append((key, result))
+        self.events.append((key, result, undo))
         self.cursor += 1
         return result
 
@@ -77,7 +84,7 @@ class Builder:
             self.here().steps.append(step)
             return step
 
-        outputs: tuple[Value | None, ...] = self.event(key, make).outputs
+        outputs: tuple[Value | None, ...] = self.event(key, make, self._pop_step()).outputs
         return outputs
 
     def host_op(self, op: str, args: tuple[Operand, ...], type_: Type) -> Value:
@@ -89,8 +96,12 @@ class Builder:
             self.here().steps.append(step)
             return step
 
-        output: Value = self.event(key, make).output
+        output: Value = self.event(key, make, self._pop_step()).output
         return output
+
+    def _pop_step(self) -> Callable[[], Any]:
+        block = self.here()
+        return lambda: block.steps.pop()
 
     def new_block(self, name: str) -> Block:
         """Make an empty block."""
@@ -105,7 +116,7 @@ class Builder:
             block.params.append(param)
             return param
 
-        value: Value = self.event(("param", type_), make)
+        value: Value = self.event(("param", type_), make, lambda: block.params.pop())
         return value
 
     def terminate(self, terminator: Terminator) -> None:
@@ -116,7 +127,12 @@ class Builder:
             assert block.terminator is None, f"{block.name} is already terminated"
             block.terminator = terminator
 
-        self.event(("end", type(terminator).__name__), make)
+        block = self.here()
+
+        def undo() -> None:
+            block.terminator = None
+
+        self.event(("end", type(terminator).__name__), make, undo)
         self.block = None
 
     def jump(self, target: Block, args: list[Operand]) -> None:
@@ -127,11 +143,15 @@ class Builder:
         """End the block under construction with a two-way branch."""
         self.terminate(Branch(cond, Edge(then), Edge(orelse), self._origin()))
 
-    def part(self, block: Block, cond: Operand, origin: Origin | None) -> tuple[Block, Block]:
-        """End a block with a branch whose sides belong to different runs (each begins with the decision as an event)."""
+    def part(self, block: Block, cond: Operand, origin: Origin | None) -> tuple[Event, Event]:
+        """End a block with a branch whose sides belong to different runs; return the events with which these go on."""
         then, orelse = Block("then", origin=origin), Block("else", origin=origin)
         block.terminator = Branch(cond, Edge(then), Edge(orelse), origin)
-        return then, orelse
+
+        def undo() -> None:
+            block.terminator = None
+
+        return (("decide",), (True, then), undo), (("decide",), (False, orelse), undo)
 
     def mark(self) -> tuple[Block, int]:
         """Return the place at which the next step would stand."""
@@ -141,12 +161,17 @@ class Builder:
     def truncate(self, mark: tuple[Block, int]) -> None:
         """Take back everything from ``mark`` on, and go on there."""
         block, steps = mark
+        saved: list[Any] = []
 
         def make() -> None:
+            saved[:] = [block.steps[steps:], block.terminator]
             del block.steps[steps:]
             block.terminator = None
 
-        self.event(("truncate",), make)
+        def undo() -> None:
+            block.steps[steps:], block.terminator = saved
+
+        self.event(("truncate",), make, undo)
         self.block = block
 
 

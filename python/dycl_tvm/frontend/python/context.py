@@ -35,9 +35,9 @@ class ControlFlow(BaseException):
 class ForkRequired(ControlFlow):
     """The two sides of ``site`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(self, site: Any, reason: str) -> None:
+    def __init__(self, site: Any, reason: str, unroll: int = 0) -> None:
         super().__init__(reason)
-        self.site, self.reason = site, reason
+        self.site, self.reason, self.unroll = site, reason, unroll
 
 
 class Dead(ControlFlow):

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.heap import MISSING, Contents, Place
@@ -183,19 +182,11 @@ class Header:
         if isinstance(place, Contents):
             assert isinstance(h, Items) and isinstance(b, Items)
             if len(h.items) != len(b.items) or h.keys != b.keys:
-                raise UnsupportedError(
-                    f"a {type(place.owner).__name__} changes its length in a loop whose trip count is known only at run time",
-                    current().origin(),
-                    "write into a tensor of fixed size, or bound the loop by range()",
-                )
+                current().unroll(self.site, f"a {type(place.owner).__name__} changes its length")
             for i, (x, y) in enumerate(zip(h.items, b.items)):
                 self._compare((key, i), x, y, found)
         elif (h.obj is MISSING) != (b.obj is MISSING):
-            raise UnsupportedError(
-                "an attribute is first set in a loop whose trip count is known only at run time",
-                current().origin(),
-                "set it before the loop",
-            )
+            self._poisoned[(key,)] = "an attribute is first set in the loop"
         else:
             self._compare((key,), h, b, found)
 

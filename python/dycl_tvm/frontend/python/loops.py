@@ -18,8 +18,8 @@ from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.branches import Scope, join_paths
 from dycl_tvm.frontend.python.context import Dead, Jump, Restart, current
 from dycl_tvm.frontend.python.header import Header
-from dycl_tvm.frontend.python.merge import PathState, adopt, capture_path
-from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.frontend.python.merge import PathState, capture_path
+from dycl_tvm.hcfg.nodes import Raise, Value
 
 #: A loop with a plain condition and a symbolic exit is unrolled up to this many iterations before it is rolled.
 UNROLL_LIMIT = 2048
@@ -41,6 +41,8 @@ class Loop:
         stage = current()
         self.names, self._barrier = names, barrier
         self._native = stage.native_depth
+        self._loop_site = stage.loop_site()
+        self._trips = 0
         self.env: dict[str, Any] = {}
         self.restore = self.stop = self.completed = False
         self._dead = False
@@ -52,6 +54,7 @@ class Loop:
         self._inner: Scope | None = None
         self._variables: dict[str, Any] = {}
         self._exit: PathState | None = None
+        self._early_exits: list[PathState] = []
         self._header: Header | None = None
         self._leaves_before = stage.departures
         #: Whether an iterator from outside was advanced in an iteration, which cannot be undone.
@@ -78,7 +81,7 @@ class Loop:
     def _site(self) -> Any:
         if self._tokens:
             return min((t.target for t in self._tokens), key=lambda t: t.index)
-        return current().here_site()
+        return self._loop_site
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
@@ -123,6 +126,7 @@ class Loop:
             return self._close_rolled(alive=not isinstance(error, Dead))
         if self.completed:
             self._inner.close()
+            self._leave_normally(capture_path(self._variables, self._outer.mark) if self._early_exits else None)
             return True
         if self._should_roll(stage.departures):
             self._start_rolling()
@@ -211,11 +215,11 @@ class Loop:
         """Take back the iteration at hand, and begin the first round."""
         stage = current()
         self._refuse_advanced()
-        if any(key == ("decide",) for key, _ in stage.builder.events[self._start : stage.builder.cursor]):
+        if any(key == ("decide",) for key, _, _ in stage.builder.events[self._start : stage.builder.cursor]):
             stage.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
         self._undo_round()
         self._rolling = True
-        self._header = Header(self._entry, stage.here_site())
+        self._header = Header(self._entry, self._loop_site, self._hidden())
 
     def _refuse_advanced(self) -> None:
         if self.advanced:
@@ -249,7 +253,7 @@ class Loop:
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self.restore = True
 
-    def _test_rolled(self, cond: Any, variables: dict[str, Any]) -> None:
+    def _record_exit(self, cond: Any, variables: dict[str, Any]) -> None:
         """Record the loop's condition: the path that leaves here goes on after the loop."""
         stage = current()
         body, leave = stage.builder.new_block("body"), stage.builder.new_block("exit")
@@ -280,17 +284,78 @@ class Loop:
         scope.close()
         stage.rolling.pop()
         self._rolling = False
-        self.completed = self._exit is not None
-        if self._exit is not None:
-            self.env, _ = adopt(self._exit)
-            self._variables = self.env
-            self.restore = True
-        else:
-            self._dead = self.stop = True
+        self._leave_normally(self._exit)
         return True
 
+    def _leave_normally(self, last: PathState | None) -> None:
+        """Join the paths on which the loop's condition fails, and go on there."""
+        exits = [*self._early_exits, *([last] if last is not None else [])]
+        self._early_exits = []
+        if self.completed and not exits:
+            return
+        self.completed = bool(exits)
+        if not exits:
+            self._dead = self.stop = True
+            return
+        if len(exits) > 1:
+            current().journal.rollback(self._outer.mark)
+        self.env, _ = join_paths(exits, self._outer, self._site(), "exit")
+        self._variables = self.env
+        self.restore = True
+
+    # -- unrolled iterations of loops with a run-time condition ------------------------------------------------------
+    def _peel(self, cond: Any, variables: dict[str, Any]) -> bool | None:
+        """Record one more unrolled iteration. Return whether it runs; None if the loop has no more of them."""
+        stage = current()
+        if self._trips >= self._loop_site.unroll:
+            return None
+        self._trips += 1
+        decided = stage.decided()
+        if decided is None:
+            self._tokens.append(stage.open_site(cond))
+            self._record_exit(cond, variables)
+            assert self._exit is not None
+            self._early_exits.append(self._exit)
+            self._exit = None
+        return decided is not False
+
+    def _end_at_bound(self, cond: Any, variables: dict[str, Any]) -> None:
+        """After the last unrolled iteration of a bounded loop: one more is a run-time error."""
+        stage = current()
+        self._record_exit(cond, variables)
+        self._raise_bound()
+        assert self._exit is not None
+        stage.builder.block = self._exit.block
+
+    def _raise_bound(self) -> None:
+        stage = current()
+        message = f"a loop runs more than max_loop_trips = {stage.max_loop_trips} times"
+        stage.builder.terminate(Raise("RuntimeError", message, stage.origin()))
+        stage.departures += 1
+
+    def _bounded(self) -> bool:
+        return self._loop_site.unroll > 1
+
+    def _check_trips(self) -> None:
+        """Record the bound's check in the body of a rolled loop."""
+        stage = current()
+        if stage.max_loop_trips is None:
+            return
+        assert self._header is not None
+        over = scalars.operand_of(self._header.extra["<trips>"] >= stage.max_loop_trips)
+        bad, fine = stage.builder.new_block("bound"), stage.builder.new_block("body")
+        stage.builder.branch(over, bad, fine)
+        stage.builder.block = bad
+        self._raise_bound()
+        stage.builder.block = fine
+
+    def _hidden(self) -> dict[str, Any]:
+        return {} if current().max_loop_trips is None else {"<trips>": 0}
+
     def _back_variables(self) -> dict[str, Any]:
-        return self._variables
+        assert self._header is not None
+        trips = self._header.extra.get("<trips>")
+        return self._variables if trips is None else {**self._variables, "<trips>": trips + 1}
 
 
 class While(Loop):
@@ -299,7 +364,6 @@ class While(Loop):
     def __init__(self, names: tuple[str, ...], barrier: bool, endless: bool) -> None:
         super().__init__(names, barrier)
         self._endless = endless
-        self._trips = 0
 
     def next(self, variables: dict[str, Any]) -> bool:
         """Return whether the body is to be run (again)."""
@@ -308,6 +372,10 @@ class While(Loop):
         if self._rolling:
             self._begin_round()
             return True
+        if self._endless and self._bounded() and self._trips >= self._loop_site.unroll:
+            self._raise_bound()
+            self._dead = self.stop = True
+            return False
         self._leaves_before = current().departures
         self._enter_rolled(variables)
         self._begin_iteration()
@@ -319,8 +387,18 @@ class While(Loop):
         truth = current().truth(cond)
         if isinstance(truth, Value):
             if not self._rolling:
-                raise Restart(self)
-            self._test_rolled(truth, variables)
+                runs = self._peel(truth, variables)
+                if runs:
+                    return True
+                if runs is None and not self._bounded():
+                    raise Restart(self)
+                if runs is None:
+                    self._end_at_bound(truth, variables)
+                self.completed = True
+                self._variables = self._own(variables)
+                return False
+            self._record_exit(truth, variables)
+            self._check_trips()
             return True
         if self._rolling:
             if not truth:
@@ -332,12 +410,15 @@ class While(Loop):
             return True
         if not truth:
             self.completed = True
+            self._variables = self._own(variables)
             return False
         self._trips += 1
         return True
 
     def _should_roll(self, departures: int) -> bool:
         symbolic = bool(self._breaks) or departures != self._leaves_before
+        if self._bounded() or (self._endless and self._trips < self._loop_site.unroll):
+            return False
         if self._endless:
             return symbolic
         return symbolic and self._trips > UNROLL_LIMIT
@@ -366,19 +447,44 @@ class For(Loop):
         self.completed = not self._dead
 
     def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
-        stage = current()
-        self._enter_rolled(variables)
-        self._header = Header(self._entry, stage.here_site(), {"<index>": counted.start})
-        self._rolling = True
         self._step = counted.step
+        self._variables = self._own(variables)
+        index = counted.start
+        while self._trips < self._loop_site.unroll:
+            cond = self._in_range(index, counted)
+            if not isinstance(cond, Value):
+                break
+            if not self._peel(cond, self._variables):
+                self.completed = True
+                self._leave_normally(capture_path(self._variables, self._outer.mark))
+                return
+            self.restore = False
+            self._begin_iteration()
+            yield index
+            if self.stop:
+                return
+            index = index + counted.step
+        cond = self._in_range(index, counted) if self._loop_site.unroll else True
+        if self._bounded() or not cond:
+            if isinstance(cond, Value):
+                self._end_at_bound(cond, self._variables)
+            self.completed = True
+            self._leave_normally(capture_path(self._variables, self._outer.mark))
+            return
+        self._enter_rolled(self._variables)
+        self._header = Header(self._entry, self._loop_site, {"<index>": index, **self._hidden()})
+        self._rolling = True
         while self._rolling:
             self._begin_round()
-            index = self._header.extra["<index>"]
-            cond = stage.truth(index < counted.stop if counted.step > 0 else index > counted.stop)
+            self._index = self._header.extra["<index>"]
+            cond = self._in_range(self._index, counted)
             assert isinstance(cond, Value)
-            self._index = index
-            self._test_rolled(cond, self.env)
-            yield index
+            self._record_exit(cond, self.env)
+            self._check_trips()
+            yield self._index
+
+    def _in_range(self, index: Any, counted: SymbolicRange) -> Any:
+        return current().truth(index < counted.stop if counted.step > 0 else index > counted.stop)
 
     def _back_variables(self) -> dict[str, Any]:
-        return {**self._variables, "<index>": self._index + self._step}
+        return {**super()._back_variables(), "<index>": self._index + self._step}

@@ -30,6 +30,8 @@ from typing import Any
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source import FunctionNode, function_node, origin_at
 from dycl_tvm.frontend.python.syntax import (
+    BINARY_NAMES,
+    COMPARISON_NAMES,
     COMPREHENSIONS,
     OPERATORS,
     binds_or_yields,
@@ -38,6 +40,7 @@ from dycl_tvm.frontend.python.syntax import (
     operator_call,
     operator_named,
     operators_name,
+    place,
     placed,
     statements_from,
     thunk,
@@ -48,33 +51,6 @@ from dycl_tvm.frontend.python.syntax import (
 
 #: Contexts that a jump may leave without their exit being replayed for the other side.
 _HARMLESS_CONTEXTS = {"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast", "record_function"}
-_BINARY = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.Div: "truediv",
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-    ast.Pow: "pow",
-    ast.MatMult: "matmul",
-    ast.BitAnd: "and_",
-    ast.BitOr: "or_",
-    ast.BitXor: "xor",
-    ast.LShift: "lshift",
-    ast.RShift: "rshift",
-}
-_COMPARE = {
-    ast.Eq: "eq",
-    ast.NotEq: "ne",
-    ast.Lt: "lt",
-    ast.LtE: "le",
-    ast.Gt: "gt",
-    ast.GtE: "ge",
-    ast.Is: "is",
-    ast.IsNot: "is_not",
-    ast.In: "in",
-    ast.NotIn: "not_in",
-}
 
 
 def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
@@ -296,13 +272,13 @@ class Rewriter(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Rewrite identity, membership and chained comparisons (a single ``<`` is an operator call as it is)."""
         if len(node.ops) == 1:
-            op = _COMPARE[type(node.ops[0])]
+            op = COMPARISON_NAMES[type(node.ops[0])]
             if op in ("is", "is_not", "in", "not_in"):
                 return operator_call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
             return self.generic_visit(node)  # type: ignore[return-value]
         if any(binds_or_yields(c) for c in node.comparators):
             return self.generic_visit(node)  # type: ignore[return-value]
-        ops = ast.Tuple([ast.Constant(_COMPARE[type(o)]) for o in node.ops], ast.Load())
+        ops = ast.Tuple([ast.Constant(COMPARISON_NAMES[type(o)]) for o in node.ops], ast.Load())
         return operator_call("chain", node, ops, self.visit(node.left), *[thunk(self.visit(c)) for c in node.comparators])
 
     # -- loops --------------------------------------------------------------------------------------------------------
@@ -322,7 +298,7 @@ class Rewriter(ast.NodeTransformer):
         return statements_from(
             f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
             f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
-            f"    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
             node,
             DY=operators_name(),
             ITER=iterated,
@@ -334,6 +310,7 @@ class Rewriter(ast.NodeTransformer):
             ORELSE=orelse or [ast.Pass()],
             RESTORE=self._restore(f"{name}.restore", env, names, node),
             RESTORE2=self._restore(f"{name}.restore", env, names, node),
+            RESTORE4=self._restore(f"{name}.restore", env, names, node),
             RESTORE3=self._restore(f"{name}.restore", env, names, node),
         )
 
@@ -431,11 +408,9 @@ class Rewriter(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> Any:
         """Rewrite ``assert`` as a branch that raises."""
         arguments = [node.msg] if node.msg is not None else []
-        error = ast.Raise(ast.Call(ast.Name("AssertionError", ast.Load()), arguments, []), None)
-        branch = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.copy_location(error, node)], [])
-        call: Any = error.exc  # the call of AssertionError
-        for n in (branch, branch.test, call, call.func):
-            ast.copy_location(n, node)  # type: ignore[type-var]
+        call = ast.Call(ast.Name("AssertionError", ast.Load()), arguments, [])
+        branch = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Raise(call, None)], [])
+        place(branch, node)
         return self.visit(branch)
 
     def visit_Raise(self, node: ast.Raise) -> Any:
@@ -502,7 +477,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """Rewrite ``x += y``, which may change an object in place."""
-        op, value, target = ast.Constant(_BINARY[type(node.op)]), self.visit(node.value), node.target
+        op, value, target = ast.Constant(BINARY_NAMES[type(node.op)]), self.visit(node.value), node.target
         if isinstance(target, ast.Name):
             call = operator_call("augment", node, op, ast.Name(target.id, ast.Load()), value)
             return placed(ast.Assign([target], call), node)

@@ -8,7 +8,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,7 +47,9 @@ class Site:
     origin: Origin | None
     clock: int
     target: Any = None
+    #: The site is a loop: "forking" it runs its first iterations unrolled.
     is_loop: bool = False
+    unroll: int = 0
     #: The decision is a choice among objects; forked, it is made by one test an object.
     choice: bool = False
 
@@ -55,10 +57,10 @@ class Site:
 class Stage:
     """One staging of one forward. Everything that the operators share is here."""
 
-    def __init__(self, names: dict[int, str], state: ModelState, max_runs: int = MAX_RUNS) -> None:
+    def __init__(self, names: dict[int, str], state: ModelState, max_runs: int = MAX_RUNS, max_loop_trips: int | None = None) -> None:
         self.builder = Builder(current_origin)
         self.journal = Journal()
-        self.max_runs = max_runs
+        self.max_runs, self.max_loop_trips = max_runs, max_loop_trips
         self.names, self.state = names, state
         self.state_params: list[Value] = []
         self.folded: dict[Any, Any] = {}
@@ -140,17 +142,17 @@ class Stage:
         site: Site = fork.site
         builder = self.builder
         self._forks[site.origin] = self._forks.get(site.origin, 0) + 1
-        events = builder.events[: site.index]
-        assert site.block is not None
-        del site.block.steps[site.steps :]
-        if site.choice:
-            site.block.terminator = None
-            self._work.append([*events, (("choose",), None)])
-            return
-        assert site.cond is not None
-        then, orelse = builder.part(site.block, site.cond, site.origin)
-        self._work.append([*events, (("decide",), (False, orelse))])
-        self._work.append([*events, (("decide",), (True, then))])
+        events, own = builder.events[: site.index], builder.events[site.index]
+        builder.undo_to(site.index)
+        self._work = [w for w in self._work if len(w) <= site.index or w[site.index] is not own]
+        if site.is_loop:
+            self._work.append([*events, (("loop",), replace(site, unroll=fork.unroll), None)])
+        elif site.choice:
+            self._work.append([*events, (("choose",), None, None)])
+        else:
+            assert site.block is not None and site.cond is not None
+            then, orelse = builder.part(site.block, site.cond, site.origin)
+            self._work += [[*events, orelse], [*events, then]]
 
     def _explode(self) -> None:
         origin = max(self._forks, key=lambda o: self._forks[o])
@@ -188,9 +190,10 @@ class Stage:
         origin = self.origin()
         self._forks[origin] = self._forks.get(origin, 0) + 1
         then, orelse = builder.part(builder.here(), cond, origin)
-        self._work.append([*builder.events, (("decide",), (False, orelse))])
-        builder.event(("decide",), lambda: (True, then))
-        builder.block = then
+        self._work.append([*builder.events, orelse])
+        _, (_, block), undo = then
+        builder.event(("decide",), lambda: (True, block), undo)
+        builder.block = block
         return True
 
     def decided(self) -> bool | None:
@@ -232,16 +235,19 @@ class Stage:
         if site in self.open_sites:
             self.open_sites.remove(site)
 
-    def here_site(self) -> Site:
-        """Return a site for a loop: it cannot be forked, but names the place in messages."""
-        site = Site(self.builder.cursor, None, 0, None, self.origin(), next(clock), is_loop=True)
-        site.target = site
+    def loop_site(self) -> Site:
+        """Begin a loop that may be rolled."""
+        index = self.builder.cursor
+        site: Site = self.builder.event(("loop",), lambda: Site(index, None, 0, None, self.origin(), 0, is_loop=True))
+        site.target, site.clock = site, next(clock)
         return site
 
     def fork(self, site: Any, reason: str) -> None:
         """Re-run with the decision of ``site`` fixed. Does not return."""
         if not isinstance(site, Site):
             site.refuse(reason)
+        if site.is_loop and not site.unroll:
+            raise ForkRequired(site, reason, 1)
         if site.is_loop:
             raise UnsupportedError(
                 f"{reason}; the loop's trip count is known only at run time, so its state must keep one type",
@@ -281,6 +287,16 @@ class Stage:
             origin,
             "leave variables and containers with the same type and length on all paths through the body, and keep break and return out of try and with",
         )
+
+    def unroll(self, site: Site, reason: str) -> None:
+        """Re-run with a loop unrolled up to the bound that the user gave: its state grows. Does not return."""
+        if self.max_loop_trips is None or site.unroll > 1:
+            raise UnsupportedError(
+                f"{reason} in a loop whose trip count is known only at run time",
+                self.origin() or site.origin,
+                "write into a tensor of fixed size, or give the loop a bound: build(..., max_loop_trips=N)",
+            )
+        raise ForkRequired(site, reason, self.max_loop_trips)
 
     # -- leaving --------------------------------------------------------------------------------------------------------------
     def take_root(self) -> bool:
@@ -453,6 +469,7 @@ def stage(
     example_kwargs: dict[str, Any] | None = None,
     *,
     max_paths: int = MAX_RUNS,
+    max_loop_trips: int | None = None,
     name: str | None = None,
 ) -> HCFG:
     """Turn a model's forward into an HCFG.
@@ -463,6 +480,8 @@ def stage(
         What is called; functions may close over modules.
     example_args, example_kwargs : tuple, dict
         Inputs as the model takes them: nested structures of tensors; numbers and strings among them are fixed.
+    max_loop_trips : int, optional
+        Bound on the trips of every loop whose trip count is known only at run time; one trip more is a run-time error.
     max_paths : int
         How many times the forward may be run again because paths cannot be joined.
 
@@ -480,7 +499,7 @@ def stage(
     with prepare(model):
         while True:
             known = state.size
-            stage_ = Stage(names, state, max_paths)
+            stage_ = Stage(names, state, max_paths, max_loop_trips)
             entry = stage_.builder.entry
             entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
             values = list(entry.params)

@@ -120,7 +120,7 @@ def _extremum(largest: bool) -> Substitute:
 
 def _quantifier(kind: str) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(args[0], torch.Tensor) or isinstance(args[0], (list, tuple, set, dict)):
+        if isinstance(args[0], (torch.Tensor, list, tuple, set, dict)):
             items = list(args[0])
         else:
             return callee(*args, **kwargs)  # a generator: its own tests fork
