@@ -52,6 +52,7 @@ class Module:
         weakref.finalize(self, self._library.dycl_session_destroy, self._session)
         self._num_threads = num_threads
         self._site: int | None = None
+        self._entered = False  # whether the last call got as far as the library
         if num_threads is not None:
             self.set_num_threads(num_threads)
 
@@ -75,13 +76,15 @@ class Module:
         RunError
             If the network raises on this path; ``kind`` is the exception type.
         """
+        with self._lock:
+            self._site, self._entered = None, False
         leaves = self._leaves(args, kwargs)
         values = (capi.Value * max(len(leaves), 1))()
         keep = [self._fill(values[k], k, leaf) for k, (_, leaf) in enumerate(leaves)]
         torch_like = any(is_torch(leaf) for _, leaf in leaves)
         site = ctypes.c_int32()
         with self._lock:
-            self._site = None
+            self._site, self._entered = None, True
             self._check(self._library.dycl_run(self._session, values, len(leaves), ctypes.byref(site)))
             self._site = site.value
             result = self._collect(site.value, torch_like)
@@ -103,7 +106,7 @@ class Module:
 
     @property
     def last_path(self) -> Path:
-        """The path that the last call took."""
+        """The path that the last call took; empty if its inputs were refused."""
         total, written = ctypes.c_uint64(), ctypes.c_size_t()
         with self._lock:
             self._check(self._library.dycl_path(self._session, None, 0, None, ctypes.byref(total)))
@@ -111,6 +114,8 @@ class Module:
             self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
             site = self._site
         branches = []
+        if not self._entered:
+            return Path(None, None, ())
         for entry in entries[: written.value]:
             decision = self.metadata["decisions"][entry.decision]
             choice = entry.choice if decision["kind"] == "switch" else bool(entry.choice)
@@ -158,7 +163,8 @@ class Module:
         counts = (ctypes.c_uint64 * max(size, 1))()
         with self._lock:
             self._check(function(self._session, counts, size))
-        return list(counts)[:size]
+            entered = self._entered
+        return list(counts)[:size] if entered else []
 
     def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
         structure = self.metadata["input_structure"]
