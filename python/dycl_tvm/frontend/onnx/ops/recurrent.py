@@ -1,0 +1,142 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""RNN, GRU and LSTM: their steps are unrolled, for the length of the sequence is static."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.onnx.node import Node, op
+
+Tensor = torch.Tensor
+Activation = Callable[[Tensor], Tensor]
+
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+
+def _activations(node: Node, directions: int) -> list[Activation]:
+    names = node.attr("activations") or _DEFAULTS[node.type] * directions
+    alphas, betas = list(node.attr("activation_alpha") or []), list(node.attr("activation_beta") or [])
+    plain: dict[str, Activation] = {
+        "relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "softsign": lambda x: x / (1 + torch.abs(x)),
+        "softplus": lambda x: torch.clamp_min(x, 0) + torch.log1p(torch.exp(-torch.abs(x))),
+    }  # fmt: skip
+    found: list[Activation] = []
+    for name in names:
+        key = name.lower()
+        if key in plain:
+            found.append(plain[key])
+            continue
+        defaults = {"affine": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0),
+                    "hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0)}.get(key)  # fmt: skip
+        if defaults is None:
+            node.fail(f"the activation {name}")
+        a = alphas.pop(0) if alphas else defaults[0]
+        b = betas.pop(0) if betas and key in ("affine", "scaledtanh", "hardsigmoid") else defaults[1]
+        found.append(_scaled(key, a, b))
+    return found
+
+
+def _scaled(key: str, a: float, b: float) -> Activation:
+    made: dict[str, Activation] = {
+        "affine": lambda x: a * x + b,
+        "leakyrelu": lambda x: torch.where(x >= 0, x, a * x),
+        "thresholdedrelu": lambda x: torch.where(x > a, x, torch.zeros((), dtype=x.dtype)),
+        "scaledtanh": lambda x: a * torch.tanh(b * x),
+        "hardsigmoid": lambda x: torch.clamp(a * x + b, 0, 1),
+        "elu": lambda x: torch.where(x >= 0, x, a * (torch.exp(x) - 1)),
+    }
+    return made[key]
+
+
+@op("RNN", "GRU", "LSTM")
+def _recurrent(
+    node: Node, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Tensor | None = None,
+    h0: Tensor | None = None, c0: Tensor | None = None, peepholes: Tensor | None = None,
+) -> Any:  # fmt: skip
+    layout, hidden = node.attr("layout", 0), int(r.shape[2])
+    if layout:
+        x = x.transpose(0, 1)
+        h0, c0 = (None if t is None else t.transpose(0, 1) for t in (h0, c0))
+    directions, batch, steps = int(w.shape[0]), int(x.shape[1]), int(x.shape[0])
+    activations = _activations(node, directions)
+    per = len(_DEFAULTS[node.type])
+    zeros = torch.zeros((batch, hidden), dtype=x.dtype)
+    rows: list[Tensor] = []
+    last: list[Tensor] = []
+    cells: list[Tensor] = []
+    for d in range(directions):
+        step = _Step(
+            node, w[d], r[d], None if b is None else b[d], None if peepholes is None else peepholes[d], activations[d * per : d * per + per]
+        )
+        h = zeros if h0 is None else h0[d]
+        c = zeros if c0 is None else c0[d]
+        backwards = node.attr("direction", "forward") == "reverse" or d == 1
+        outputs: list[Tensor] = [zeros] * steps
+        for t in reversed(range(steps)) if backwards else range(steps):
+            new_h, new_c = step(x[t], h, c)
+            outputs[t] = new_h
+            if lengths is not None:
+                # Behind its end a sequence keeps its state and gives zeros.
+                going = (lengths > t).reshape(-1, 1)
+                outputs[t] = torch.where(going, new_h, zeros)
+                new_h, new_c = torch.where(going, new_h, h), torch.where(going, new_c, c)
+            h, c = new_h, new_c
+        rows.append(torch.stack(outputs, 0))
+        last.append(h)
+        cells.append(c)
+    y, y_h, y_c = torch.stack(rows, 1), torch.stack(last, 0), torch.stack(cells, 0)
+    if layout:
+        y, y_h, y_c = y.permute(2, 0, 1, 3), y_h.transpose(0, 1), y_c.transpose(0, 1)
+    return (y, y_h, y_c)[: max(node.outputs, 1)]
+
+
+class _Step:
+    """One step of one direction."""
+
+    def __init__(self, node: Node, w: Tensor, r: Tensor, b: Tensor | None, p: Tensor | None, activations: list[Activation]) -> None:
+        self.node, self.w, self.r, self.p, self.f = node, w.t(), r.t(), p, activations
+        self.hidden = int(r.shape[1])
+        half = int(r.shape[0])
+        self.bw = torch.zeros(half, dtype=w.dtype) if b is None else b[:half]
+        self.br = torch.zeros(half, dtype=w.dtype) if b is None else b[half:]
+        self.clip = node.attr("clip")
+
+    def act(self, k: int, x: Tensor) -> Tensor:
+        """Apply activation ``k`` to a clipped sum."""
+        return self.f[k](x if self.clip is None else torch.clamp(x, -self.clip, self.clip))
+
+    def __call__(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the next hidden state and cell."""
+        if self.node.type == "RNN":
+            return self.act(0, torch.addmm(self.bw + self.br, x, self.w) + torch.mm(h, self.r)), c
+        return self.gru(x, h, c) if self.node.type == "GRU" else self.lstm(x, h, c)
+
+    def gru(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a step of a GRU; its gates are update, reset, hidden."""
+        n = self.hidden
+        gx = torch.addmm(self.bw, x, self.w)
+        gh = torch.addmm(self.br[: 2 * n], h, self.r[:, : 2 * n])
+        z, r = self.act(0, gx[:, :n] + gh[:, :n]), self.act(0, gx[:, n : 2 * n] + gh[:, n:])
+        if self.node.attr("linear_before_reset", 0):
+            inner = r * torch.addmm(self.br[2 * n :], h, self.r[:, 2 * n :])
+        else:
+            inner = torch.addmm(self.br[2 * n :], r * h, self.r[:, 2 * n :])
+        new = self.act(1, gx[:, 2 * n :] + inner)
+        return (1 - z) * new + z * h, c
+
+    def lstm(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a step of an LSTM; its gates are input, output, forget, cell."""
+        n = self.hidden
+        gates = torch.addmm(self.bw + self.br, x, self.w) + torch.mm(h, self.r)
+        i, o, f, g = (gates[:, k * n : k * n + n] for k in range(4))
+        if self.p is not None:
+            i, f = i + self.p[:n] * c, f + self.p[2 * n :] * c
+        i = self.act(0, i)
+        f = 1 - i if self.node.attr("input_forget", 0) else self.act(0, f)
+        c = f * c + i * self.act(1, g)
+        if self.p is not None:
+            o = o + self.p[n : 2 * n] * c
+        return self.act(0, o) * self.f[2](c), c
