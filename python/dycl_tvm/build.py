@@ -10,6 +10,7 @@ from dycl_tvm import compile, passes
 from dycl_tvm.artifact import Artifact
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
+from dycl_tvm.frontend.onnx import is_onnx
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
@@ -26,7 +27,8 @@ def build(
     target: TargetLike = "llvm",
     host: TargetLike | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Any] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     name: str | None = None,
     disable_passes: Collection[str] = (),
     disable_backends: Collection[str] = (),
@@ -37,10 +39,10 @@ def build(
 
     Parameters
     ----------
-    model : nn.Module, bound method of one, function, or torch.export.ExportedProgram
+    model : nn.Module, bound method of one, function, torch.export.ExportedProgram, ONNX model
         Its ``forward`` may branch and loop on tensor values. The source is neither edited nor annotated; the weights
         are those of the moment of the call. An exported program brings its control flow as ``torch.cond`` and its like, and
-        its example inputs.
+        its example inputs. An ONNX model is a path that ends in ``.onnx``, or a ``ModelProto``; it needs no example inputs.
     example_inputs : tuple, or a single tensor
         Positional arguments of the shapes and dtypes that the artefact will take: tensors, NumPy arrays,
         :class:`TensorSpec`, ``torch.empty(..., device="meta")``, Python numbers, and tuples, lists and dicts of them.
@@ -53,7 +55,12 @@ def build(
     example_kwargs : dict, optional
         Keyword arguments, like ``example_inputs``.
     input_shapes : dict, optional
-        For models that have dynamic dimensions (exported programs): the shape of an input by its name. The others keep the shape of their example.
+        For models that have dynamic dimensions of their own (exported programs): the shape of an input by its name. The others keep
+        the shape of their example.
+        For ONNX models also the size of a symbolic dimension by its symbol, a list of shapes for a sequence, and None for an optional that is
+        not given.
+    input_values : dict, optional
+        For ONNX models: inputs whose values are fixed now, so that shapes may follow from them. The artefact does not have these inputs.
     name : str, optional
         Name of the network in generated source and symbols; by default that of the model's class.
     disable_passes : collection of str
@@ -84,7 +91,14 @@ def build(
     check_buildable(resolved)
     check_passes(disable_passes)
     graph = stage_model(
-        model, example_inputs, example_kwargs=example_kwargs, input_shapes=input_shapes, name=name, max_paths=max_paths, phases=phases
+        model,
+        example_inputs,
+        example_kwargs=example_kwargs,
+        input_shapes=input_shapes,
+        input_values=input_values,
+        name=name,
+        max_paths=max_paths,
+        phases=phases,
     )
     stats = simplify(graph, disable_passes, phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
@@ -97,16 +111,23 @@ def stage_model(
     example_inputs: Any = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Any] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     name: str | None = None,
     max_paths: int | None = None,
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
+    if is_onnx(model):
+        if example_inputs is not None or example_kwargs:
+            raise UsageError("an ONNX model says itself what its inputs are; give sizes that it leaves open as input_shapes")
+        return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
+    if input_values is not None:
+        raise UsageError("input_values is for ONNX models; in Python, give a function that has the value")
     if is_exported_program(model):
         return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases)
     if input_shapes is not None:
-        raise UsageError("input_shapes is for models with dynamic dimensions of their own; the shapes of this one are those of its example inputs")
+        raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
     check_model(model)
     args, kwargs = normalise(example_inputs, example_kwargs)
     options = {} if max_paths is None else {"max_paths": max_paths}
@@ -116,8 +137,30 @@ def stage_model(
     return graph
 
 
+def _stage_onnx(
+    model: Any,
+    input_shapes: Mapping[str, Any] | None,
+    input_values: Mapping[str, Any] | None,
+    name: str | None,
+    max_paths: int | None,
+    phases: Phases,
+) -> HCFG:
+    from dycl_tvm.frontend.onnx import stage_onnx
+
+    with phases.phase("stage", "run the ONNX graph symbolically"):
+        graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, name=name, max_paths=max_paths)
+        graph.name = identifier(graph.name)
+        verify(graph)
+    return graph
+
+
 def _stage_exported(
-    program: Any, example_inputs: Any, example_kwargs: Any, input_shapes: Mapping[str, Sequence[int]] | None, name: str | None, phases: Phases
+    program: Any,
+    example_inputs: Any,
+    example_kwargs: Any,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    name: str | None,
+    phases: Phases,
 ) -> HCFG:
     from dycl_tvm.frontend import exported
 

@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """``onnx.backend.base.Backend`` on top of this package: the form in which ONNX's own test suite runs a compiler.
 
-A prepared model is built when it is first run, for only then the lengths of sequences are known. Inputs from whose values shapes follow (the second input of Reshape, where the
-model does not hold it as a constant) are fixed to the values of that run; :attr:`Prepared.fixed` names them.
+A prepared model is built when it is first run, for only then the lengths of sequences are known. Inputs from whose values shapes follow
+(the second input of Reshape, where the model does not hold it as a constant) are fixed to the values of that run;
+:attr:`Prepared.fixed` names them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def _if(ex: Executor, scope: Scope, node: Node, env: Env) -> list[Outcome]:
 @control("Loop")
 def _loop(ex: Executor, scope: Scope, node: Node, env: Env) -> list[Outcome]:
     inputs = _inputs(node, env)
-    trip, cond, *states = [*inputs, *([None] * (2 - len(inputs)))]
+    padded = inputs + [None] * (2 - len(inputs))
+    trip, cond, states = padded[0], padded[1], padded[2:]
     body, site = node.attr("body"), _site(scope, node)
     inner = scope.inner(site.rsplit("/", 1)[-1], body)
 

@@ -147,7 +147,7 @@ class Executor:
                     pending.append((k + 1, other.block, {**env, **_bound(names, other.values)}))
                 if len(pending) + len(done) > self.max_paths:
                     raise PathExplosionError(
-                        f"more than {self.max_paths} ways lead through the graph that cannot be joined, because shapes or structures differ",
+                        f"more than {self.max_paths} ways lead through the graph that cannot be joined: shapes or structures differ",
                         self.recorder.origin,
                         "make the branches give values of one shape, or raise max_paths",
                     )
@@ -160,6 +160,8 @@ class Executor:
         return done
 
     def _output(self, env: Env, name: str) -> Datum:
+        if not name:
+            return None
         if name not in env:
             raise UnsupportedError(f"no node gives the output {name!r} of its graph", self.recorder.origin)
         return env[name]
@@ -208,7 +210,8 @@ class Executor:
         attributes = {a.name: a for a in function.attribute_proto} | node.protos
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import} or dict(scope.opsets)
         body = Scope(f"{scope.site}/{proto.name or proto.op_type}", opsets, attributes)
-        outcomes = self.run_nodes(function.node, body, env, [n for n in function.output][: max(node.outputs, 1)])
+        wanted = [name if node.wants(k) else "" for k, name in enumerate(function.output)]
+        outcomes = self.run_nodes(function.node, body, env, wanted)
         return self.join(outcomes, body.site)
 
     def _schema_function(self, node: Node, domain: str, inputs: list[Datum]) -> Any:

@@ -67,6 +67,11 @@ class Loop:
     site: str
     stack: bool = True
 
+    @property
+    def label(self) -> str:
+        """What messages call the loop."""
+        return f"the loop {self.site.rsplit('/', 1)[-1]!r}"
+
 
 class NotRollable(Exception):
     """Iterations differ in more than values; the message says in what."""
@@ -93,13 +98,13 @@ def run_loop(ex: Executor, loop: Loop) -> list[Outcome]:
     count = known if known is not None else exact
     if count is None:
         origin, trip = rec.origin, loop.trip
-        what = f"the loop {loop.site.rsplit('/', 1)[-1]!r} must be unrolled, because {reason}; for that its trip count must be known when the network is built"
+        what = f"{loop.label} must be unrolled, because {reason}; for that its trip count must be known when the network is built"
         if trip is None:
             raise UnsupportedError(what, origin, "give the loop a trip count; the condition may still end it early")
         raise NeedsValue(what, origin, causes_of(trip))
     if count > MAX_UNROLL:
         raise UnsupportedError(
-            f"the loop {loop.site.rsplit('/', 1)[-1]!r} of {count} iterations cannot be rolled, because {reason}, and at most {MAX_UNROLL} are unrolled",
+            f"{loop.label} of {count} iterations cannot be rolled, because {reason}, and at most {MAX_UNROLL} are unrolled",
             rec.origin,
             "carry tensors of one shape from iteration to iteration",
         )
@@ -136,7 +141,7 @@ class _Rolled:
                 "a loop without trip count whose condition is always true never ends", rec.origin, "give it a trip count"
             )
         length, exact, switch = self.length(trip, cond) if loop.scans else (0, False, False)
-        entered = [0, *(rec.operand(self.start[k]) for k in sorted(varying))]
+        entered: list[Operand] = [0, *(rec.operand(self.start[k]) for k in sorted(varying))]
         body, buffers, written = params["body"], [], []
         if exact:
             # Before the body: a run that is longer than declared must not write behind the end.
@@ -153,7 +158,7 @@ class _Rolled:
             made = torch.ops.aten.index_copy.default(buffers[-1], 0, number.reshape(1), row.unsqueeze(0)) if zeros.numel() else zeros
             written.append(made)
         following = rec.host("add", params["number"], 1, type_=INT)
-        back = [following, *(rec.operand(after[k]) for k in sorted(varying)), *(rec.operand(t) for t in written)]
+        back: list[Operand] = [following, *(rec.operand(after[k]) for k in sorted(varying)), *(rec.operand(t) for t in written)]
         rec.block.terminator = Jump(Edge(header, back))
         before.terminator = Jump(Edge(header, entered))
         rec.block = header
@@ -211,14 +216,14 @@ class _Rolled:
             return declared, True, False
         if known is None:
             raise NeedsValue(
-                f"the length of the scan outputs of {self.loop.site.rsplit('/', 1)[-1]!r} is the number of its iterations, which is not bounded when the network is built",
+                f"the scan outputs of {self.loop.label} are as long as it has iterations, which nothing bounds when the network is built",
                 self.rec.origin,
                 causes_of(self.loop.trip) if isinstance(self.loop.trip, torch.Tensor) else frozenset(),
-                "give the loop a constant trip count (the condition may still end it early), or declare the length in the model's value_info",
+                "give the loop a constant trip count (the condition may still end it early), or declare the length in value_info",
             )
         if known > self.ex.max_paths:
             raise UnsupportedError(
-                f"the scan outputs of {self.loop.site.rsplit('/', 1)[-1]!r} have one of {known + 1} lengths, and at most {self.ex.max_paths} ways are followed",
+                f"the scan outputs of {self.loop.label} have one of {known + 1} lengths, and at most {self.ex.max_paths} ways are followed",
                 self.rec.origin,
                 "raise max_paths, or write into a state tensor of fixed size instead",
             )
@@ -252,7 +257,7 @@ class _Rolled:
 
 
 def _wrong(loop: Loop, length: int) -> str:
-    return f"the loop {loop.site.rsplit('/', 1)[-1]!r} did not run the {length} iterations that the model declares for its scan outputs"
+    return f"{loop.label} did not run the {length} iterations that the model declares for its scan outputs"
 
 
 def _unroll(ex: Executor, loop: Loop, cond: torch.Tensor, count: int, exact: bool) -> list[Outcome]:

@@ -16,7 +16,7 @@ from dycl_tvm.frontend.onnx.node import DTYPES
 from dycl_tvm.frontend.onnx.values import DTYPE_NAMES
 
 #: Operator sets of ONNX's own domain that converters know.
-OPSETS = (7, 27)
+OPSETS = (7, 28)
 
 Shapes = Mapping[str, Any]
 
@@ -45,13 +45,6 @@ class Model:
     functions: dict[tuple[str, str], Any]
 
 
-def is_onnx(model: Any) -> bool:
-    """Whether ``build`` was given an ONNX model: a ``ModelProto``, its bytes, or a path that ends in ``.onnx``."""
-    if isinstance(model, (str, os.PathLike)):
-        return os.fspath(model).endswith((".onnx", ".onnx.pb", ".onnxtxt", ".onnx.textproto"))
-    return type(model).__name__ == "ModelProto" and type(model).__module__.startswith("onnx")
-
-
 def load_model(model: Any) -> Model:
     """Load a model and check that its versions are known.
 
@@ -74,10 +67,11 @@ def load_model(model: Any) -> Model:
     if not model.graph.node and not model.graph.output:
         raise UsageError(f"{file or 'the model'} has an empty graph")
     opsets = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in model.opset_import}
-    version = opsets.setdefault("", 1)
+    version = opsets.setdefault("", OPSETS[1])
     if not OPSETS[0] <= version <= OPSETS[1]:
         raise UsageError(
-            f"{file or 'the model'} uses operator set {version}; {OPSETS[0]} to {OPSETS[1]} are supported (onnx.version_converter changes it)"
+            f"{file or 'the model'} uses operator set {version}; {OPSETS[0]} to {OPSETS[1]} are supported "
+            "(onnx.version_converter changes it)"
         )
     functions = {(f.domain, f.name): f for f in model.functions}
     return Model(model, file or model.graph.name or "model", base, opsets, functions)
@@ -153,7 +147,8 @@ def _input(info: Any, given: dict[str, Any]) -> Input:
         element = type_.sequence_type.elem_type
         if name not in given:
             raise UsageError(
-                f"the input {name!r} is a sequence; say how long it is and of what shapes its items are: input_shapes={{{name!r}: [(2, 3), (4, 3)]}}"
+                f"the input {name!r} is a sequence; say how long it is and of what shapes its items are: "
+                f"input_shapes={{{name!r}: [(2, 3), (4, 3)]}}"
             )
         return Input(name, [_sizes(name, element, shape, given) for shape in given[name]], _dtype(name, element))
     if kind != "tensor_type":

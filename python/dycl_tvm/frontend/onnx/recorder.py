@@ -160,12 +160,13 @@ class Recorder(TorchDispatchMode):
                 outputs.append(None)
                 wrapped.append(t)
                 continue
-            outputs.append(Value(tensor_type(t, self.origin)))
+            value = Value(tensor_type(t, self.origin))
+            outputs.append(value)
             if t.numel() == 0:
                 # There is nothing to compute, and what follows from it may be known now.
                 wrapped.append(torch.empty(tuple(t.shape), dtype=t.dtype))
                 continue
-            t._dycl = Symbol(outputs[-1], causes)  # type: ignore[attr-defined]
+            t._dycl = Symbol(value, causes)  # type: ignore[attr-defined]
             wrapped.append(t)
         if any(is_runtime(t) for t in wrapped):
             hargs, hkwargs = pytree.tree_map(lambda a: self.operand(a) if isinstance(a, torch.Tensor) else a, (args, kwargs))

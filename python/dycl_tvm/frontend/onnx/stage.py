@@ -41,7 +41,8 @@ def stage_onnx(
     ----------
     model : path, or onnx.ModelProto
     input_shapes : mapping, optional
-        Shape by name of an input, or size by name of a symbolic dimension. A sequence has a list of shapes, an optional that is absent None.
+        Shape by name of an input, or size by name of a symbolic dimension. A sequence has a list of shapes, an optional that is
+        absent None.
     input_values : mapping, optional
         Inputs whose value is fixed now, so that shapes may follow from it; the artefact does not have them.
     name : str, optional

@@ -64,12 +64,11 @@ def _conv_transpose(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -
         wanted = [int(x.shape[2 + k]) * strides[k] for k in range(n)]
     if wanted is not None:
         wanted = wanted[-n:]
-        totals = [full[k] + extra[k] - wanted[k] for k in range(n)]
+        totals = [max(full[k] + extra[k] - wanted[k], 0) for k in range(n)]
         small = [t // 2 for t in totals]
         large = [t - s for t, s in zip(totals, small)]
         pads = [*small, *large] if mode == "SAME_UPPER" else [*large, *small]
-        if mode == "NOTSET":
-            pads = [*small, *large]
+        extra = [wanted[k] + pads[k] + pads[n + k] - full[k] for k in range(n)]
     y = torch.ops.aten.convolution.default(x, w, b, strides, [0] * n, dilations, True, [0] * n, node.attr("group", 1))
     for k in range(n):
         # Output padding lengthens the end; padding cuts both ends.

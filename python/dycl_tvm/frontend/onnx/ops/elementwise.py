@@ -16,14 +16,15 @@ from dycl_tvm.frontend.onnx.node import CONVERTERS, Node, op
 Tensor = torch.Tensor
 
 
-def _unary(**functions: Callable[[Tensor], Tensor]) -> None:
+def _unary(**functions: Callable[[Tensor], Any]) -> None:
     for name, fn in functions.items():
         CONVERTERS[name] = lambda node, x, fn=fn: fn(x)
 
 
 _unary(
     Abs=torch.abs, Acos=torch.acos, Acosh=torch.acosh, Asin=torch.asin, Asinh=torch.asinh, Atan=torch.atan, Atanh=torch.atanh,
-    Ceil=torch.ceil, Cos=torch.cos, Cosh=torch.cosh, Erf=torch.erf, Exp=torch.exp, Floor=torch.floor, Identity=lambda x: (x,), IsNaN=torch.isnan,
+    Ceil=torch.ceil, Cos=torch.cos, Cosh=torch.cosh, Erf=torch.erf, Exp=torch.exp, Floor=torch.floor, IsNaN=torch.isnan,
+    Identity=lambda x: (x,),
     Log=torch.log, Neg=torch.neg, Not=torch.logical_not, Reciprocal=torch.reciprocal, Relu=torch.relu, Round=torch.round,
     Sigmoid=torch.sigmoid, Sign=torch.sign, Sin=torch.sin, Sinh=torch.sinh, Softsign=F.softsign, Sqrt=torch.sqrt, Tan=torch.tan,
     Tanh=torch.tanh, BitwiseNot=torch.bitwise_not, Mish=F.mish, HardSwish=lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1),

@@ -124,8 +124,9 @@ def _unpool(node: Node, x: Tensor, indices: Tensor, shape: Tensor | None = None)
     own = [(int(x.shape[2 + k]) - 1) * strides[k] + kernel[k] - pads[k] - pads[n + k] for k in range(n)]
     batch, channels = int(x.shape[0]), int(x.shape[1])
     made = torch.scatter(torch.zeros(batch * channels * math.prod(own), dtype=x.dtype), 0, indices.reshape(-1), x.reshape(-1))
+    made = made.reshape(batch, channels, *own)
     if shape is None:
-        return made.reshape(batch, channels, *own)
+        return made
+    # The positions count in the tensor that the pooling had; a larger one is that with zeros behind.
     sizes = (node.ints(shape, "the output's shape") or [])[2:]
-    made = torch.scatter(torch.zeros(batch * channels * math.prod(sizes), dtype=x.dtype), 0, indices.reshape(-1), x.reshape(-1))
-    return made.reshape(batch, channels, *sizes)
+    return padded(made, [(0, size - extent) for size, extent in zip(sizes, own)])

@@ -114,7 +114,7 @@ def _arg(node: Node, x: Tensor) -> Tensor:
 
 @op("Softmax", "LogSoftmax", "Hardmax")
 def _softmax(node: Node, x: Tensor) -> Tensor:
-    fn: Callable[[Tensor, int], Tensor] = {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax, "Hardmax": _hardmax}[node.type]
+    fn: Any = {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax, "Hardmax": _hardmax}[node.type]
     if node.opset >= 13:
         return fn(x, node.attr("axis", -1))
     # Before operator set 13 the tensor counts as a matrix, split before the axis.

@@ -48,7 +48,7 @@ def _resize(node: Node, x: Tensor, *given: Tensor | None) -> Any:
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(factors)
-            wanted = [int(math.floor(factor * e + 0.5)) for e in extents]
+            wanted = [math.floor(factor * e + 0.5) for e in extents]
     elif scales is not None and scales.numel():
         factors = [float(v) for v in node.static(scales, "the scales").tolist()]
         wanted = [math.floor(e * f) for e, f in zip(extents, factors)]
@@ -93,7 +93,8 @@ _ROUND: dict[str, Any] = {
 def _positions(out: Any, extent: int, size: int, factor: float, where: str, bounds: Any) -> Any:
     """Return where in the input each output element lies."""
     if where == "align_corners":
-        return out * (extent - 1) / (size - 1) if size > 1 else np.zeros(size)
+        # ONNX takes the size before it is rounded down.
+        return out * (extent - 1) / (factor * extent - 1) if size > 1 else np.zeros(size)
     if where == "asymmetric":
         return out / factor
     if where == "tf_half_pixel_for_nn":
@@ -116,7 +117,7 @@ def _weighted(node: Node, x: Tensor, axis: int, positions: Any, extent: int, fac
     shrink = min(factor, 1.0) if node.attr("antialias", 0) else 1.0
     reach = (1 if mode == "linear" else 2) / shrink
     first = np.floor(positions - reach).astype(np.int64) + 1
-    taps = int(math.ceil(2 * reach))
+    taps = math.ceil(2 * reach)
     taps += 1 if shrink < 1.0 else 0
     at = first[:, None] + np.arange(taps)[None, :]
     distance = np.abs(positions[:, None] - at) * shrink
@@ -128,7 +129,7 @@ def _weighted(node: Node, x: Tensor, axis: int, positions: Any, extent: int, fac
         far = a * distance**3 - 5 * a * distance**2 + 8 * a * distance - 4 * a
         weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
     inside = (at >= 0) & (at < extent)
-    if node.attr("exclude_outside", 0) or shrink < 1.0:
+    if node.attr("exclude_outside", 0):
         weights = np.where(inside, weights, 0.0)
     weights = weights / weights.sum(axis=1, keepdims=True)
     at = np.clip(at, 0, extent - 1)
