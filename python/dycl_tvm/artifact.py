@@ -126,6 +126,35 @@ class Artifact:
             codegen.save_params(self._lowered.program, out)
         return out
 
+    def export_onnx(self, path: PathLike, *, split: bool = False, external_data: bool | None = None) -> Path:
+        """Write the network as ONNX, control flow included. Needs the extra ``onnx``.
+
+        Parameters
+        ----------
+        path : path-like
+            A file, or a folder for ``split``.
+        split : bool, optional
+            False: one model with ``If`` and ``Loop``; its first output is the number of the return site, see
+            :class:`dycl_tvm.onnx_export.OnnxModel`. True: one model for each sub-DNN and a JSON description of the graph around them, see
+            :class:`dycl_tvm.onnx_export.SplitModel`.
+        external_data : bool, optional
+            Put the weights of the one model into a file of their own; by default if there is more than 1 GiB of them.
+
+        Raises
+        ------
+        UsageError
+            If onnxscript is missing.
+        UnsupportedError
+            For operators and control flow that ONNX has no form for.
+        """
+        from dycl_tvm import onnx_export
+
+        out = Path(path)
+        with self._phases.phase("onnx", f"write {out}"):
+            return (
+                onnx_export.export_split(self.hcfg, out) if split else onnx_export.export_model(self.hcfg, out, external_data=external_data)
+            )
+
     def report(self) -> Report:
         """Return figures of the build: sub-DNNs, kernels, paths, bytes, seconds by phase."""
         program = self._lowered.program

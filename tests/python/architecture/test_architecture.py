@@ -31,7 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "zoo": set(),
     "target": {"errors", "runtime"},
     "example_inputs": {"errors"},
-    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target"},
+    "onnx_export": {"errors", "hcfg", "runtime", "_version"},
+    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target", "onnx_export"},
     "build": {"errors", "hcfg", "frontend", "passes", "compile", "codegen", "progress", "target", "example_inputs", "artifact"},
     "cli": {
         *("_version", "artifact", "build", "compare", "errors", "example_inputs", "frontend", "hcfg"),

@@ -41,7 +41,10 @@ def _wrapped(param: Value) -> Any:
 
 def _copies(xs: Sequence[Any]) -> list[Any]:
     """Return tensors that hold the same and share memory with nothing: a graph must not change what it captures."""
-    return [fresh_like(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), read(x)) if isinstance(x, torch.Tensor) else x for x in xs]
+    return [
+        fresh_like(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), read(x)) if isinstance(x, torch.Tensor) else x
+        for x in xs
+    ]
 
 
 def _isolated(stage: ExportedStage, run: Run, graph: Any, args: Sequence[Any]) -> list[Any]:
@@ -85,7 +88,9 @@ def cond(stage: ExportedStage, run: Run, pred: Any, true_graph: Any, false_graph
     args = [[_operand(stage, side[k]) for k in differ] for side in (left, right)]
     for k, a, b in zip(differ, *args):
         if operand_type(a) != operand_type(b):
-            stage.refuse(f"result {k} is a {operand_type(a)} in one branch and a {operand_type(b)} in the other", "give the same shape and type")
+            stage.refuse(
+                f"result {k} is a {operand_type(a)} in one branch and a {operand_type(b)} in the other", "give the same shape and type"
+            )
     join = builder.new_block("join")
     for block, given in zip((then, orelse), args):
         builder.block = block
@@ -103,7 +108,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 # -- loops -------------------------------------------------------------------------------------------------------------
-def while_loop(stage: ExportedStage, run: Run, cond_graph: Any, body_graph: Any, carried: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+def while_loop(
+    stage: ExportedStage, run: Run, cond_graph: Any, body_graph: Any, carried: Sequence[Any], captured: Sequence[Any] = ()
+) -> Any:
     """``while_loop``: a header whose parameters are the carried values."""
     return tuple(
         _loop(
@@ -131,7 +138,10 @@ def _loop(
         new = [_operand(stage, x) for x in body(state)]
         for k, (x, want) in enumerate(zip(new, types, strict=True)):
             if operand_type(x) != want:
-                stage.refuse(f"the value {k} that the loop carries is a {want} before and a {operand_type(x)} after its body", "keep its type and shape")
+                stage.refuse(
+                    f"the value {k} that the loop carries is a {want} before and a {operand_type(x)} after its body",
+                    "keep its type and shape",
+                )
         builder.jump(header, new)
     except Dead:
         pass

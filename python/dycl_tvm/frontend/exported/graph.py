@@ -88,7 +88,8 @@ def _call_operator(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwa
         return _custom(stage, target, args, kwargs)
     if any(scalars.is_symbolic(a) for a in pytree.tree_leaves((args, kwargs))):
         if target is aten.select.int:
-            return args[0][(*[slice(None)] * (args[1] % args[0].dim()), args[2])]
+            index = (*[slice(None)] * (args[1] % args[0].dim()), args[2])
+            return args[0][index]
         return dispatch(target, args, kwargs)
     return target(*args, **kwargs)
 
@@ -108,7 +109,9 @@ def _assert_scalar(stage: ExportedStage, cond: Any, message: str = "assertion fa
     stage.check(scalars.truth_operand(cond), "RuntimeError", message)
 
 
-def _assert_tensor(stage: ExportedStage, cond: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero", *_: Any) -> None:
+def _assert_tensor(
+    stage: ExportedStage, cond: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero", *_: Any
+) -> None:
     stage.check(stage.truth(cond), "RuntimeError", message)
 
 
@@ -142,7 +145,14 @@ SCALARS: dict[Any, Callable[..., Any]] = {
     torch.sym_ite: scalars.select,
     operator.not_: scalars.logical_not,
     round: lambda x, *rest: type(x).__round__(x, *rest),  # type: ignore[attr-defined]
-    **{fn: lambda x, n=n: type(x).__dict__[n](x) for fn, n in ((math.floor, "__floor__"), (math.ceil, "__ceil__"), (math.trunc, "__trunc__"))},
+    **{
+        fn: lambda x, n=n: type(x).__dict__[n](x)
+        for fn, n in ((math.floor, "__floor__"), (math.ceil, "__ceil__"), (math.trunc, "__trunc__"))
+    },
     **{fn: lambda x, n=n: scalars.math_call(n, x) for fn, n in scalars.MATH_FUNCTIONS.items()},
-    **{getattr(torch, f"_sym_{n}"): lambda x, n=n: scalars.math_call(n, x) for n in ("sqrt", "sin", "cos", "tanh") if hasattr(torch, f"_sym_{n}")},
+    **{
+        getattr(torch, f"_sym_{n}"): lambda x, n=n: scalars.math_call(n, x)
+        for n in ("sqrt", "sin", "cos", "tanh")
+        if hasattr(torch, f"_sym_{n}")
+    },
 }

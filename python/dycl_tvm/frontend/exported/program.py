@@ -48,7 +48,9 @@ def example_inputs_of(program: ExportedProgram, input_shapes: Mapping[str, Any] 
     return specialised(_signature_of(program), tuple(args), dict(kwargs), input_shapes or {})
 
 
-def stage_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "exported") -> HCFG:
+def stage_exported(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "exported"
+) -> HCFG:
     """Turn an exported program into an HCFG.
 
     Parameters
@@ -168,7 +170,7 @@ class _Program:
         for name, tensor, value in zip(self.inputs.names, given, inputs):
             if mutated or read(tensor) is not value:
                 raise UnsupportedError(
-                    f"the program changes its input `{name if not mutated else mutated[0].target}` in place; an artefact leaves its inputs as they are",
+                    f"the program changes its input `{name if not mutated else mutated[0].target}` in place, which an artefact cannot",
                     None,
                     "work on a copy (x = x.clone()) and return it",
                 )
@@ -228,5 +230,3 @@ def _name_blocks(graph: HCFG) -> None:
     for block in graph.blocks[1:]:
         counts[block.name] = counts.get(block.name, 0) + 1
         block.name = f"{block.name}{counts[block.name]}"
-
-

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 import torch.utils._pytree as pytree
 
@@ -22,7 +22,7 @@ def specialised(
     left = dict(input_shapes)
 
     def leaf(path: Any, value: Any) -> Any:
-        name = str(path[0].key) + pytree.keystr(path[1:])
+        name = _name(path)
         if name not in left:
             return value
         if not isinstance(value, torch.Tensor):
@@ -32,7 +32,7 @@ def specialised(
 
     made = pytree.tree_map_with_path(leaf, dict(bound.arguments))
     if left:
-        known = [str(p[0].key) + pytree.keystr(p[1:]) for p, _ in pytree.tree_flatten_with_path(dict(bound.arguments))[0]]
+        known = [_name(p) for p, _ in pytree.tree_flatten_with_path(dict(bound.arguments))[0]]
         raise UsageError(f"input_shapes names {', '.join(map(repr, left))}; the program has the inputs {', '.join(known)}")
     call = inspect.BoundArguments(bound.signature, made)
     return call.args, call.kwargs
@@ -92,3 +92,8 @@ def _bind(want: Any, got: int, where: str, bound: dict[Any, tuple[int, str]], de
             raise UsageError(f"{where} was fixed to {expr} when the program was exported, got {got}; export it with that dimension dynamic")
     else:
         derived.append((expr, got, where))
+
+
+def _name(path: Any) -> str:
+    """Return the name of an input: the parameter of the forward, and the way to the leaf within it."""
+    return str(path[0].key) + pytree.keystr(path[1:])

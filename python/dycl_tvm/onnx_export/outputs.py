@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The outputs of the one ONNX model of a network whose return sites differ in structure.
+
+ONNX has a fixed list of outputs. The first says which return site was reached (``-1 - k`` for the k-th error); the others are slots
+that the sites share: a leaf takes the first slot of its type that its site has not used. A slot that a site does not use holds a tensor
+without elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dycl_tvm.hcfg.nodes import HCFG, Operand, Raise, Return, operand_type
+from dycl_tvm.hcfg.types import Type
+from dycl_tvm.onnx_export.scope import Scope, dtype_of, shape_of
+
+SITE_OUTPUT = "return_site"
+FORMAT_VERSION = 1
+
+
+class Outputs:
+    """The plan of the outputs of one graph.
+
+    Attributes
+    ----------
+    slots : list of Type
+    used : list of bool
+        Whether every return site uses the slot, so that its shape is always that of its type.
+    """
+
+    def __init__(self, graph: HCFG) -> None:
+        self.graph = graph
+        self.sites = graph.return_sites()
+        self.slots: list[Type] = []
+        self.of_site: list[list[int]] = []
+        returns = {id(t.site): t for b in graph.blocks if isinstance(t := b.terminator, Return)}
+        for site in self.sites:
+            taken: list[int] = []
+            for value in returns[id(site)].values:
+                type_ = operand_type(value)
+                free = [k for k, t in enumerate(self.slots) if t == type_ and k not in taken]
+                if not free:
+                    free = [len(self.slots)]
+                    self.slots.append(type_)
+                taken.append(free[0])
+            self.of_site.append(taken)
+        self.raises: list[Raise] = [t for b in graph.blocks if isinstance(t := b.terminator, Raise)]
+        always = not self.raises
+        self.used = [always and all(k in taken for taken in self.of_site) for k in range(len(self.slots))]
+        self.names = [SITE_OUTPUT, *(f"output_{k}" for k in range(len(self.slots))), *(f"{v.name}.next" for v in graph.state)]
+
+    def leave(self, scope: Scope, term: Return | Raise, read: Callable[[Operand], str]) -> list[str]:
+        """Return what the outputs are where a path ends."""
+        empty = [scope.empty(dtype_of(t)) for t in self.slots]
+        if isinstance(term, Raise):
+            number = -1 - next(k for k, t in enumerate(self.raises) if t is term)
+            state = [scope.empty(dtype_of(v.type)) for v in self.graph.state]
+            return [scope.constant(number, "int64"), *empty, *state]
+        site = next(k for k, s in enumerate(self.sites) if s is term.site)
+        for slot, value in zip(self.of_site[site], term.values):
+            empty[slot] = read(value)
+        return [scope.constant(site, "int64"), *empty, *(read(v) for v in term.state)]
+
+    def infos(self) -> list[tuple[str, str, tuple[int, ...] | None]]:
+        """Return name, dtype and shape (None: it depends on the path) of each output."""
+        slots = [(dtype_of(t), shape_of(t) if sure else None) for t, sure in zip(self.slots, self.used)]
+        state = [(dtype_of(v.type), None if self.raises else shape_of(v.type)) for v in self.graph.state]
+        return [(n, *rest) for n, rest in zip(self.names, [("int64", ()), *slots, *state])]
+
+    def description(self) -> dict[str, Any]:
+        """Return the JSON description from which results are put together again."""
+        graph = self.graph
+        return {
+            "version": FORMAT_VERSION,
+            "name": graph.name,
+            "inputs": graph.input_structure,
+            "input_names": graph.input_names,
+            "state": [v.name for v in graph.state],
+            "sites": [
+                {"structure": s.structure, "outputs": [f"output_{k}" for k in taken], "origin": str(s.origin) if s.origin else None}
+                for s, taken in zip(self.sites, self.of_site)
+            ],
+            "errors": [{"kind": t.kind, "message": t.message, "origin": str(t.origin) if t.origin else None} for t in self.raises],
+        }

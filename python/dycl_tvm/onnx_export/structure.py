@@ -1,0 +1,283 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Structured control flow from the graph of blocks: branches become ``If``, natural loops become ``Loop``.
+
+Method: each block is written where its immediate dominator is, merge blocks after the branch that parts the ways to them, as in
+N. Ramsey, "Beyond Relooper: recursive translation of unstructured control flow to structured control flow", ICFP 2022. ONNX has no jump
+out of a body, so a piece of code that may go on at several places gives a *selector* (the number of the place) and the arguments for
+each place; those of places that it does not go to are tensors without elements. Every block is written once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import helper
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.analysis import dominators, liveness, natural_loops
+from dycl_tvm.hcfg.nodes import (
+    HCFG,
+    Block,
+    Branch,
+    Constant,
+    Edge,
+    HostOp,
+    Jump,
+    Operand,
+    Raise,
+    Return,
+    SubDNNCall,
+    Switch,
+    Value,
+    operand_type,
+)
+from dycl_tvm.onnx_export.host_ops import emit_host_op
+from dycl_tvm.onnx_export.operators import Inliner
+from dycl_tvm.onnx_export.scope import Scope, dtype_of
+
+#: Where code may go on: a block, ``("again", header)`` for the next round of a loop, or EXIT.
+Target = Any
+EXIT = "exit"
+#: Bodies within bodies: protobuf's readers stop at a hundred messages in one another, and a body takes three.
+MAX_DEPTH = 30
+
+
+@dataclass
+class Outcome:
+    """Where a piece of code goes on, and with which values. ``selector`` names the number of the place if there are several."""
+
+    args: dict[Target, list[str]] = field(default_factory=dict)
+    selector: str | None = None
+
+
+Env = dict[Value, str]
+
+
+class Structurer:
+    """Writes one graph, whose blocks hold calls of sub-DNNs and host operations.
+
+    Parameters
+    ----------
+    graph : HCFG
+    leave : callable
+        Gets the scope, the terminator (a return or raise) and a function that names operands; gives the arguments of EXIT.
+    constant : callable
+        Names a constant.
+    """
+
+    def __init__(self, graph: HCFG, leave: Callable[..., list[str]], constant: Callable[[Constant], str]) -> None:
+        self.leave, self.constant = leave, constant
+        self.inliner = Inliner()
+        tree = dominators(graph)
+        nest = natural_loops(graph, tree)
+        if nest.irreducible:
+            block = nest.irreducible[0][1]
+            raise UnsupportedError("a loop with more than one entrance cannot be written as ONNX's Loop", block.origin)
+        self.order = tree.order
+        self.headers = {loop.header for loop in nest.loops}
+        self.loops: dict[Block, list[Any]] = {b: [p for p in nest.loops if b in p.body] for b in tree.order}  # inner ones first
+        self.number: dict[Target, int] = {EXIT: 0}
+        for k, block in enumerate(tree.order):
+            self.number[block] = 2 * k + 1
+            self.number["again", block] = 2 * k + 2
+        entering: dict[Block, int] = dict.fromkeys(tree.order, 0)
+        for block in tree.order:
+            for target in block.successors():
+                entering[target] += not self._is_back(block, target)
+        #: Merge blocks by the block, or by the loop, after which they stand.
+        self.within: dict[Block, list[Block]] = {b: [] for b in tree.order}
+        self.after: dict[Block, list[Block]] = {b: [] for b in tree.order}
+        self.inline: set[Block] = set()
+        live = liveness(graph).live_in
+        home = {v: b for b in tree.order for v in (*b.params, *(o for s in b.steps for o in s.results()))}
+        #: Values from inside of loops that a block outside reads: they come along as arguments.
+        self.extras: dict[Block, list[Value]] = {}
+        for block in tree.order:
+            around = set(map(id, self.loops[block]))
+            self.extras[block] = [v for v in home if v in live[block] and any(id(p) not in around for p in self.loops[home[v]])]
+            if block in tree.idom:
+                left = [p for p in self.loops[tree.idom[block]] if id(p) not in around]
+                if left:
+                    self.after[left[-1].header].append(block)
+                elif entering[block] == 1:
+                    self.inline.add(block)
+                else:
+                    self.within[tree.idom[block]].append(block)
+
+    def _is_back(self, source: Block, target: Block) -> bool:
+        return any(p.header is target for p in self.loops[source])
+
+    def run(self, scope: Scope, env: Env) -> list[str]:
+        """Write the whole graph into a scope; return the arguments of EXIT."""
+        with _deep_recursion():
+            outcome = self.block(self.order[0], scope, env)
+        assert list(outcome.args) == [EXIT], "a path does not end in a return"
+        if scope.deepest > MAX_DEPTH:
+            raise UnsupportedError(
+                f"the network nests {scope.deepest} branches and loops in one another; readers of ONNX files stop at about {MAX_DEPTH}",
+                None,
+                "export_onnx(folder, split=True) has no such bound",
+            )
+        return outcome.args[EXIT]
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+    def block(self, block: Block, scope: Scope, env: Env) -> Outcome:
+        """Write a block and all that it dominates, its parameters being bound."""
+        if block in self.headers:
+            return self.merges(self.after[block], self.loop(block, scope, env), scope, env)
+        return self.inside(block, scope, env)
+
+    def inside(self, block: Block, scope: Scope, env: Env) -> Outcome:
+        def read(operand: Operand) -> str:
+            return self.read(operand, scope, env)
+
+        for step in block.steps:
+            if isinstance(step, SubDNNCall):
+                env.update(zip(step.outputs, self.inliner.call(scope, step.callee, [read(a) for a in step.args]), strict=True))
+            else:
+                assert isinstance(step, HostOp), "tensor operations are outlined"
+                env[step.output] = emit_host_op(scope, step, read)
+        return self.merges(self.within[block], self.terminator(block, scope, env), scope, env)
+
+    def read(self, operand: Operand, scope: Scope, env: Env) -> str:
+        if isinstance(operand, Constant):
+            return self.constant(operand)
+        if isinstance(operand, Value):
+            return env[operand]
+        return scope.constant(operand, dtype_of(operand_type(operand)))
+
+    def terminator(self, block: Block, scope: Scope, env: Env) -> Outcome:
+        term = block.terminator
+        if isinstance(term, Jump):
+            return self.edge(block, term.edge, scope, env)
+        if isinstance(term, Branch):
+            if not isinstance(term.cond, Value):
+                return self.edge(block, term.then if term.cond else term.orelse, scope, env)
+            return self.choose(
+                scope,
+                self.read(term.cond, scope, env),
+                lambda s: self.edge(block, term.then, s, dict(env)),
+                lambda s: self.edge(block, term.orelse, s, dict(env)),
+            )
+        if isinstance(term, Switch):
+            return self.switch(block, self.read(term.index, scope, env), term.edges, 0, scope, env)
+        assert isinstance(term, (Return, Raise))
+        return Outcome({EXIT: self.leave(scope, term, lambda operand: self.read(operand, scope, env))})
+
+    def switch(self, block: Block, index: str, edges: list[Edge], low: int, scope: Scope, env: Env) -> Outcome:
+        """Choose among edges by halves; ``low`` is the number of the first."""
+        if len(edges) == 1:
+            return self.edge(block, edges[0], scope, env)
+        half = len(edges) // 2
+        smaller = scope.emit("Less", [index, scope.constant(low + half, "int64")], "bool", "case")
+        return self.choose(
+            scope,
+            smaller,
+            lambda s: self.switch(block, index, edges[:half], low, s, dict(env)),
+            lambda s: self.switch(block, index, edges[half:], low + half, s, dict(env)),
+        )
+
+    def edge(self, source: Block, edge: Edge, scope: Scope, env: Env) -> Outcome:
+        target = edge.target
+        args = [self.read(a, scope, env) for a in edge.args]
+        if self._is_back(source, target):
+            return Outcome({("again", target): args})
+        if target in self.inline:
+            env.update(zip(target.params, args, strict=True))
+            return self.block(target, scope, env)
+        return Outcome({target: [*args, *(env[v] for v in self.extras[target])]})
+
+    # -- places where ways meet ----------------------------------------------------------------------------------------
+    def merges(self, blocks: list[Block], outcome: Outcome, scope: Scope, env: Env) -> Outcome:
+        """Write the merge blocks, in order, each where the code before goes on at it."""
+        for block in blocks:
+            if block not in outcome.args:
+                continue
+            args = outcome.args.pop(block)
+            bound = dict(env) | dict(zip([*block.params, *self.extras[block]], args, strict=True))
+            if not outcome.args:
+                outcome = self.block(block, scope, bound)
+                continue
+            assert outcome.selector is not None
+            here = scope.emit("Equal", [outcome.selector, scope.constant(self.number[block], "int64")], "bool", "goes_on")
+            rest = outcome if len(outcome.args) > 1 else Outcome(outcome.args)
+            outcome = self.choose(scope, here, lambda s, b=block, e=bound: self.block(b, s, e), lambda s, r=rest: r)  # type: ignore[misc]
+        return outcome
+
+    def choose(self, scope: Scope, cond: str, then: Callable[[Scope], Outcome], orelse: Callable[[Scope], Outcome]) -> Outcome:
+        """Write an ``If``; the names that both sides agree on and that are known outside need not pass through it."""
+        bodies = [Scope(scope), Scope(scope)]
+        sides = [then(bodies[0]), orelse(bodies[1])]
+        result = Outcome()
+        outputs: dict[tuple[str, ...], str] = {}
+
+        def joined(names: list[str], hint: str) -> str:
+            key = tuple(names)
+            if names[0] == names[1] and scope.sees(names[0]):
+                return names[0]
+            if key not in outputs:
+                outputs[key] = scope.fresh(hint, scope.root.dtypes[names[0]])
+            return outputs[key]
+
+        for target in dict.fromkeys([*sides[0].args, *sides[1].args]):
+            columns = [side.args.get(target) for side in sides]
+            model = next(c for c in columns if c is not None)
+            filled = [c or [scope.empty(scope.root.dtypes[n]) for n in model] for c in columns]
+            result.args[target] = [joined(list(pair), "merged") for pair in zip(*filled, strict=True)]
+        if len(result.args) > 1:
+            places = [side.selector or scope.constant(self.number[next(iter(side.args))], "int64") for side in sides]
+            result.selector = joined(places, "place")
+        if outputs:
+            graphs = [body.body(name, [key[k] for key in outputs]) for k, (body, name) in enumerate(zip(bodies, ("then", "else")))]
+            node = helper.make_node("If", [cond], list(outputs.values()), then_branch=graphs[0], else_branch=graphs[1])
+            scope.nodes.append(node)
+        return result
+
+    # -- loops -----------------------------------------------------------------------------------------------------------
+    def loop(self, header: Block, scope: Scope, env: Env) -> Outcome:
+        """Write a ``Loop`` whose state is the header's parameters, then what its ways out give."""
+        body = Scope(scope)
+        types = scope.root.dtypes
+        counter, going = body.fresh("round", "int64"), body.fresh("going", "bool")
+        initial = [env[p] for p in header.params]
+        carried = [body.fresh(p.name or "carried", dtype_of(p.type)) for p in header.params]
+        outcome = self.inside(header, body, dict(env) | dict(zip(header.params, carried)))
+        again = outcome.args.pop(("again", header))
+        result = Outcome()
+        states: dict[str, str] = {}
+
+        def leaving(name: str) -> str:
+            if scope.sees(name):
+                return name
+            if name not in states:
+                states[name] = scope.fresh("left", types[name])
+            return states[name]
+
+        for target, args in outcome.args.items():
+            result.args[target] = [leaving(a) for a in args]
+        assert outcome.selector is not None, "a loop without a way out"
+        if len(result.args) > 1:
+            result.selector = leaving(outcome.selector)
+        goes_on = body.emit("Equal", [outcome.selector, scope.constant(self.number["again", header], "int64")], "bool", "goes_on")
+        # The values that leave are state too, of no use before the last round.
+        spare = [body.fresh("unused", types[n]) for n in states]
+        graph = body.body("body", [goes_on, *again, *states], [counter, going, *carried, *spare])
+        finals = [scope.fresh("final", types[c]) for c in carried]
+        start = [*initial, *(scope.empty(types[n]) for n in states)]
+        scope.nodes.append(helper.make_node("Loop", ["", scope.constant(True, "bool"), *start], [*finals, *states.values()], body=graph))
+        return result
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Allow for one block in another a few thousand times: the writer follows the dominator tree."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 50_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
