@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.runtime.structure import is_call, unflatten
+from dycl_tvm.runtime.structure import unflatten_call
 
 #: NumPy has no bfloat16: artefacts take and give its bits.
 _STORAGE = {"bfloat16": "uint16"}
@@ -56,20 +56,41 @@ def make_inputs(metadata: dict[str, Any], given: Sequence[str], seed: int, int_h
     return [values.get(name, value) for name, value in zip(names, drawn)]
 
 
+def read_leaves(metadata: dict[str, Any], source: str) -> list[Any]:
+    """Return all leaves of one call from one file: an ``.npz`` by their names, or an ``.npy`` where there is one input.
+
+    Raises
+    ------
+    UsageError
+        If the file does not hold them.
+    """
+    names, types = list(metadata["input_names"]), metadata["inputs"]
+    if source.endswith(".npy") and len(names) == 1:
+        return [_checked(_open(source), types[0], names[0], source)]
+    if not source.endswith(".npz"):
+        other = ", or an .npy file" if len(names) == 1 else ""
+        raise UsageError(f"{source!r} must be an .npz file with {', '.join(names) or 'no arrays'}{other}")
+    with _open(source) as arrays:
+        missing = [n for n in names if n not in arrays.files]
+        if missing:
+            raise UsageError(f"{source!r} holds no array {missing[0]!r}; the network takes {', '.join(names)}")
+        return [_checked(arrays[n], leaf, n, source) for n, leaf in zip(names, types)]
+
+
+def _checked(array: Any, leaf: dict[str, Any], name: str, source: str) -> Any:
+    if leaf["type"] != "tensor":
+        if array.ndim:
+            raise UsageError(f"{source!r}: input {name!r} is a Python {leaf['type']}, got an array of shape {list(array.shape)}")
+        return array.item()
+    want = _STORAGE.get(leaf["dtype"], leaf["dtype"])
+    if list(array.shape) != list(leaf["shape"]) or str(array.dtype) != want:
+        raise UsageError(f"{source!r}: input {name!r} is {describe_type(leaf)}, got {array.dtype}{list(array.shape)}")
+    return array
+
+
 def as_call(metadata: dict[str, Any], leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and keyword arguments of a call with these leaves."""
-    structure = metadata["input_structure"]
-    value = unflatten(structure, lambda k, _: leaves[k])
-    if not isinstance(value, dict):
-        return (value[0], value[1]) if is_call(structure) else (tuple(value), {})
-    varargs, varkw = structure.get("varargs"), structure.get("varkw")
-    if varargs not in value:
-        return (), {**{k: v for k, v in value.items() if k != varkw}, **value.get(varkw, {})}
-    # What stands before *args must be given by position.
-    names = list(value)
-    split = names.index(varargs)
-    named = {k: value[k] for k in names[split + 1 :] if k != varkw}
-    return (*(value[k] for k in names[:split]), *value[varargs]), {**named, **value.get(varkw, {})}
+    return unflatten_call(metadata["input_structure"], leaves)
 
 
 def leaves_of(value: Any, where: str = "output") -> Iterator[tuple[str, Any]]:

@@ -50,7 +50,7 @@ def _handle(args: argparse.Namespace) -> int:
         raise UsageError("--json is for artefacts; for a model use --format")
     from dycl_tvm.cli.pictures import render, write_graph
 
-    graph = _graph(args)
+    graph = stage_and_simplify(args, not args.before_passes)
     if args.output:
         write_graph(graph, args.output, args.format)
     else:
@@ -58,7 +58,8 @@ def _handle(args: argparse.Namespace) -> int:
     return OK
 
 
-def _graph(args: argparse.Namespace) -> HCFG:
+def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCFG:
+    """Return the graph of the model that the options of a command name."""
     from dycl_tvm.build import simplify, stage_model
     from dycl_tvm.progress import Phases
 
@@ -68,7 +69,7 @@ def _graph(args: argparse.Namespace) -> HCFG:
     graph = stage_model(
         model, positional if args.input else examples, example_kwargs=named, name=args.name, max_paths=args.max_paths, phases=phases
     )
-    if not args.before_passes:
+    if simplified:
         simplify(graph, args.disable_pass, phases)
     return graph
 

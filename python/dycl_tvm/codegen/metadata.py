@@ -7,7 +7,7 @@ from typing import Any
 
 from dycl_tvm.codegen.machine import Machine
 from dycl_tvm.codegen.tables import Tables
-from dycl_tvm.compile.program import Program, Slot, SwitchGoto
+from dycl_tvm.compile.program import CodeBlock, CondGoto, Fail, Goto, Program, Slot, SwitchGoto
 from dycl_tvm.hcfg.nodes import Origin
 from dycl_tvm.hcfg.types import TensorType, Type
 from dycl_tvm.runtime.trailer import ABI_VERSION, FORMAT_VERSION
@@ -29,6 +29,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "inputs": [_type(home.type) if isinstance(home, Slot) else {"type": home.kind} for home in program.inputs],
         "sites": [{"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin)} for s in program.sites],
         "decisions": [{"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin)} for d in tables.decisions],
+        "flow": [_flow(block) for block in program.blocks],
         "kernels": [{"symbol": k.symbol, "backend": k.backend} for k in program.kernels],
         "calls": [{"kernel": c.kernel, "sub_dnn": c.sub_dnn} for c in tables.calls],
         "state": [s.name for s in program.state],
@@ -37,6 +38,20 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "weights_bytes": sum(w.type.nbytes for w in program.weights),
         "embedded_params": embedded_params,
     }
+
+
+def _flow(block: CodeBlock) -> list[Any]:
+    """Return where a block leads: the skeleton from which tools list the paths. A branch's targets are (false, true)."""
+    end = block.end
+    if isinstance(end, Goto):
+        return ["goto", end.target]
+    if isinstance(end, CondGoto):
+        return ["decide", end.site, [end.orelse.target, end.then.target]]
+    if isinstance(end, SwitchGoto):
+        return ["decide", end.site, [goto.target for goto in end.targets]]
+    if isinstance(end, Fail):
+        return ["raise", f"{end.kind}: {end.message}", _origin(end.origin)]
+    return ["return", end.site]
 
 
 def _type(type_: Type) -> dict[str, Any]:

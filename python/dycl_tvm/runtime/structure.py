@@ -171,6 +171,21 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     return {k: unflatten(s, leaf) for k, s in structure["dict"]}
 
 
+def unflatten_call(structure: Structure, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and keyword arguments of a call with these leaves; the reverse of :func:`flatten_call`."""
+    value = unflatten(structure, lambda k, _: leaves[k])
+    if not isinstance(value, dict):
+        return (value[0], value[1]) if is_call(structure) else (tuple(value), {})
+    varargs, varkw = structure.get("varargs"), structure.get("varkw")
+    if varargs not in value:
+        return (), {**{k: v for k, v in value.items() if k != varkw}, **value.get(varkw, {})}
+    # What stands before *args must be given by position.
+    names = list(value)
+    split = names.index(varargs)
+    named = {k: value[k] for k in names[split + 1 :] if k != varkw}
+    return (*(value[k] for k in names[:split]), *value[varargs]), {**named, **value.get(varkw, {})}
+
+
 def leaf_types(structure: Structure) -> list[str]:
     """Return the types of the leaves in the order of their numbers."""
     found: dict[int, str] = {}
