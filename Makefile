@@ -15,11 +15,13 @@ PYTHON ?= python3
 JOBS ?= 2
 # More arguments for pytest: `make test PYTEST_ARGS="-k target -x"`.
 PYTEST_ARGS ?=
+# `make onnx-suite ONNX_ARGS=--compiled` builds and loads each case; `--pattern REGEX` chooses some.
+ONNX_ARGS ?=
 
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test bench-dispatch lint format pytest setup clean
+.PHONY: help demo test bench-dispatch onnx-suite lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +33,9 @@ test: lint pytest  ## All checks: linters, then the tests
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
+
+onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
+	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)
 
 lint: setup  ## ruff, mypy and clang-format, changing nothing
 	$(BIN)/ruff check $(PY_SOURCES)

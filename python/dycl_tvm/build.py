@@ -57,8 +57,8 @@ def build(
     input_shapes : dict, optional
         For models that have dynamic dimensions of their own (exported programs): the shape of an input by its name. The others keep
         the shape of their example.
-        For ONNX models also the size of a symbolic dimension by its symbol, a list of shapes for a sequence, and None for an optional that is
-        not given.
+        For ONNX models also the size of a symbolic dimension by its symbol, a list of shapes for a sequence, and None for an
+        optional that is not given.
     input_values : dict, optional
         For ONNX models: inputs whose values are fixed now, so that shapes may follow from them. The artefact does not have these inputs.
     name : str, optional

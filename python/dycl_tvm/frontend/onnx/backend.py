@@ -62,7 +62,7 @@ class Prepared(BackendRep):
         self.fixed, run = self._built[key, values]
         result = run({name: value for name, value in given.items() if name not in self.fixed})
         found = [result] if len(self.outputs) == 1 else [result[name] for name in self.outputs]
-        return tuple(_to_numpy(x) for x in found)
+        return tuple(_to_numpy(x, o.type) for x, o in zip(found, self.model.proto.graph.output))
 
     def _build(self, given: dict[str, Any]) -> tuple[tuple[str, ...], Run]:
         shapes = {name: _shape(value) for name, value in given.items()}
@@ -87,16 +87,19 @@ def _shape(value: Any) -> Any:
     return [tuple(np.shape(v)) for v in value] if isinstance(value, list) else tuple(np.shape(value))
 
 
-def _to_numpy(x: Any) -> Any:
+def _to_numpy(x: Any, type_: Any) -> Any:
     if isinstance(x, list):
-        return [_to_numpy(item) for item in x]
+        return [_to_numpy(item, type_) for item in x]
     if isinstance(x, torch.Tensor):
-        if x.dtype == torch.bfloat16:
-            import ml_dtypes
-
-            return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return x.contiguous().numpy()
-    return None if x is None else np.asarray(x)
+        x = x.contiguous()
+        x = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
+    if x is None:
+        return None
+    x = np.asarray(x)
+    if type_.tensor_type.elem_type == onnx.TensorProto.BFLOAT16 and x.dtype.itemsize == 2:
+        # NumPy has no such type of its own; artefacts and interpreter give its bits.
+        return x.view(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16))
+    return x
 
 
 def interpreted(model: Any, shapes: dict[str, Any], values: dict[str, Any]) -> Run:

@@ -90,10 +90,12 @@ def run_loop(ex: Executor, loop: Loop) -> list[Outcome]:
     known = loop.trip if isinstance(loop.trip, int) else None
     reason = "a shape follows from its state or from the number of the iteration"
     if ("loop", loop.site) not in ex.forced and loop.stack and (known is None or known > UNROLL_BELOW):
+        before = rec.block
         try:
             return _Rolled(ex, loop, cond).run()
         except NotRollable as error:
-            reason = str(error)
+            # Nothing that leads from here has been kept: the blocks of the attempt are not reached.
+            reason, rec.block = str(error), before
     exact = _declared(loop) if known is None else None
     count = known if known is not None else exact
     if count is None:

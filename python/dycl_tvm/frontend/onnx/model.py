@@ -183,7 +183,7 @@ def _sizes(name: str, type_: Any, shape: Any, given: dict[str, Any]) -> tuple[in
     for k, dim in enumerate(dims):
         if dim.HasField("dim_value"):
             sizes.append(int(dim.dim_value))
-        elif isinstance(given.get(dim.dim_param), int):
+        elif isinstance(given.get(dim.dim_param), int) and given[dim.dim_param] >= 0:
             sizes.append(given[dim.dim_param])
         else:
             shown = ", ".join(str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims)

@@ -11,7 +11,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.onnx.values import NeedsValue, causes_of, is_runtime
 from dycl_tvm.hcfg.nodes import Origin
 
@@ -153,7 +153,10 @@ def tensor_of(proto: Any, origin: Origin | None = None, base: str = "") -> torch
         raise UnsupportedError(
             f"a tensor of {name} ({proto.name or 'without a name'})", origin, "use one of the numeric types of 8 bits or more"
         )
-    return from_array(numpy_helper.to_array(proto, base), dtype)
+    try:
+        return from_array(numpy_helper.to_array(proto, base), dtype)
+    except (onnx.checker.ValidationError, OSError) as error:
+        raise UsageError(f"the data of {proto.name or 'a tensor'!r} cannot be read: {error}") from error
 
 
 def from_array(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -119,6 +119,8 @@ class Recorder(TorchDispatchMode):
         return NeedsValue(f"{what} is known only at run time", self.origin, causes_of(*data))
 
     def _constant(self, func: Any, args: Any, kwargs: Any, leaves: list[Any], tensors: list[torch.Tensor]) -> Any:
+        if func._opname in _SAME and tensors:
+            return tensors[0]
         if func._schema.is_mutable:
             return func(*args, **kwargs)
         key = (func, tuple(_key(a) if isinstance(a, torch.Tensor) else (type(a), repr(a)) for a in leaves))

@@ -141,7 +141,7 @@ def _cumulative(node: Node, x: Tensor, axis: Tensor) -> Tensor:
         x = torch.flip(x, [dim])
     extent = int(x.shape[dim])
     if node.attr("exclusive", 0):
-        first = torch.full_like(x.narrow(dim, 0, 1), 0 if total else 1)
+        first = torch.full([1 if k == dim else int(s) for k, s in enumerate(x.shape)], 0 if total else 1, dtype=x.dtype)
         x = torch.cat([first, x.narrow(dim, 0, extent - 1)], dim)
     result = (torch.cumsum(x, dim) if total else torch.cumprod(x, dim)).to(x.dtype)
     return torch.flip(result, [dim]) if node.attr("reverse", 0) else result

@@ -1,0 +1,66 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Cases of ONNX's own suite: all of control flow in both engines, a part of the others. `make onnx-suite` runs the whole."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from dycl_tvm.frontend.onnx.backend import CompiledBackend, InterpretedBackend
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import node_suite  # noqa: E402
+
+CONTROL = node_suite.control_cases()
+#: Every so many of the other cases run in `make test`.
+STEP = 6
+#: Cases that pass, the control flow ones aside, among those that run here; a change for the worse shows.
+LEAST = 0.84
+
+
+def test_there_are_cases_of_every_control_flow_operator() -> None:
+    found = {n.op_type for name in CONTROL for n in node_suite.cases()[name].model.graph.node}
+    assert found >= node_suite.CONTROL
+    assert len(CONTROL) >= 42
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_control_flow_interpreted(name: str) -> None:
+    node_suite.run_case(name, InterpretedBackend)
+
+
+@pytest.mark.parametrize("name", [n for n in CONTROL if not n.startswith("test_linear_attention") or "gated_delta_gqa" in n or "t1" in n])
+def test_control_flow_compiled(name: str) -> None:
+    node_suite.run_case(name, CompiledBackend)
+
+
+def test_other_cases_interpreted() -> None:
+    names = [name for name in node_suite.cases() if name not in CONTROL][::STEP]
+    results = {name: node_suite.result_of(name, InterpretedBackend) for name in names}
+    assert {name: r.reason for name, r in results.items() if r.status == "wrong"} == {}
+    passed = sum(r.status in ("pass", "fixed") for r in results.values())
+    assert passed / len(names) >= LEAST, f"{passed} of {len(names)}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_lstm_with_peepholes", "test_gemm_all_attributes", "test_conv_with_strides_and_asymmetric_padding", "test_slice_neg_steps",
+     "test_resize_upsample_scales_linear", "test_layer_normalization_4d_axis1", "test_qlinearmatmul_2D_uint8_float32", "test_top_k",
+     "test_sce_mean", "test_einsum_batch_matmul", "test_attention_4d_causal"],
+)  # fmt: skip
+def test_other_cases_compiled(name: str) -> None:
+    node_suite.run_case(name, CompiledBackend)
+
+
+def test_backend_runs_one_node() -> None:
+    node = onnx.helper.make_node("Gemm", ["a", "b"], ["y"], transB=1)
+    a, b = np.ones((2, 3), np.float32), np.full((4, 3), 2, np.float32)
+    (found,) = InterpretedBackend.run_node(node, [a, b])
+    np.testing.assert_allclose(found, a @ b.T)
+    assert InterpretedBackend.supports_device("CPU")
+    assert not InterpretedBackend.supports_device("CUDA")
