@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,7 +24,16 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, np.generic):
         a = a.item()
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+        return (
+            isinstance(b, torch.Tensor)
+            and a.shape == b.shape
+            and a.dtype == b.dtype
+            and torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+        )
+    if dataclasses.is_dataclass(a):
+        a = collections.namedtuple(type(a).__name__, [f.name for f in dataclasses.fields(a)])(
+            *[getattr(a, f.name) for f in dataclasses.fields(a)]
+        )
     if isinstance(a, tuple) and hasattr(a, "_fields"):
         return type(a).__name__ == type(b).__name__ and all(same(x, y) for x, y in zip(a, b))
     if isinstance(a, (list, tuple)):
@@ -39,7 +50,9 @@ def leaves(args: Any) -> list[Any]:
     return [x for x in torch.utils._pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
 
 
-def check(model: Callable[..., Any], inputs: Iterable[tuple[Any, ...]], *, paths: int = 1, blocks: int | None = None, **options: Any) -> HCFG:
+def check(
+    model: Callable[..., Any], inputs: Iterable[tuple[Any, ...]], *, paths: int = 1, blocks: int | None = None, **options: Any
+) -> HCFG:
     """Stage a model and compare it with eager on every input; demand that the inputs take at least ``paths`` different paths.
 
     Eager runs on a deep copy, so that state left by one call cannot hide a difference.

@@ -118,7 +118,7 @@ def dict_with_a_tensor_key(x):
 
 def resize_in_place(x):
     y = x.clone()
-    y.unsqueeze_(0)  # HERE
+    y.resize_(3, 2)  # HERE
     return y
 
 

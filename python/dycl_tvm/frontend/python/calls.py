@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import substitutes
+from dycl_tvm.frontend.python.classes import users_function
 from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.heap import MUTABLE, Attribute
+from dycl_tvm.frontend.python.heap import MUTABLE
 from dycl_tvm.frontend.python.merge import Poison, use
 from dycl_tvm.frontend.python.rewrite import rewrite
-from dycl_tvm.frontend.python.source import is_library_file
 from dycl_tvm.frontend.python.switch import Chosen, over
 
 #: Callables that change none of their arguments, so that these need not be saved.
@@ -99,23 +98,20 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         return _call_function(callee, args, kwargs, root)
     if isinstance(callee, type):
         return _instantiate(callee, args, kwargs)
-    if isinstance(callee, types.BuiltinFunctionType) and isinstance(callee.__self__, MUTABLE):
-        current().changing(callee.__self__)
+    if isinstance(callee, _BUILTIN_METHODS):
+        _note_builtin(callee, args)
         return _native(callee, args, kwargs)
     method = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
-    if isinstance(method, types.FunctionType) and is_users(method):
+    if isinstance(method, types.FunctionType) and users_function(method) is not None:
         return _call_function(method, (callee, *args), kwargs, root)
     return _native(callee, args, kwargs)
 
 
 def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
-    if not is_users(function):
-        wrapped = getattr(function, "__wrapped__", None)
-        if isinstance(wrapped, types.FunctionType) and is_users(wrapped) and function.__code__.co_filename.endswith("_contextlib.py"):
-            # a decorator such as torch.no_grad(): the whole stage runs without gradients
-            return _call_function(wrapped, args, kwargs, root)
+    users = users_function(function)
+    if users is None:
         return _native(function, args, kwargs)
-    made = converted(function)
+    made = converted(users)
     stage = current()
     stage.offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
@@ -126,40 +122,87 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
 
 
 def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
-    forward = _forward_of(module)
+    current().classes.patch(type(module))
+    forward = module.__dict__.get("forward", type(module).forward)
     hooked = module._forward_hooks or module._forward_pre_hooks or torch.nn.modules.module._global_forward_hooks
     own_call = type(module).__call__ is not torch.nn.Module.__call__
-    if forward is not None and not hooked and not own_call:
-        return _call_function(forward, (module, *args), kwargs, root)
-    _patch(module)
+    if users_function(forward) is not None and not hooked and not own_call:
+        self_ = () if "forward" in module.__dict__ else (module,)
+        return _call_function(forward, (*self_, *args), kwargs, root)
     return module(*args, **kwargs)
 
 
-def _forward_of(module: torch.nn.Module) -> types.FunctionType | None:
-    """Return the user's forward of a module; None if it is a library's."""
-    own = module.__dict__.get("forward")
-    if own is not None:
-        forward = getattr(own, "__dycl_forward__", None)
-    else:
-        forward = type(module).forward
-    return forward if isinstance(forward, types.FunctionType) and is_users(forward) else None
+_BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
+def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
+    """Save what a method of a builtin class, bound or not, may change."""
+    bound = isinstance(callee, (types.BuiltinFunctionType, types.MethodWrapperType))
+    owner = callee.__self__ if bound else args[0] if args else None
+    rest = args if bound else args[1:]
+    current().changing(owner)
+    if callee.__name__ in ("__setattr__", "__delattr__") and rest:
+        from dycl_tvm.frontend.python.operators import touch_attribute
+
+        touch_attribute(owner, rest[0])
 
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    init = cls.__init__  # type: ignore[misc]  # of the class that the user names
+    stage = current()
+    init: Any = cls.__init__  # type: ignore[misc]  # of the class that the user names
     plain = type(cls) is type and cls.__new__ is object.__new__
-    if plain and isinstance(init, types.FunctionType) and is_users(init):
+    stage.classes.patch(cls)
+    if plain and users_function(init) is not None:
         made: Any = object.__new__(cls)
         current().born(made)
         _call_function(init, (made, *args), kwargs, False)
         return made
     made = _native(cls, args, kwargs)
-    return current().born(made) if isinstance(made, MUTABLE) else made
+    return stage.born(made) if isinstance(made, MUTABLE) or hasattr(made, "__dict__") else made
+
+
+#: Modules whose functions give another result at every call, or do input and output.
+_FORBIDDEN = {
+    "random": "gives another result at every call",
+    "secrets": "gives another result at every call",
+    "uuid": "gives another result at every call",
+    "numpy.random": "gives another result at every call",
+    "time": "depends on the time of the call",
+    "logging": "does output",
+    "io": "does input or output",
+    "_io": "does input or output",
+    "pathlib": "works on files",
+    "shutil": "works on files",
+    "subprocess": "runs a program",
+    "socket": "uses the network",
+}
+
+
+def _refuse_effects(callee: Any) -> None:
+    owner = getattr(callee, "__self__", None)
+    holder = owner if isinstance(owner, type) else type(owner)
+    modules = [getattr(callee, "__module__", None) or "", "" if owner is None or isinstance(owner, types.ModuleType) else holder.__module__]
+    name = getattr(callee, "__qualname__", getattr(callee, "__name__", str(type(callee))))
+    if (name.endswith(("now", "today", "utcnow")) and holder.__module__ == "datetime") or (name == "urandom" and "posix" in modules):
+        _refuse_effect(name, "gives another result at every call")
+    for module in modules:
+        for forbidden, what in _FORBIDDEN.items():
+            if module == forbidden or module.startswith(forbidden + "."):
+                if module == "pathlib" and not name.split(".")[-1].startswith(("read", "write", "open", "unlink", "mkdir", "touch")):
+                    continue
+                _refuse_effect(name, what)
+
+
+def _refuse_effect(name: str, what: str) -> None:
+    raise UnsupportedError(
+        f"{name}() {what}: a compiled network cannot call it", current().origin(), "do it outside of the forward, and pass in what it gives"
+    )
 
 
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
     stage = current()
+    _refuse_effects(callee)
     pure = callee in _PURE if _hashable(callee) else False
     module = getattr(callee, "__module__", None) or ""
     for a in (*args, *kwargs.values()):
@@ -185,54 +228,23 @@ def _hashable(x: Any) -> bool:
     return getattr(type(x), "__hash__", None) is not None
 
 
-def is_users(function: types.FunctionType) -> bool:
-    """Whether a function is the user's (or of a package), so that it is rewritten."""
-    return not is_library_file(function.__code__.co_filename) and not getattr(function, "__dycl_converted__", False)
-
-
 def converted(function: types.FunctionType) -> types.FunctionType:
     """Return the rewritten form of a function."""
     from dycl_tvm.frontend.python import operators
 
+    current().patch_classes_of(function)
     made = rewrite(function, operators)
-    made.__dycl_converted__ = True  # type: ignore[attr-defined]
+    made.__dycl_original__ = function  # type: ignore[attr-defined]
     return made
 
 
-# -- modules called by code that is not rewritten ------------------------------------------------------------------
-def _patch(module: torch.nn.Module) -> None:
-    """Let a module run its rewritten forward also when a library module (Sequential) calls it."""
-    forward = _forward_of(module)
-    if forward is not None and "forward" not in module.__dict__:
-        current().journal.touch(Attribute(module, "forward"))
-        module.__dict__["forward"] = _bound(forward, module)
-
-
-def _bound(forward: types.FunctionType, module: torch.nn.Module) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        stage = current()
-        depth, stage.native_depth = stage.native_depth, 0
-        try:
-            return _call_function(forward, (module, *args), kwargs, False)
-        finally:
-            stage.native_depth = depth
-
-    run.__dycl_forward__ = forward  # type: ignore[attr-defined]
-    return run
-
-
-@contextmanager
-def prepare(model: Any) -> Iterator[None]:
-    """Patch the modules of a model while it is staged."""
-    owner = model if isinstance(model, torch.nn.Module) else getattr(model, "__self__", None)
-    patched = []
-    for module in owner.modules() if isinstance(owner, torch.nn.Module) else ():
-        forward = _forward_of(module)
-        if forward is not None and "forward" not in module.__dict__:
-            module.__dict__["forward"] = _bound(forward, module)
-            patched.append(module)
+def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the rewritten form of a method that Python or a library calls."""
+    stage = current()
+    depth = stage.native_depth
+    if function.__name__ == "forward":
+        stage.native_depth = 0  # torch's own modules catch no exceptions
     try:
-        yield
+        return _call_function(function, args, kwargs, False)
     finally:
-        for module in patched:
-            module.__dict__.pop("forward", None)
+        stage.native_depth = depth

@@ -23,6 +23,11 @@ def current() -> Stage:
     return stage
 
 
+def staging() -> bool:
+    """Whether a stage is under way in this thread."""
+    return getattr(_local, "stage", None) is not None
+
+
 def set_current(stage: Stage | None) -> None:
     """Make ``stage`` the one under way in this thread."""
     _local.stage = stage

@@ -265,12 +265,31 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
             source = dispatch(aten.clone.default, (dispatch(aten.expand.default, (source, list(target.shape)), {}),), {})
         write(target, read(source))
         return target
+    if name in _METADATA_CHANGES and isinstance(target, StagedTensor):
+        return _change_metadata(func, target, args[1:], kwargs)
     if name in ("set_", "resize_", "resize_as_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_"):
         raise UnsupportedError(
             f"{name}() changes a tensor's shape or memory in place", current().origin(), f"use {name.rstrip('_')}() and assign the result"
         )
     result = _functional_twin(func, name.rstrip("_"))(*args, **kwargs)
     _store(target, result)
+    return target
+
+
+#: In-place operators that change only the shape of the tensor object, and the views that do the same.
+_METADATA_CHANGES = {"squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"}
+
+
+def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Change the shape of a tensor object in place: it becomes the view that the functional operator gives."""
+    stage = current()
+    packet = getattr(aten, func._opname.rstrip("_"))
+    twin = next(getattr(packet, o) for o in (func._overloadname, "int", "default") if o in packet.overloads())
+    view = dispatch(twin, (target, *args), kwargs)
+    stage.refuse_metadata_change(target)
+    with torch._C._DisableTorchDispatch():
+        func(target, *args, **kwargs)
+    target.chain, target._cached = view.chain, view._cached
     return target
 
 

@@ -168,6 +168,10 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: 
     return flat.reshape(_shape(data))
 
 
+def _new_tensor(t: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+    return _tensor(data, dtype=dtype or t.dtype)
+
+
 def _numbers(data: Any, found: list[Any]) -> None:
     if isinstance(data, (list, tuple)):
         for d in data:
@@ -182,6 +186,10 @@ def _shape(data: Any) -> list[int]:
 
 def _data(t: torch.Tensor) -> torch.Tensor:
     return t.detach()
+
+
+def _set_data(t: torch.Tensor, value: torch.Tensor) -> None:
+    raise UnsupportedError("an assignment to .data", current().origin(), "use copy_() under torch.no_grad(), or assign a new tensor")
 
 
 def _deepcopy(t: torch.Tensor, memo: Any) -> torch.Tensor:
@@ -209,6 +217,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.allclose: _allclose,
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
+    _T.new_tensor: _new_tensor,
     _T.data.__get__: _data,  # type: ignore[attr-defined]
+    _T.data.__set__: _set_data,  # type: ignore[attr-defined]
     _T.__deepcopy__: _deepcopy,
 }

@@ -49,18 +49,23 @@ class Contents:
         return (id(self.owner),)
 
     def read(self) -> Any:
-        return tuple(self.owner.items()) if isinstance(self.owner, dict) else tuple(self.owner)
+        if isinstance(self.owner, dict):
+            return tuple(dict.items(self.owner))
+        return tuple(list.__iter__(self.owner)) if isinstance(self.owner, list) else tuple(self.owner)
 
     def write(self, contents: Any) -> None:
-        owner = self.owner
+        owner = self.owner  # the methods of the base classes: those of a user's subclass may do more
         if isinstance(owner, list):
-            owner[:] = contents
+            list.__setitem__(owner, slice(None), contents)
         elif isinstance(owner, deque):
-            owner.clear()
-            owner.extend(contents)
+            deque.clear(owner)
+            deque.extend(owner, contents)
+        elif isinstance(owner, dict):
+            dict.clear(owner)
+            dict.update(owner, contents)
         else:
-            owner.clear()
-            owner.update(contents)
+            set.clear(owner)
+            set.update(owner, contents)
 
 
 class Attribute:
@@ -84,7 +89,12 @@ class Attribute:
         return getattr(self.owner, self.name, MISSING)
 
     def write(self, contents: Any) -> None:
-        if _is_slot(type(self.owner), self.name) or not hasattr(self.owner, "__dict__"):
+        if isinstance(self.owner, type):
+            if contents is MISSING:
+                type.__delattr__(self.owner, self.name)
+            else:
+                type.__setattr__(self.owner, self.name, contents)
+        elif _is_slot(type(self.owner), self.name) or not hasattr(self.owner, "__dict__"):
             if contents is MISSING:
                 object.__delattr__(self.owner, self.name)
             else:

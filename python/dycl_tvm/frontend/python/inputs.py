@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -38,6 +39,7 @@ class Inputs:
             ) from None
         self.names: list[str] = []
         self.types: list[TensorType] = []
+        self._classes: dict[tuple[str, tuple[str, ...]], type] = {}
         self.structure: Structure = {"dict": [[name, self._describe(value, name)] for name, value in bound.arguments.items()]}
         entries = {inspect.Parameter.VAR_POSITIONAL: "varargs", inspect.Parameter.VAR_KEYWORD: "varkw"}
         for name in bound.arguments:
@@ -55,22 +57,44 @@ class Inputs:
             return {"leaf": len(self.names) - 1, "type": "tensor"}
         if x is None or isinstance(x, (bool, int, float, str)):
             return {"const": x}
-        if isinstance(x, tuple) and hasattr(x, "_fields"):
-            items = [self._describe(getattr(x, f), f"{where}.{f}") for f in x._fields]
-            self._named = {**getattr(self, "_named", {}), type(x).__name__: type(x)}
-            return {"namedtuple": type(x).__name__, "fields": list(x._fields), "items": items}
+        fields = record_fields(x)
+        if fields is not None:
+            self._classes[type(x).__name__, tuple(fields)] = type(x)
+            return {
+                "namedtuple": type(x).__name__,
+                "fields": fields,
+                "items": [self._describe(getattr(x, f), f"{where}.{f}") for f in fields],
+            }
         if isinstance(x, (tuple, list)):
             kind = "tuple" if isinstance(x, tuple) else "list"
             return {kind: [self._describe(v, f"{where}[{i}]") for i, v in enumerate(x)]}
         if isinstance(x, dict):
             return {"dict": [[k, self._describe(v, f"{where}[{k!r}]")] for k, v in x.items()]}
         raise UsageError(
-            f"the example input `{where}` is a {type(x).__name__}; give tensors, numbers, strings, None, and tuples, lists and dicts of them"
+            f"the example input `{where}` is a {type(x).__name__}; "
+            "give tensors, numbers, strings, None, and tuples, lists and dicts of them"
         )
 
     def build(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the given leaves."""
         assert len(leaf_types(self.structure)) == len(leaves)
-        arguments = unflatten(self.structure, lambda k, _: leaves[k])
+        arguments = self._with_classes(unflatten(self.structure, lambda k, _: leaves[k]))
         bound = inspect.BoundArguments(self._signature, arguments)  # type: ignore[arg-type]
         return bound.args, bound.kwargs
+
+    def _with_classes(self, x: Any) -> Any:
+        """Give records the classes of the example inputs."""
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return self._classes[type(x).__name__, x._fields](**{f: self._with_classes(v) for f, v in zip(x._fields, x)})
+        if isinstance(x, (tuple, list)):
+            return type(x)(self._with_classes(v) for v in x)
+        return {k: self._with_classes(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+def record_fields(x: Any) -> list[str] | None:
+    """Return the field names of a named tuple or dataclass; None for anything else."""
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return list(x._fields)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return [f.name for f in dataclasses.fields(x)]
+    return None

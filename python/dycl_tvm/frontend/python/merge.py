@@ -47,6 +47,11 @@ class Poison:
                 use(a)
 
 
+def is_unbound(poison: Poison) -> bool:
+    """Whether the variable may not be set at all."""
+    return "is set on one path only" in object.__getattribute__(poison, "_reason")
+
+
 def use(poison: Poison) -> Any:
     """Fork the site that made the poison."""
     current().fork(object.__getattribute__(poison, "_site"), object.__getattribute__(poison, "_reason"))
@@ -457,4 +462,6 @@ def _describe(c: Captured) -> str:
         return f"a number ({scalars._kind(c.operand)})"
     if isinstance(c, Items):
         return f"a {type(c.obj).__name__} of {len(c.items)} items"
+    if isinstance(c.obj, Poison):
+        return "one of several values"
     return "None" if c.obj is None else f"a {type(c.obj).__name__}"

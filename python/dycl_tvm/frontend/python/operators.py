@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import builtins
 import operator
-from collections import deque
+import re
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from dycl_tvm.frontend.python.context import ControlFlow, current
 from dycl_tvm.frontend.python.heap import MUTABLE, Attribute, Contents
 from dycl_tvm.frontend.python.loops import For as for_
 from dycl_tvm.frontend.python.loops import While as while_
-from dycl_tvm.frontend.python.merge import Poison, use
+from dycl_tvm.frontend.python.merge import Poison, is_unbound, use
 from dycl_tvm.frontend.python.switch import switch
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "setitem",
     "slice",
     "tail_call",
+    "users_locals",
     "while_",
 ]
 
@@ -69,6 +71,8 @@ _IN_PLACE = {
     "lshift": operator.ilshift,
     "rshift": operator.irshift,
 }
+#: Names that the rewriting gives to its own variables.
+_OWN_NAME = re.compile(r"_dy|_frame|_(if|for|while|item|value|part)\d+")
 _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
@@ -82,6 +86,8 @@ def compare(op: str, a: Any, b: Any) -> Any:
     """``a is b``, ``a in b`` and their negations (and the six others, for chains)."""
     if op in _COMPARISONS:
         return _COMPARISONS[op](a, b)
+    if a is b and op in ("is", "is_not") and not (isinstance(a, Poison) and is_unbound(a)):
+        return op == "is"
     for x in (a, b):
         if isinstance(x, Poison):
             use(x)
@@ -162,6 +168,8 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, dict) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         key = _index_of(index) if isinstance(index, torch.Tensor) else index
         return _getitem_dict(obj, key)
+    if isinstance(obj, defaultdict):
+        current().changing(obj)
     return obj[index]
 
 
@@ -231,6 +239,11 @@ def touch_attribute(obj: Any, name: str) -> None:
         for table in (obj._parameters, obj._buffers, obj._modules):
             journal.touch(Contents(table))
     journal.touch(Attribute(obj, name))
+
+
+def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
+    """``locals()`` without the variables that the rewriting adds."""
+    return {k: v for k, v in variables.items() if not _OWN_NAME.fullmatch(k)}
 
 
 def augment(op: str, x: Any, value: Any) -> Any:

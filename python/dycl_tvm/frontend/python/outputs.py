@@ -11,6 +11,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.inputs import record_fields
 from dycl_tvm.frontend.python.merge import Poison, use
 from dycl_tvm.frontend.python.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
@@ -37,7 +38,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None) -> Structure:
     UnsupportedError
         For types that have no description.
     """
-    if type(x) is Poison:
+    if isinstance(x, Poison):
         use(x)
     if isinstance(x, torch.Tensor):
         return leaves.add(read(x), "tensor")
@@ -49,8 +50,9 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None) -> Structure:
         return {"const": x}
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
         return {"const": x.item()}
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return {"namedtuple": type(x).__name__, "fields": list(x._fields), "items": [structure_of(i, leaves, origin) for i in x]}
+    fields = record_fields(x)
+    if fields is not None:
+        return {"namedtuple": type(x).__name__, "fields": fields, "items": [structure_of(getattr(x, f), leaves, origin) for f in fields]}
     if isinstance(x, tuple):
         return {"tuple": [structure_of(i, leaves, origin) for i in x]}
     if isinstance(x, list):

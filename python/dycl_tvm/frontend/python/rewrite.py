@@ -328,7 +328,8 @@ class Rewriter(ast.NodeTransformer):
         return statements_from(
             f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
             f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
-            f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
+            f"if {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
             node,
             DY=operators_name(),
             NAMES=self._names(names),
@@ -359,7 +360,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> Any:
         """Rewrite ``return``."""
-        value = self.visit(node.value) if node.value is not None else ast.Constant(None)
+        value: Any = self.visit(node.value) if node.value is not None else ast.Constant(None)
         if self._is_converted_call(value) and not any(kind == "barrier" for kind, _ in self.context):
             value.func.attr = "tail_call"
         if not self.has_frame:
@@ -509,7 +510,9 @@ class Rewriter(ast.NodeTransformer):
         """Rewrite a call, so that the callee is rewritten too."""
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             return placed(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "vars", "eval", "exec", "__import__"):
+        if isinstance(node.func, ast.Name) and node.func.id == "locals" and not node.args:
+            return operator_call("users_locals", node, node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "eval", "exec", "__import__"):
             return self.generic_visit(node)  # type: ignore[return-value]
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]

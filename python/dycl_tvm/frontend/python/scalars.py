@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.context import current
+from dycl_tvm.frontend.python.context import current, staging
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -173,6 +173,8 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Any:
         elif kinds != {"bool"} or op not in ("eq", "ne"):
             a, b = as_int(a), as_int(b)
         return emit(op, a, b, type_=BOOL)
+    if op in ("truediv", "floordiv", "mod"):
+        _guard(arithmetic("eq", b, 0) if isinstance(b, Value) else b == 0, ZeroDivisionError, "division by zero")
     if op == "truediv":
         return emit(op, as_float(a), as_float(b), type_=FLOAT)
     if op == "pow" and "float" not in kinds:
@@ -188,6 +190,15 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Any:
     if "float" in kinds:
         return emit(op, as_float(a), as_float(b), type_=FLOAT)
     return emit(op, as_int(a), as_int(b), type_=INT)
+
+
+def _guard(failing: Any, error: type[Exception], message: str) -> None:
+    """Where a handler of the user's may catch the error of a host operation, decide whether it occurs, and raise it."""
+    stage = current()
+    if not stage.guard_depth and not stage.native_depth:
+        return
+    if stage.decide(truth_operand(failing)):
+        raise error(message)
 
 
 def _refuse_inexact(a: Operand, b: Operand) -> None:
@@ -213,8 +224,10 @@ def _binary(op: str, swapped: bool) -> Any:
 def _logical(op: str) -> Any:
     def method(self: Any, other: Any) -> Any:
         right = _operand(other)
-        if right is None or _kind(right) != "bool" or self.node.kind != "bool":
+        if right is None:
             return NotImplemented
+        if _kind(right) != "bool" or self.node.kind != "bool":
+            return _refuse_bits(op)(self)
         return emit(op, self.node.value, right, type_=BOOL)
 
     return method
@@ -241,6 +254,25 @@ def _rounding(op: str) -> Any:
         return emit(op, self.node.value, type_=INT)
 
     return method
+
+
+def _refuse_bits(name: str) -> Any:
+    def method(self: Any, other: Any = None) -> Any:
+        raise UnsupportedError(
+            f"the bit operation {name} on a number known only at run time",
+            current().origin(),
+            "use arithmetic (n % 4 for n & 3, n * 2 for n << 1)",
+        )
+
+    return method
+
+
+def _divmod(self: Any, other: Any) -> Any:
+    return self // other, self % other
+
+
+def _rdivmod(self: Any, other: Any) -> Any:
+    return other // self, other % self
 
 
 def _hash(self: Any) -> int:
@@ -284,9 +316,12 @@ _METHODS: dict[str, Any] = {
     "__hash__": _hash,
     "__bool__": lambda self: self.node.bool_(),
 }
+for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
+    _METHODS[f"__{_name}__"] = _refuse_bits(_name)
+_METHODS["__divmod__"], _METHODS["__rdivmod__"] = _divmod, _rdivmod
 _METHODS["__int__"] = lambda self: self.node.int_()
 _METHODS["__float__"] = lambda self: self.node.guard_float("", 0)
-_METHODS["__repr__"] = lambda self: self.node.str()
+_METHODS["__repr__"] = lambda self: self.node._plain("its text") if staging() else self.node.str()
 _METHODS["__format__"] = lambda self, _spec: self.node._plain("a number to format")
 
 HostInt: type = type("HostInt", (torch.SymInt,), dict(_METHODS))
@@ -342,6 +377,11 @@ def convert(x: Any, kind: str) -> Any:
         return x
     if kind == "bool":
         return wrap(truth_operand(x))
+    if kind == "int" and _kind(op) == "float":
+        _guard(x != x, ValueError, "cannot convert float NaN to integer")
+        _guard(
+            arithmetic("ge", emit("abs", op, type_=FLOAT).node.value, 2.0**63), OverflowError, "cannot convert float infinity to integer"
+        )
     return emit(f"to_{kind}", op, type_=INT if kind == "int" else FLOAT)
 
 
@@ -385,4 +425,10 @@ MATH_ROUNDING: dict[Any, str] = {math.floor: "floor", math.ceil: "ceil", math.tr
 
 def math_call(name: str, x: Any) -> Any:
     """``math.<name>(x)`` of a host scalar."""
+    if name == "sqrt":
+        _guard(x < 0, ValueError, "math domain error")
+    elif name == "log":
+        _guard(x <= 0, ValueError, "math domain error")
+    elif name == "exp":
+        _guard(x > 709.782712893384, OverflowError, "math range error")
     return emit(name, as_float(operand_of(x)), type_=FLOAT)

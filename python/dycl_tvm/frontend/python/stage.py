@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import array
 import hashlib
-import inspect
-import itertools
+import io
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from dycl_tvm.errors import PathExplosionError, UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.builder import Builder, Event
+from dycl_tvm.frontend.python.calls import run_method
+from dycl_tvm.frontend.python.classes import ClassPatches, is_library_class
 from dycl_tvm.frontend.python.context import Dead, ForkRequired, set_current
 from dycl_tvm.frontend.python.dispatch import Recorder, item
 from dycl_tvm.frontend.python.functions import FunctionRecorder
@@ -24,12 +28,32 @@ from dycl_tvm.frontend.python.merge import Poison, use
 from dycl_tvm.frontend.python.outputs import Leaves, structure_of
 from dycl_tvm.frontend.python.source import current_origin
 from dycl_tvm.frontend.python.state import ModelState
-from dycl_tvm.frontend.python.tensors import Storage, clock, fresh, tensor_type
-from dycl_tvm.hcfg.analysis import reverse_postorder
-from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, Operand, Origin, Raise, Return, ReturnSite, Value
+from dycl_tvm.frontend.python.tensors import Storage, clock, tensor_type
+from dycl_tvm.hcfg.nodes import Block, Constant, Operand, Origin, Raise, Return, ReturnSite, Value
 
 #: How many times the forward may be run again because paths could not be joined.
 MAX_RUNS = 1000
+
+
+#: Objects whose contents are not saved before a change.
+_UNSAVED = (bytearray, array.array, np.ndarray, io.IOBase)
+#: Errors that Python and PyTorch raise on a program's own values.
+_PYTHON_ERRORS = (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError, OverflowError, AssertionError, RuntimeError)
+#: Words of messages that come from staging itself.
+_OWN_WORDS = (
+    "HostInt",
+    "HostFloat",
+    "HostBool",
+    "SymInt",
+    "SymFloat",
+    "SymBool",
+    "StagedTensor",
+    "meta",
+    "Symbolic",
+    "Poison",
+    "Chosen",
+    "stage",
+)
 
 
 @dataclass(eq=False)
@@ -62,6 +86,8 @@ class Stage:
         self.journal = Journal()
         self.max_runs, self.max_loop_trips = max_runs, max_loop_trips
         self.names, self.state = names, state
+        self.classes = ClassPatches(run_method)
+        self._patched_globals: set[int] = set()
         self.state_params: list[Value] = []
         self.folded: dict[Any, Any] = {}
         self.metas: dict[Any, Any] = {}
@@ -135,7 +161,11 @@ class Stage:
             self.leave_by_raise(error)
 
     def _is_users(self, error: Exception) -> bool:
-        return getattr(error, "__dycl_raised__", False) or isinstance(error, UnboundLocalError)
+        """Whether eager raises the exception too, on this path: the program raises it itself, or Python does on its own values."""
+        if getattr(error, "__dycl_raised__", False) or isinstance(error, UnboundLocalError):
+            return True
+        conditional = self.builder.block is not None and self.builder.block is not self.builder.entry
+        return conditional and isinstance(error, _PYTHON_ERRORS) and not any(word in str(error) for word in _OWN_WORDS)
 
     def _split(self, fork: ForkRequired) -> None:
         """Give each side of a site a run of its own from the site on."""
@@ -285,7 +315,8 @@ class Stage:
         raise UnsupportedError(
             f"two paths through the body of a loop cannot be joined ({reason}), and the loop's trip count is known only at run time",
             origin,
-            "leave variables and containers with the same type and length on all paths through the body, and keep break and return out of try and with",
+            "leave variables and containers with the same type and length on all paths through the body, "
+            "and keep break and return out of try and with",
         )
 
     def unroll(self, site: Site, reason: str) -> None:
@@ -324,7 +355,12 @@ class Stage:
 
     def may_raise(self, error: Exception, native_depth: int) -> bool:
         """Whether an exception surely leaves the whole network, so that its path ends here."""
-        return self._is_users(error) and self.guard_depth == 0 and self.native_depth == 0
+        return (
+            self._is_users(error)
+            and not isinstance(error, (StopIteration, StopAsyncIteration))
+            and self.guard_depth == 0
+            and self.native_depth == 0
+        )
 
     def checkpoint(self) -> Any:
         """Take down which paths wait where (for a loop that may take back a round)."""
@@ -361,15 +397,38 @@ class Stage:
             if site is not None:
                 self.fork(site, f"a {type(x).__name__} that two variables share on one path only is changed")
             self.journal.touch(Contents(x))
+        elif isinstance(x, _UNSAVED):
+            self._cannot_undo(x, f"a {type(x).__name__} made before a branch is changed in it")
 
     def advancing(self, x: Any) -> None:
         """Check an iterator that is about to be advanced: that cannot be undone, so it must have been made on the path at hand."""
-        if not is_iterator(x):
-            return
+        if is_iterator(x):
+            self._cannot_undo(x, "an iterator made before a branch is advanced in it")
+
+    def _cannot_undo(self, x: Any, reason: str) -> None:
+        """What is changed now cannot be undone, so it must have been made on the path at hand."""
         for moment, owner in self.undoable:
             if not self.is_newer(x, moment):
                 if isinstance(owner, Site):
-                    self.fork(owner.target, "an iterator made before a branch is advanced in it")
+                    self.fork(owner.target, reason)
+                owner.advanced = True
+
+    def patch_classes_of(self, function: types.FunctionType) -> None:
+        """Let the classes that a function can name run rewritten."""
+        self.state.add_function(function)
+        if id(function.__globals__) in self._patched_globals:
+            return
+        self._patched_globals.add(id(function.__globals__))
+        for value in list(function.__globals__.values()):
+            if isinstance(value, type):
+                self.classes.patch(value)
+
+    def refuse_metadata_change(self, t: torch.Tensor) -> None:
+        """The shape of a tensor object is not saved before a change, so the object must have been made on the path at hand."""
+        for moment, owner in self.undoable:
+            if t.storage_.born <= moment:  # type: ignore[attr-defined]
+                if isinstance(owner, Site):
+                    self.fork(owner.target, "the shape of a tensor made before a branch is changed in place in it")
                 owner.advanced = True
 
     def constant(self, t: torch.Tensor) -> Constant:
@@ -414,21 +473,22 @@ class Stage:
         """Iterate as a ``for`` statement does."""
         if isinstance(iterable, Poison):
             use(iterable)
-        if not is_iterator(iterable):
-            yield from iter(iterable)
+        iterator = iter(iterable)
+        if iterator is not iterable:
+            yield from iterator
             return
         while True:
-            self.advancing(iterable)
+            self.advancing(iterator)
             try:
-                item = next(iterable)
+                item = next(iterator)
             except StopIteration:
                 return
             yield item
 
 
 def is_iterator(x: Any) -> bool:
-    """Whether ``x`` has a position that ``next`` advances."""
-    return hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor)
+    """Whether ``x`` is an iterator whose position cannot be saved (that of a user's class is in its attributes)."""
+    return hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor) and is_library_class(type(x))
 
 
 @contextmanager
@@ -461,96 +521,3 @@ def _origin_of(error: BaseException) -> Origin | None:
 
 def _advice(error: Exception) -> str:
     return "check that the model runs in eager on the example inputs; if it does, this construct is not supported yet"
-
-
-def stage(
-    model: Any,
-    example_args: tuple[Any, ...],
-    example_kwargs: dict[str, Any] | None = None,
-    *,
-    max_paths: int = MAX_RUNS,
-    max_loop_trips: int | None = None,
-    name: str | None = None,
-) -> HCFG:
-    """Turn a model's forward into an HCFG.
-
-    Parameters
-    ----------
-    model : nn.Module, bound method or function
-        What is called; functions may close over modules.
-    example_args, example_kwargs : tuple, dict
-        Inputs as the model takes them: nested structures of tensors; numbers and strings among them are fixed.
-    max_loop_trips : int, optional
-        Bound on the trips of every loop whose trip count is known only at run time; one trip more is a run-time error.
-    max_paths : int
-        How many times the forward may be run again because paths cannot be joined.
-
-    Raises
-    ------
-    UnsupportedError
-        With the user's file, line and code.
-    """
-    from dycl_tvm.frontend.python.calls import call_root, prepare
-    from dycl_tvm.frontend.python.inputs import Inputs
-
-    inputs = Inputs(model, example_args, example_kwargs or {})
-    names = _tensor_names(model)
-    state = ModelState([("", model)])
-    with prepare(model):
-        while True:
-            known = state.size
-            stage_ = Stage(names, state, max_paths, max_loop_trips)
-            entry = stage_.builder.entry
-            entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
-            values = list(entry.params)
-            variables = state.variables
-            stage_.state_params = [Value(v.type, v.name) for v in variables]
-            entry.params += stage_.state_params
-
-            def run(values: list[Value] = values) -> Any:
-                args, kwargs = inputs.build([fresh(v) for v in values])
-                return call_root(model, args, kwargs)
-
-            stage_.explore(run)
-            if state.size == known:
-                break
-    graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)
-    graph.blocks = reverse_postorder(graph)
-    _name_blocks(graph)
-    return graph
-
-
-def _tensor_names(model: Any) -> dict[int, str]:
-    names: dict[int, str] = {}
-    for prefix, module in _modules(model):
-        for n, t in itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
-            names.setdefault(id(t), f"{prefix}{n}")
-    return names
-
-
-def _modules(model: Any) -> list[tuple[str, torch.nn.Module]]:
-    """Return the modules that a model, method or function reaches, with a prefix for the names of their tensors."""
-    if isinstance(model, torch.nn.Module):
-        return [("", model)]
-    owner = getattr(model, "__self__", None)
-    if isinstance(owner, torch.nn.Module):
-        return [("", owner)]
-    found = []
-    if inspect.isfunction(model):
-        variables = inspect.getclosurevars(model)
-        for n, v in {**variables.globals, **variables.nonlocals}.items():
-            if isinstance(v, torch.nn.Module):
-                found.append((f"{n}.", v))
-    return found
-
-
-def _name_of(model: Any) -> str:
-    return getattr(model, "__name__", type(model).__name__)
-
-
-def _name_blocks(graph: HCFG) -> None:
-    counts: dict[str, int] = {}
-    for block in graph.blocks:
-        counts[block.name] = counts.get(block.name, 0) + 1
-        if block is not graph.entry:
-            block.name = f"{block.name}{counts[block.name]}"

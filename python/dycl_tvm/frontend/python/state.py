@@ -18,6 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.classes import is_library_class, users_function
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.header import rebuild
 from dycl_tvm.frontend.python.heap import MISSING, Attribute, Contents, Place
@@ -83,16 +84,35 @@ class ModelState:
         self._tensors: dict[int, tuple[torch.Tensor, str]] = {}
         self._site = _Site()
 
+    def add_function(self, function: types.FunctionType) -> None:
+        """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
+        self._reach(function, function.__name__)
+
     def _reach(self, root: Any, name: str) -> None:
         """Take down the mutable objects that can be reached from ``root``, with the user's name for each."""
         todo = deque([(root, name)])
         while todo:
             x, where = todo.popleft()
             if id(x) in self._reachable or isinstance(
-                x, (str, bytes, int, float, bool, type(None), type, torch.dtype, types.ModuleType, torch.device)
+                x, (str, bytes, int, float, bool, type(None), torch.dtype, types.ModuleType, torch.device)
             ):
                 continue
+            if isinstance(x, type):
+                if not is_library_class(x):
+                    self._reachable[id(x)] = (x, where)
+                    todo.extend((v, f"{where}.{k}") for k, v in vars(x).items() if not callable(v))
+                continue
             if isinstance(x, types.FunctionType):
+                if users_function(x) is None or getattr(x, "__dycl_original__", None) is not None:
+                    continue
+                self._reachable[id(x)] = (x, where)
+                todo.extend((v, f"{where}.{k}") for k, v in vars(x).items())
+                for default in (*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()):
+                    todo.append((default, f"a default of {x.__name__}()"))
+                for n in x.__code__.co_names:
+                    value = x.__globals__.get(n)
+                    if isinstance(value, (list, dict, set, deque, type)) or hasattr(value, "__dict__"):
+                        todo.append((value, n))
                 for n, cell in zip(x.__code__.co_freevars, x.__closure__ or ()):
                     self._reachable[id(cell)] = (cell, n)
                     try:
@@ -115,9 +135,15 @@ class ModelState:
                 for table in (x._modules, x._parameters, x._buffers):
                     self._reachable[id(table)] = (table, where)
                     todo.extend((v, f"{dot}{k}") for k, v in table.items())
+                todo.append((type(x), type(x).__name__))
                 todo.extend((v, f"{dot}{k}") for k, v in x.__dict__.items() if k not in ("_modules", "_parameters", "_buffers"))
-            elif hasattr(x, "__dict__"):
+            elif hasattr(x, "__dict__") and not is_library_class(type(x)):
+                todo.append((type(x), type(x).__name__))
                 todo.extend((v, f"{dot}{k}") for k, v in vars(x).items())
+
+    def objects(self) -> list[Any]:
+        """Return the objects that the model reaches."""
+        return [x for x, _ in self._reachable.values()]
 
     @property
     def variables(self) -> list[StateVar]:
@@ -188,8 +214,6 @@ class ModelState:
         if known is None or known[0] is not place.owner:
             return None
         if isinstance(place, Attribute):
-            if place.name == "forward":
-                return None
             return place.owner, f"{known[1]}.{place.name}" if known[1] else place.name
         return known
 
@@ -220,7 +244,8 @@ class ModelState:
                 if isinstance(place.owner, set) and set(now) == set(initial):
                     return
                 raise UnsupportedError(
-                    f"the {type(place.owner).__name__} `{name}` of the model is left with other items than it had: every call would change it more",
+                    f"the {type(place.owner).__name__} `{name}` of the model is left with other items than it had: "
+                    "every call would change it more",
                     current().origin(),
                     f"make it anew at the beginning of the forward (`{name} = {type(place.owner).__name__}()`)",
                 )

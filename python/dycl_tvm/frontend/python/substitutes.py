@@ -23,7 +23,8 @@ from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.dispatch import item
 from dycl_tvm.frontend.python.heap import MUTABLE
 from dycl_tvm.frontend.python.loops import SymbolicRange
-from dycl_tvm.frontend.python.merge import Poison, use
+from dycl_tvm.frontend.python.merge import Poison, is_unbound, use
+from dycl_tvm.frontend.python.switch import Chosen
 from dycl_tvm.frontend.python.tensors import StagedTensor
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -298,6 +299,17 @@ def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return current().born(made) if isinstance(made, MUTABLE) else made
 
 
+def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``hasattr``, ``getattr``, ``vars`` and ``dir``: an attribute that is set on one path only must not be seen."""
+    if isinstance(args[0], Poison) and not isinstance(args[0], Chosen):
+        use(args[0])
+    space = getattr(args[0], "__dict__", None) if not isinstance(args[0], Poison) else None
+    for value in (space or {}).values() if callee in (vars, dir) else [(space or {}).get(args[1])] if len(args) > 1 else []:
+        if isinstance(value, Poison) and is_unbound(value):
+            use(value)
+    return callee(*args, **kwargs)
+
+
 def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(args[0], Poison):
         use(args[0])
@@ -320,6 +332,10 @@ TABLE: dict[Any, Substitute] = {
     type: _type,
     len: _len,
     setattr: _setattr,
+    hasattr: _attributes,
+    getattr: _attributes,
+    vars: _attributes,
+    dir: _attributes,
     delattr: _delattr,
     list: _consumes(_list),
     tuple: _consumes(_list),

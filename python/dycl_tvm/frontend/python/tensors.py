@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.context import current
+from dycl_tvm.frontend.python.context import current, staging
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
 
@@ -115,6 +115,10 @@ class StagedTensor(torch.Tensor):
         raise RuntimeError(f"{func} was called on a staged tensor after staging ended")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if staging():
+            raise UnsupportedError(
+                "the text of a tensor known only at run time", current().origin(), "return the tensor, and format it outside"
+            )
         return f"<tensor known at run time, shape {tuple(self.shape)}, {self.dtype}>"
 
     def __deepcopy__(self, memo: Any) -> Any:

@@ -1,0 +1,112 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The Python front end's one function: from a model and example inputs to an HCFG."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.python.calls import call_root
+from dycl_tvm.frontend.python.inputs import Inputs
+from dycl_tvm.frontend.python.stage import MAX_RUNS, Stage
+from dycl_tvm.frontend.python.state import ModelState
+from dycl_tvm.frontend.python.tensors import fresh
+from dycl_tvm.hcfg.analysis import reverse_postorder
+from dycl_tvm.hcfg.nodes import HCFG, Value
+
+
+def stage(
+    model: Any,
+    example_args: tuple[Any, ...],
+    example_kwargs: dict[str, Any] | None = None,
+    *,
+    max_paths: int = MAX_RUNS,
+    max_loop_trips: int | None = None,
+    name: str | None = None,
+) -> HCFG:
+    """Turn a model's forward into an HCFG.
+
+    Parameters
+    ----------
+    model : nn.Module, bound method or function
+        What is called; functions may close over modules.
+    example_args, example_kwargs : tuple, dict
+        Inputs as the model takes them: nested structures of tensors; numbers and strings among them are fixed.
+    max_loop_trips : int, optional
+        Bound on the trips of every loop whose trip count is known only at run time; one trip more is a run-time error.
+    max_paths : int
+        How many times the forward may be run again because paths cannot be joined.
+
+    Raises
+    ------
+    UnsupportedError
+        With the user's file, line and code.
+    """
+    inputs = Inputs(model, example_args, example_kwargs or {})
+    names = _tensor_names(model)
+    state = ModelState([("", model)])
+    while True:
+        known = state.size
+        stage_ = Stage(names, state, max_paths, max_loop_trips)
+        entry = stage_.builder.entry
+        entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
+        values = list(entry.params)
+        variables = state.variables
+        stage_.state_params = [Value(v.type, v.name) for v in variables]
+        entry.params += stage_.state_params
+
+        def run(values: list[Value] = values) -> Any:
+            args, kwargs = inputs.build([fresh(v) for v in values])
+            return call_root(model, args, kwargs)
+
+        try:
+            for obj in state.objects():
+                stage_.classes.patch(type(obj))
+            stage_.explore(run)
+        finally:
+            stage_.classes.restore()
+        if state.size == known:
+            break
+    graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)
+    graph.blocks = reverse_postorder(graph)
+    _name_blocks(graph)
+    return graph
+
+
+def _tensor_names(model: Any) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for prefix, module in _modules(model):
+        for n, t in itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
+            names.setdefault(id(t), f"{prefix}{n}")
+    return names
+
+
+def _modules(model: Any) -> list[tuple[str, torch.nn.Module]]:
+    """Return the modules that a model, method or function reaches, with a prefix for the names of their tensors."""
+    if isinstance(model, torch.nn.Module):
+        return [("", model)]
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        return [("", owner)]
+    found = []
+    if inspect.isfunction(model):
+        variables = inspect.getclosurevars(model)
+        for n, v in {**variables.globals, **variables.nonlocals}.items():
+            if isinstance(v, torch.nn.Module):
+                found.append((f"{n}.", v))
+    return found
+
+
+def _name_of(model: Any) -> str:
+    return getattr(model, "__name__", type(model).__name__)
+
+
+def _name_blocks(graph: HCFG) -> None:
+    counts: dict[str, int] = {}
+    for block in graph.blocks:
+        counts[block.name] = counts.get(block.name, 0) + 1
+        if block is not graph.entry:
+            block.name = f"{block.name}{counts[block.name]}"
