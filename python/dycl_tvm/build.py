@@ -33,6 +33,7 @@ def build(
     disable_passes: Collection[str] = (),
     disable_backends: Collection[str] = (),
     max_paths: int | None = None,
+    max_loop_trips: int | None = None,
     progress: ProgressLike = None,
 ) -> Artifact:
     """Compile a dynamic network.
@@ -69,6 +70,9 @@ def build(
         Backends that may not take regions of the network.
     max_paths : int, optional
         Bound on the paths that are explored where sides of a branch cannot be merged.
+    max_loop_trips : int, optional
+        Bound on the trips of every loop of a Python forward whose trip count is known only at run time; one trip more ends
+        the call in a RunError. Loops in which a list grows need it: they are unrolled that far.
     progress : bool or callable, optional
         True: a line on stderr when a phase begins and ends. A callable gets these lines.
 
@@ -98,6 +102,7 @@ def build(
         input_values=input_values,
         name=name,
         max_paths=max_paths,
+        max_loop_trips=max_loop_trips,
         phases=phases,
     )
     stats = simplify(graph, disable_passes, phases)
@@ -115,6 +120,7 @@ def stage_model(
     input_values: Mapping[str, Any] | None = None,
     name: str | None = None,
     max_paths: int | None = None,
+    max_loop_trips: int | None = None,
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
@@ -130,7 +136,7 @@ def stage_model(
         raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
     check_model(model)
     args, kwargs = normalise(example_inputs, example_kwargs)
-    options = {} if max_paths is None else {"max_paths": max_paths}
+    options = {k: v for k, v in (("max_paths", max_paths), ("max_loop_trips", max_loop_trips)) if v is not None}
     with phases.phase("stage", "run the forward symbolically"):
         graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), **options)
         verify(graph)

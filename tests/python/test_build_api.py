@@ -308,3 +308,19 @@ def test_progress_is_told_by_phase(net: TwoExits, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == "", "quiet unless asked"
     stage_model(net, (torch.zeros(2, 8),), phases=Phases(True))
     assert "stage:" in capfd.readouterr().err
+
+
+def test_max_loop_trips(tmp_path):
+    def collect(x):
+        out = []
+        while x.abs().sum() > 0.5:
+            x = x * 0.5
+            out.append(x)
+        return out
+
+    art = dycl_tvm.build(collect, (torch.ones(1, 2),), target="llvm", max_loop_trips=4)
+    mod = dycl_tvm.load(art.export_library(tmp_path / "m.so"), art.save_params(tmp_path / "m.params"))
+    for scale, trips in ((0.1, 0), (0.4, 1), (1.0, 2), (3.0, 4)):
+        assert len(mod(torch.ones(1, 2) * scale)) == len(collect(torch.ones(1, 2) * scale)) == trips
+    with pytest.raises(dycl_tvm.RunError, match="max_loop_trips = 4"):
+        mod(torch.ones(1, 2) * 100)

@@ -48,6 +48,12 @@ def model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--max-paths", type=positive, metavar="N", help="bound on the paths that are explored where branches cannot be merged"
     )
+    command.add_argument(
+        "--max-loop-trips",
+        type=int,
+        metavar="N",
+        help="end loops of run-time length in an error after N trips; loops that collect results in a list need it",
+    )
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
 
 

@@ -74,6 +74,7 @@ def build_model(args: argparse.Namespace) -> Artifact:
         disable_passes=args.disable_pass,
         disable_backends=args.disable_backend,
         max_paths=args.max_paths,
+        max_loop_trips=args.max_loop_trips,
         progress=not args.quiet,
     )
 

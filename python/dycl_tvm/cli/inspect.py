@@ -67,7 +67,13 @@ def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCF
     positional, named = parse_inputs(args.input)
     phases = Phases(not args.quiet)
     graph = stage_model(
-        model, positional if args.input else examples, example_kwargs=named, name=args.name, max_paths=args.max_paths, phases=phases
+        model,
+        positional if args.input else examples,
+        example_kwargs=named,
+        name=args.name,
+        max_paths=args.max_paths,
+        max_loop_trips=args.max_loop_trips,
+        phases=phases,
     )
     if simplified:
         simplify(graph, args.disable_pass, phases)

@@ -93,7 +93,7 @@ def test_unused_difference_does_not_fork():
                 extra = None
                 x = x - 0.5
             else:
-                extra = x
+                extra = x  # noqa: F841  (that nothing reads it is the point)
                 x = x + 0.3
         return x
 

@@ -108,7 +108,8 @@ class ClassPatches:
             inner = self._wrap(value.__func__)
             return None if inner is None else type(value)(inner)
         if type(value) is property:
-            get, put, delete = (None if f is None else self._wrap(f) or f for f in (value.fget, value.fset, value.fdel))
+            parts: list[Any] = [value.fget, value.fset, value.fdel]
+            get, put, delete = (None if f is None else self._wrap(f) or f for f in parts)
             return property(get, put, delete, value.__doc__)
         if isinstance(value, functools.cached_property):
             return self._cached(value)
