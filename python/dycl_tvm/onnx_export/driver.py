@@ -17,7 +17,7 @@ from dycl_tvm.errors import ArtifactError, InputError, RunError, UsageError
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType
 from dycl_tvm.runtime.params import read_params
-from dycl_tvm.runtime.structure import flatten_call, unflatten
+from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 
 METADATA_KEY = "dycl_tvm"
 
@@ -173,7 +173,10 @@ def _built(structure: Any, leaves: list[Any]) -> Any:
 def _leaves(about: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return the input tensors by name."""
     try:
-        found = flatten_call(about["inputs"], args, kwargs, about["input_names"])
+        if is_call(about["inputs"]):
+            found = flatten_call(about["inputs"], args, kwargs, about["input_names"])
+        else:
+            found = flatten(about["inputs"], args)
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from None
     return {

@@ -9,7 +9,7 @@ import logging
 import operator
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -29,8 +29,10 @@ _KEPT: weakref.WeakKeyDictionary[SubDNN, onnx.ModelProto] = weakref.WeakKeyDicti
 _DTYPES = {value: name for name, value in ELEMENT.items()}
 
 
-def export_sub_dnn(sub: SubDNN) -> onnx.ModelProto:
-    """Return a sub-DNN as a model: inputs ``p0, p1, ...`` are its parameters, outputs ``r0, r1, ...`` its results.
+def export_sub_dnns(subs: Sequence[SubDNN]) -> dict[SubDNN, onnx.ModelProto]:
+    """Return sub-DNNs as models: inputs ``p0, p1, ...`` are the parameters, outputs ``r0, r1, ...`` the results.
+
+    All go through the exporter at once, as one graph of separate parts: what it costs is mostly the same for one part and for many.
 
     Raises
     ------
@@ -39,34 +41,46 @@ def export_sub_dnn(sub: SubDNN) -> onnx.ModelProto:
     UnsupportedError
         For an operator that has no form in ONNX; it names the user's line.
     """
-    if sub in _KEPT:
-        return _KEPT[sub]
+    wanted = [sub for sub in subs if sub not in _KEPT]
+    if wanted:
+        _KEPT.update(_export(wanted))
+    return {sub: _KEPT[sub] for sub in subs}
+
+
+def _export(subs: Sequence[SubDNN]) -> dict[SubDNN, onnx.ModelProto]:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
         raise UsageError("export to ONNX needs onnxscript: pip install 'dycl-tvm[onnx]'") from None
-    shapes = [p.type for p in sub.params]
-    examples = tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in shapes if isinstance(t, TensorType))
-    inputs, outputs = [f"p{k}" for k in range(len(sub.params))], [f"r{k}" for k in range(len(sub.results))]
+    graph = torch.fx.Graph()
+    params = [(k, p) for k, sub in enumerate(subs) for p in range(len(sub.params))]
+    inputs = {key: graph.placeholder(f"s{key[0]}_p{key[1]}") for key in params}
+    outputs = [out for k, sub in enumerate(subs) for out in _add(graph, sub, [inputs[k, p] for p in range(len(sub.params))])]
+    graph.output(tuple(outputs))
+    graph.eliminate_dead_code()
+    types = [subs[k].params[p].type for k, p in params]
+    examples = tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in types if isinstance(t, TensorType))
+    given = [f"s{k}_p{p}" for k, p in params]
+    names = [f"s{k}_r{r}" for k, sub in enumerate(subs) for r in range(len(sub.results))]
     try:
         with _quiet(), torch.no_grad():
-            program = torch.export.export(_module_of(sub), examples)
-            made = torch.onnx.export(program, (), dynamo=True, verbose=False, opset_version=OPSET, input_names=inputs, output_names=outputs)
+            program = torch.export.export(torch.fx.GraphModule(torch.nn.Module(), graph), examples)
+            made = torch.onnx.export(program, (), dynamo=True, verbose=False, opset_version=OPSET, input_names=given, output_names=names)
         assert made is not None
         model = made.model_proto
     except Exception as error:
-        raise _refusal(sub, error) from error
+        raise _refusal(subs, error) from error
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)  # type: ignore[attr-defined]
-    foreign = sorted({o.domain for o in model.opset_import} & {n.domain for n in model.graph.node} - {"", "ai.onnx"})
+    foreign = sorted({n.domain for n in model.graph.node} - {"", "ai.onnx"})
     if foreign:
-        raise UnsupportedError(f"{sub.name} needs operators of {', '.join(foreign)}, which are not ONNX's own", sub.ops[0].origin)
-    return model
+        raise UnsupportedError(f"the network needs operators of {', '.join(foreign)}, which are not ONNX's own")
+    return {sub: _part(model, k, sub) for k, sub in enumerate(subs)}
 
 
-def _module_of(sub: SubDNN) -> torch.fx.GraphModule:
-    graph = torch.fx.Graph()
-    env: dict[Any, torch.fx.Node] = {p: graph.placeholder(f"p{k}") for k, p in enumerate(sub.params)}
+def _add(graph: torch.fx.Graph, sub: SubDNN, params: list[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Append the operators of a sub-DNN and return its results."""
+    env: dict[Any, torch.fx.Node] = dict(zip(sub.params, params, strict=True))
     for op in sub.ops:
         # A view in an HCFG is the value in another shape, whatever the strides of its operand are here.
         target = resolve(_RESHAPES.get(op.op, op.op))
@@ -76,19 +90,67 @@ def _module_of(sub: SubDNN) -> torch.fx.GraphModule:
         for k, output in enumerate(op.outputs):
             if output is not None:
                 env[output] = graph.call_function(operator.getitem, (node, k)) if several else node
-    graph.output(tuple(env[r] for r in sub.results))
-    graph.eliminate_dead_code()
-    return torch.fx.GraphModule(torch.nn.Module(), graph)
+    return [env[r] for r in sub.results]
 
 
-def _refusal(sub: SubDNN, error: Exception) -> UnsupportedError:
+def _part(model: onnx.ModelProto, k: int, sub: SubDNN) -> onnx.ModelProto:
+    """Cut the part of one sub-DNN out of the model of all."""
+    graph = model.graph
+    outputs = [f"s{k}_r{r}" for r in range(len(sub.results))]
+    needed = set(outputs)
+    nodes = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            nodes.append(node)
+            needed.update(_read_by(node))
+    part = onnx.GraphProto(name=sub.name)
+    part.node.extend(reversed(nodes))
+    part.initializer.extend(t for t in graph.initializer if t.name in needed)
+    part.value_info.extend(v for v in graph.value_info if v.name in needed)
+    part.input.extend(v for v in graph.input if v.name.startswith(f"s{k}_p"))
+    by_name = {v.name: v for v in graph.output}
+    part.output.extend(by_name[name] for name in outputs)
+    for node in part.node:
+        del node.metadata_props[:]
+    cut = onnx.ModelProto(ir_version=model.ir_version, producer_name="dycl_tvm", graph=_plain_names(part, f"s{k}_"))
+    cut.opset_import.extend(o for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    return cut
+
+
+def _read_by(node: onnx.NodeProto) -> set[str]:
+    """Return the names that a node reads, those that its bodies capture included."""
+    found = set(node.input)
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
+            found.update(*(_read_by(n) for n in graph.node), (o.name for o in graph.output))
+    return found
+
+
+def _plain_names(graph: onnx.GraphProto, prefix: str) -> onnx.GraphProto:
+    """Take a prefix off the names of inputs and outputs."""
+    names = {v.name: v.name.removeprefix(prefix) for v in (*graph.input, *graph.output)}
+
+    def rename(part: onnx.GraphProto) -> None:
+        for value in (*part.input, *part.output):
+            value.name = names.get(value.name, value.name)
+        for node in part.node:
+            node.input[:] = [names.get(n, n) for n in node.input]
+            node.output[:] = [names.get(n, n) for n in node.output]
+            for attribute in node.attribute:
+                for inner in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
+                    rename(inner)
+
+    rename(graph)
+    return graph
+
+
+def _refusal(subs: Sequence[SubDNN], error: Exception) -> UnsupportedError:
     """Return an error that names the operator, if it is one that the exporter does not know."""
     text = str(error)
-    culprit: TensorOp | None = next((op for op in sub.ops if op.op in text), None)
-    origin = culprit.origin if culprit is not None else sub.ops[0].origin if sub.ops else None
-    what = f"the operator {culprit.op} cannot be written as ONNX" if culprit is not None else f"{sub.name} cannot be written as ONNX"
+    culprit: TensorOp | None = next((op for sub in subs for op in sub.ops if op.op in text), None)
+    what = f"the operator {culprit.op}" if culprit is not None else "the network"
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return UnsupportedError(f"{what}: {first}", origin)
+    return UnsupportedError(f"{what} cannot be written as ONNX: {first}", culprit.origin if culprit is not None else None)
 
 
 @contextlib.contextmanager
@@ -105,16 +167,14 @@ def _quiet() -> Iterator[None]:
 
 
 class Inliner:
-    """Puts the graphs of sub-DNNs where they are called; each is exported once."""
+    """Puts the graphs of sub-DNNs where they are called."""
 
-    def __init__(self) -> None:
-        self._models: dict[SubDNN, onnx.ModelProto] = {}
+    def __init__(self, subs: Sequence[SubDNN]) -> None:
+        self._models = export_sub_dnns(subs)
         self._weights: dict[tuple[SubDNN, str], str] = {}
 
     def call(self, scope: Scope, sub: SubDNN, args: list[str]) -> list[str]:
         """Append the nodes of a call and return the names of its results."""
-        if sub not in self._models:
-            self._models[sub] = export_sub_dnn(sub)
         graph = self._models[sub].graph
         names = dict(zip((i.name for i in graph.input), args))
         for tensor in graph.initializer:

@@ -53,11 +53,9 @@ class Scope:
         if parent is None:
             self.initializers: dict[str, TensorProto] = {}
             self.dtypes: dict[str, str] = {}
-            self.deepest = 0
             self._taken: set[str] = set()
             self._counts: dict[str, int] = {}
             self._constants: dict[Any, str] = {}
-        self.root.deepest = max(self.root.deepest, self.depth)
 
     # -- names ---------------------------------------------------------------------------------------------------------
     def reserve(self, name: str, dtype: str) -> str:

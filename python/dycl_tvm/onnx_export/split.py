@@ -22,7 +22,7 @@ import torch
 from dycl_tvm.errors import UsageError
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Constant, Edge, HostOp, Jump, Operand, Raise, Return, SubDNNCall, Switch, Value
 from dycl_tvm.hcfg.types import ScalarType, Type
-from dycl_tvm.onnx_export.operators import export_sub_dnn
+from dycl_tvm.onnx_export.operators import export_sub_dnns
 from dycl_tvm.onnx_export.scope import dtype_of, shape_of
 from dycl_tvm.runtime.params import ParamTensor, write_params
 
@@ -47,8 +47,8 @@ def export_split(graph: HCFG, folder: str | os.PathLike[str]) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     writer = _Writer(graph)
     description = writer.graph_json()
-    for sub in graph.sub_dnns():
-        onnx.save_model(export_sub_dnn(sub), str(out / f"{sub.name}.onnx"))
+    for sub, model in export_sub_dnns(graph.sub_dnns()).items():
+        onnx.save_model(model, str(out / f"{sub.name}.onnx"))
     text = json.dumps(description, indent=1)
     fingerprint = hashlib.sha256(text.encode()).hexdigest()
     write_params(out / WEIGHTS_FILE, writer.weights(), fingerprint)

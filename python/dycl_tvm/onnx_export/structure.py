@@ -71,7 +71,7 @@ class Structurer:
 
     def __init__(self, graph: HCFG, leave: Callable[..., list[str]], constant: Callable[[Constant], str]) -> None:
         self.leave, self.constant = leave, constant
-        self.inliner = Inliner()
+        self.inliner = Inliner(graph.sub_dnns())
         tree = dominators(graph)
         nest = natural_loops(graph, tree)
         if nest.irreducible:
@@ -116,12 +116,6 @@ class Structurer:
         with _deep_recursion():
             outcome = self.block(self.order[0], scope, env)
         assert list(outcome.args) == [EXIT], "a path does not end in a return"
-        if scope.deepest > MAX_DEPTH:
-            raise UnsupportedError(
-                f"the network nests {scope.deepest} branches and loops in one another; readers of ONNX files stop at about {MAX_DEPTH}",
-                None,
-                "export_onnx(folder, split=True) has no such bound",
-            )
         return outcome.args[EXIT]
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -210,7 +204,7 @@ class Structurer:
 
     def choose(self, scope: Scope, cond: str, then: Callable[[Scope], Outcome], orelse: Callable[[Scope], Outcome]) -> Outcome:
         """Write an ``If``; the names that both sides agree on and that are known outside need not pass through it."""
-        bodies = [Scope(scope), Scope(scope)]
+        bodies = [self.nested(scope), self.nested(scope)]
         sides = [then(bodies[0]), orelse(bodies[1])]
         result = Outcome()
         outputs: dict[tuple[str, ...], str] = {}
@@ -237,10 +231,20 @@ class Structurer:
             scope.nodes.append(node)
         return result
 
+    def nested(self, scope: Scope) -> Scope:
+        """Open a body in a scope."""
+        if scope.depth == MAX_DEPTH:
+            raise UnsupportedError(
+                f"the network nests more than {MAX_DEPTH} branches and loops in one another; readers of ONNX files stop there",
+                None,
+                "export_onnx(folder, split=True) has no such bound",
+            )
+        return Scope(scope)
+
     # -- loops -----------------------------------------------------------------------------------------------------------
     def loop(self, header: Block, scope: Scope, env: Env) -> Outcome:
         """Write a ``Loop`` whose state is the header's parameters, then what its ways out give."""
-        body = Scope(scope)
+        body = self.nested(scope)
         types = scope.root.dtypes
         counter, going = body.fresh("round", "int64"), body.fresh("going", "bool")
         initial = [env[p] for p in header.params]

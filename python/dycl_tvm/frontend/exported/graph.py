@@ -82,7 +82,7 @@ def _call(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _call_operator(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if target is aten.item.default:
+    if target in (aten.item.default, aten._local_scalar_dense.default):
         return item(args[0])
     if target.namespace not in ("aten", "prims", "torchvision"):
         return _custom(stage, target, args, kwargs)

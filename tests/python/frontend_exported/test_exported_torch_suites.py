@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""PyTorch's own samples of control flow: the higher-order operators of ``hop_db``, and the examples of the export database."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch._export.db.examples import all_examples
+from torch.testing._internal.hop_db import hop_db
+
+from dycl_tvm import passes
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.exported import stage_exported
+from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.hcfg.verify import verify
+
+#: What is refused, and why (the beginning of the message). The rest of the examples must agree with eager.
+REFUSED_EXAMPLES = {
+    "tensor_setattr": "randn\\(\\) gives another result",
+    "assume_constant_result": "slice\\(\\) takes `end` as a number fixed at build time",
+    "constrain_as_size_example": "zeros\\(\\) takes `size` as a number fixed at build time",
+    "user_input_mutation": "changes its input `x` in place",
+}
+REFUSED_OPERATORS = {
+    "while_loop_stack_output": "while_loop_stack_output is not supported",
+    "auto_functionalize": "testlib.mutating_custom_op.default is not PyTorch's",
+    "inline_asm_elementwise": "inline_asm_elementwise is not supported",
+}
+#: Samples that torch.export itself does not take: functions among the inputs, or operators that it does not allow in a program.
+NOT_EXPORTABLE = {"flex_attention", "flex_attention_backward", "invoke_quant", "local_map_hop"}
+
+EXAMPLES = {name: case for name, case in all_examples().items() if case.support_level.name == "SUPPORTED"}
+
+
+class Call(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def check(model: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any = None) -> None:
+    exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+    graph = stage_exported(exported, args, kwargs)
+    wanted = pytree.tree_leaves(exported.module()(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+    leaves = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    for _ in range(2):
+        verify(graph)
+        found = pytree.tree_leaves(interpret(graph, [x.clone() for x in leaves])[0])
+        assert len(found) == len(wanted)
+        for got, want in zip(found, wanted):
+            torch.testing.assert_close(got, want)
+        passes.run_passes(graph)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_of_the_export_database(name: str) -> None:
+    case = EXAMPLES[name]
+    if name in REFUSED_EXAMPLES:
+        with pytest.raises(UnsupportedError, match=REFUSED_EXAMPLES[name]):
+            check(case.model, case.example_args, case.example_kwargs, case.dynamic_shapes)
+    else:
+        check(case.model, case.example_args, case.example_kwargs, case.dynamic_shapes)
+
+
+OPERATORS = {f"{info.name}-{info.variant_test_name}": info for info in hop_db if info.name not in NOT_EXPORTABLE}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_sample_of_a_higher_order_operator(name: str) -> None:
+    info = OPERATORS[name]
+    for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
+        args = (sample.input, *sample.args)
+        if info.name in REFUSED_OPERATORS:
+            with pytest.raises(UnsupportedError, match=REFUSED_OPERATORS[info.name]):
+                check(Call(info.op), args, sample.kwargs)
+        else:
+            check(Call(info.op), args, sample.kwargs)

@@ -1,0 +1,333 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Networks as ONNX, both forms, run by ONNX Runtime against eager and against the interpreter of HCFGs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+from dycl_tvm import passes, zoo
+from dycl_tvm.build import stage_model
+from dycl_tvm.errors import ArtifactError, InputError, RunError, UnsupportedError
+from dycl_tvm.hcfg.builder import GraphBuilder, tensor
+from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.hcfg.nodes import HCFG, Edge, StateVar
+from dycl_tvm.hcfg.types import BOOL, FLOAT, INT
+from dycl_tvm.onnx_export import OnnxModel, SplitModel, export_model, export_split, run
+from dycl_tvm.progress import Phases
+
+
+def graph_of(model: Any, args: Any) -> HCFG:
+    graph = stage_model(model, args, phases=Phases(None))
+    passes.run_passes(graph)
+    return graph
+
+
+def both(graph: HCFG, folder: Path) -> tuple[OnnxModel, SplitModel]:
+    return OnnxModel(export_model(graph, folder / "model.onnx")), SplitModel(export_split(graph, folder / "split"))
+
+
+def assert_same(got: Any, want: Any, rtol: float = 1e-3, atol: float = 1e-4) -> None:
+    found, wanted = (pytree.tree_leaves(x, is_leaf=lambda x: x is None) for x in (got, want))
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted):
+        if isinstance(b, torch.Tensor):
+            assert str(a.dtype) == str(b.dtype).removeprefix("torch.")
+            np.testing.assert_allclose(a, b.detach().numpy(), rtol=rtol, atol=atol)
+        else:
+            assert type(a) is type(b) and (a == b or (isinstance(b, float) and a == pytest.approx(b, rel=rtol, abs=atol)))
+
+
+# -- the zoo -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "runs", "paths"),
+    [
+        ("sdn_mobilenet", 24, 4),
+        ("sdn_vgg16bn", 24, 4),
+        ("sdn_resnet56", 24, 4),
+        ("sdn_wideresnet32_4", 16, 4),
+        ("skipnet38_ff", 16, 4),
+        ("skipnet38_rnn", 16, 4),
+        ("blockdrop_resnet110", 8, 4),
+        ("caption_googlenet", 4, 2),
+    ],
+)
+def test_zoo_network_agrees_with_eager_on_several_paths(name: str, runs: int, paths: int, tmp_path: Path) -> None:
+    entry = zoo.load(name)
+    graph = graph_of(entry.model, entry.example_inputs)
+    one, split = both(graph, tmp_path)
+    onnx.checker.check_model(str(tmp_path / "model.onnx"))
+    taken, sites = set(), set()
+    for inputs in entry.inputs(runs):
+        want = entry.model(*inputs)
+        assert_same(one(*inputs), want)
+        assert_same(split(*inputs), want)
+        taken.add(tuple(split.last_path))
+        sites.add(one.last_site)
+    assert len(taken) >= paths
+    if len(graph.return_sites()) > 1:
+        assert len(sites) >= 2
+
+
+# -- shapes of control flow --------------------------------------------------------------------------------------------
+def early_exits(x: torch.Tensor) -> Any:
+    total, seen = x * 0, []
+    for k in range(6):
+        total = total + x * k
+        seen.append(total.sum())
+        if total.max() > 3 + k:
+            return {"at": k, "value": total}
+        if total.min() < -20:
+            return None
+    return total, len(seen), (total.mean() > 0).item()
+
+
+def loops(x: torch.Tensor) -> Any:
+    rounds = 0
+    while x.sum() < 40:
+        inner = 0
+        while x.max() < 3:
+            x = x + 0.5
+            inner += 1
+            if inner > 7 and x.min() < -9:
+                return x, rounds, inner
+        rounds += inner
+        if x.min() < -4:
+            break
+        x = x * 1.5 + inner
+        if x[0] < 0:
+            continue
+        rounds += 1
+    else:
+        x = x - 1
+    y = x * rounds
+    if rounds > 3:
+        y = y + x.mean()
+    return y, rounds
+
+
+def values_from_inside(x: torch.Tensor) -> Any:
+    last, step, k = x, x.sum(), 0
+    while True:
+        last = x * 1.01
+        step = last.abs().sum()
+        if step > 20 + k:
+            break
+        if step < 0.1:
+            step = step + 1
+            break
+        k += 1
+        x = last * 1.02
+    return last, step, k
+
+
+def joins(x: torch.Tensor) -> Any:
+    a = x.sum().item()
+    b = a // 2.5 if a > 0 else a % 3.5
+    if a > 1:
+        y = x + 1
+    elif a > -1:
+        y = x.sin()
+    else:
+        if x[0] > 0:
+            return a
+        y = x * 2
+    table = [y, y * 2, y - x, x]
+    return table[int(torch.argmax(x))], b, round(a), int(a) ** 3, max(a, 0.5)
+
+
+PROGRAMS = {"early_exits": early_exits, "loops": loops, "values_from_inside": values_from_inside, "joins": joins}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_agrees_with_eager(name: str, tmp_path: Path) -> None:
+    function = PROGRAMS[name]
+    one, split = both(graph_of(function, (torch.zeros(4),)), tmp_path)
+    taken = set()
+    for scale, shift in itertools.product((0.3, 1.0, 4.0), (-6.0, -1.0, 0.2, 1.5)):
+        x = torch.randn(4) * scale + shift
+        want = function(x)
+        assert_same(one(x), want)
+        assert_same(split(x), want)
+        taken.add(tuple(split.last_path))
+    assert len(taken) > 2
+
+
+def test_state_lives_on_from_call_to_call(tmp_path: Path) -> None:
+    class Running(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.calls += 1
+            if x.sum() > 0:
+                self.mean = self.mean * 0.5 + x * 0.5
+            return self.mean + 0, self.calls
+
+    graph = graph_of(Running(), (torch.zeros(3),))
+    models, eager = both(graph, tmp_path), Running()
+    for k in range(4):
+        x = torch.randn(3) + (1 if k % 2 else -1)
+        want = eager(x)
+        for model in models:
+            assert_same(model(x), want)
+    # Without what is known of earlier calls, the model begins anew.
+    assert run(tmp_path / "model.onnx", torch.zeros(3))[1] == 1
+
+
+def test_errors_of_the_run_keep_their_kind(tmp_path: Path) -> None:
+    def divides(x: torch.Tensor) -> Any:
+        n = int(x.sum())
+        if n > 10:
+            raise KeyError("too much")
+        return 100 // n
+
+    models = both(graph_of(divides, (torch.zeros(2),)), tmp_path)
+    for model in models:
+        assert model(torch.tensor([2.0, 1.0])) == 33
+        with pytest.raises(RunError) as error:
+            model(torch.tensor([0.25, 0.25]))
+        assert error.value.kind == "ZeroDivisionError"
+        with pytest.raises(RunError, match="too much") as error:
+            model(torch.tensor([9.0, 9.0]))
+        assert error.value.kind == "KeyError"
+        with pytest.raises(RunError):
+            model(torch.tensor([float("nan"), 1.0]))
+        assert model(torch.tensor([-4.0, 1.0])) == -34
+
+
+# -- host operations ---------------------------------------------------------------------------------------------------
+_NUMBERS = [-7.5, -2.0, -0.5, 0.5, 1.0, 2.5, 3.0, 17.25]
+_BINARY = ["add", "sub", "mul", "truediv", "floordiv", "mod", "min", "max", "eq", "ne", "lt", "le", "gt", "ge"]
+_UNARY_FLOAT = ["neg", "abs", "to_int", "to_bool", "floor", "ceil", "round", "trunc", "exp", "sin", "cos", "tanh"]
+
+
+def _host_graph() -> HCFG:
+    """Every host operation, on two float inputs and their integer parts."""
+    g = GraphBuilder("host", {"a": tensor(1, dtype="float64"), "b": tensor(dtype="float64")})
+    block = g.entry
+    a, b = (g.host(block, "item", p, type=FLOAT) for p in g.params)
+    i, j = (g.host(block, "to_int", g.host(block, "add", x, 20.0, type=FLOAT)) for x in (a, b))
+    p, q = g.host(block, "gt", a, 0.0), g.host(block, "gt", b, 0.0)
+    found = [g.host(block, op, *pair) for op in _BINARY for pair in ((a, b), (i, j), (a, j))]
+    found += [g.host(block, op, a) for op in _UNARY_FLOAT]
+    found += [g.host(block, op, p, q) for op in ("and", "or", "xor", "eq", "ne")]
+    found += [g.host(block, "not", p), g.host(block, "neg", i), g.host(block, "abs", i), g.host(block, "to_float", i)]
+    found += [g.host(block, "select", p, x, y) for x, y in ((a, b), (i, j), (p, q))]
+    found += [g.host(block, "pow", i, 5, type=INT), g.host(block, "pow", g.host(block, "abs", a), b, type=FLOAT)]
+    found += [g.host(block, op, g.host(block, "abs", a)) for op in ("sqrt", "log")]
+    found += [g.host(block, "to_int", q), g.host(block, "add", p, q, type=INT), g.host(block, "to_tensor", i, type=tensor(dtype="int32"))]
+    g.leave(block, *found)
+    assert {BOOL, INT, FLOAT} <= {v.type for v in found}
+    return g.graph
+
+
+def test_host_operations_have_pythons_semantics(tmp_path: Path) -> None:
+    graph = _host_graph()
+    one, split = both(graph, tmp_path)
+    for a, b in itertools.product(_NUMBERS, _NUMBERS):
+        inputs = [torch.tensor([a], dtype=torch.float64), torch.tensor(b, dtype=torch.float64)]
+        want, _ = interpret(graph, inputs)
+        assert_same(one(*inputs), want, rtol=1e-12, atol=0)
+        assert_same(split(*inputs), want, rtol=1e-12, atol=0)
+
+
+def _switch_graph() -> HCFG:
+    g = GraphBuilder("cases", {"k": tensor(dtype="int64")}, [StateVar("count", INT, 5)])
+    index = g.host(g.entry, "item", g.params[0], type=INT)
+    cases = [g.block(f"case{k}") for k in range(5)]
+    g.switch(g.entry, index, *(Edge(c) for c in cases))
+    for k, case in enumerate(cases):
+        g.leave(case, *([index] * (k % 2)), g.host(case, "mul", index, 10 + k), state=[g.host(case, "add", g.params[1], k)])
+    return g.graph
+
+
+def test_switch_and_an_index_outside(tmp_path: Path) -> None:
+    graph = _switch_graph()
+    for model in (OnnxModel(export_model(graph, tmp_path / "m.onnx")), SplitModel(export_split(graph, tmp_path / "m"))):
+        for k in range(5):
+            want, _ = interpret(graph, [torch.tensor(k)])
+            assert model(torch.tensor(k)) == want
+        for outside in (-1, 5):
+            with pytest.raises(RunError) as error:
+                model(torch.tensor(outside))
+            assert error.value.kind == "IndexError"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+def test_what_is_in_the_files(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(40, 40).eval()
+
+    def forward(x: torch.Tensor) -> Any:
+        return layer(x) if x.sum() > 0 else (x, 1)
+
+    graph = graph_of(forward, (torch.zeros(1, 40),))
+    inside = onnx.load(export_model(graph, tmp_path / "inside.onnx"))
+    assert [o.name for o in inside.graph.output][0] == "return_site"
+    assert [n.op_type for n in inside.graph.node].count("If") == 1
+    about = json.loads({p.key: p.value for p in inside.metadata_props}["dycl_tvm"])
+    assert len(about["sites"]) == 2 and about["errors"] == []
+    outside = export_model(graph, tmp_path / "outside.onnx", external_data=True)
+    assert outside.stat().st_size < 4000 < 40 * 40 * 4 <= (tmp_path / "outside.onnx.data").stat().st_size
+    for x in (torch.ones(1, 40), -torch.ones(1, 40)):
+        assert_same(run(outside, x), forward(x))
+        assert_same(run(inside, x), forward(x))
+        with pytest.raises(InputError, match="x"):
+            run(inside)
+    assert export_model(graph, tmp_path / "again.onnx").read_bytes() == (tmp_path / "inside.onnx").read_bytes()
+    folder = export_split(graph, tmp_path / "split")
+    described = json.loads((folder / "hcfg.json").read_text())
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        ["hcfg.json", "weights.params", *(f"{n}.onnx" for n in described["sub_dnns"])]
+    )
+
+
+def test_the_driver_needs_neither_torch_nor_tvm(tmp_path: Path) -> None:
+    graph = graph_of(joins, (torch.zeros(4),))
+    both(graph, tmp_path)
+    code = f"""if True:
+        import sys, numpy as np
+        from dycl_tvm.onnx_export import OnnxModel, SplitModel
+        x = np.array([1.0, 2.0, 3.0, 4.0], dtype="float32")
+        results = [OnnxModel({str(tmp_path / "model.onnx")!r})(x), SplitModel({str(tmp_path / "split")!r})(x)]
+        print(*(r[2] for r in results), not {{"torch", "tvm"}} & set(sys.modules))
+    """
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["10", "10", "True"]
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in ("a", "b")]
+    body = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["a"], ["b"])], "foreign", values[:1], values[1:])
+    with pytest.raises(ArtifactError, match="not written by dycl_tvm"):
+        OnnxModel(onnx.helper.make_model(body, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 18)]))
+    with pytest.raises(ArtifactError, match="no folder"):
+        SplitModel(tmp_path)
+
+
+def test_too_deep_a_nesting_is_refused_but_can_be_split(tmp_path: Path) -> None:
+    def exits(x: torch.Tensor) -> Any:
+        for k in range(40):
+            x = x + 1
+            if x.sum() > 3 * k + 50:
+                return x, k
+        return x
+
+    graph = graph_of(exits, (torch.zeros(2),))
+    with pytest.raises(UnsupportedError, match="split=True"):
+        export_model(graph, tmp_path / "deep.onnx")
+    model = SplitModel(export_split(graph, tmp_path / "deep"))
+    for x in (torch.zeros(2), torch.full((2,), 30.0)):
+        assert_same(model(x), exits(x))
