@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test bench-dispatch onnx-suite lint format pytest setup clean
+.PHONY: help demo test bench-dispatch fuzz onnx-suite lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ test: lint pytest  ## All checks: linters, then the tests
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
+
+# Programs that `make fuzz` generates; each is staged and run on 16 inputs.
+FUZZ_PROGRAMS ?= 20000
+
+fuzz: setup  ## Differential fuzzing of the Python front end for hours; prints each program that fails
+	DYCL_FUZZ_PROGRAMS=$(FUZZ_PROGRAMS) $(BIN)/python -m pytest -p no:cacheprovider -q -s tests/python/frontend/test_fuzz.py
 
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
 	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)

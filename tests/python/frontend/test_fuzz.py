@@ -19,7 +19,7 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.verify import verify
 
-PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "150"))
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "300"))
 #: Refusals that a random program may deserve: a loop's state that changes its type, or too many forks.
 ALLOWED = ("trip count is known only at run time", "paths cannot share", "known at build time in one iteration")
 
