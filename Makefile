@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test bench-dispatch fuzz onnx-suite lint format pytest setup clean
+.PHONY: help demo test cost bench-dispatch fuzz onnx-suite lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ fuzz: setup  ## Differential fuzzing of the Python front end for hours; prints e
 
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
 	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)
+
+cost: setup  ## Measure how the time of staging grows, up to 4,000 branches
+	DYCL_COST_BRANCHES=4000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py
 
 lint: setup  ## ruff, mypy and clang-format, changing nothing
 	$(BIN)/ruff check $(PY_SOURCES)

@@ -32,10 +32,11 @@ ALLOWED: dict[str, set[str]] = {
     "target": {"errors", "runtime"},
     "example_inputs": {"errors"},
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
+    "coverage": {"errors", "hcfg", "runtime"},
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target", "onnx_export"},
     "build": {"errors", "hcfg", "frontend", "passes", "compile", "codegen", "progress", "target", "example_inputs", "artifact"},
     "cli": {
-        *("_version", "artifact", "build", "compare", "errors", "example_inputs", "frontend", "hcfg"),
+        *("_version", "artifact", "build", "compare", "coverage", "errors", "example_inputs", "frontend", "hcfg"),
         *("passes", "progress", "runtime", "target", "zoo"),
     },
 }
