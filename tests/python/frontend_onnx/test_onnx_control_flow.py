@@ -320,3 +320,21 @@ def test_scan_output_without_bound_is_refused_until_the_count_is_fixed() -> None
 def test_lengths_beyond_the_bound_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="one of 13 lengths, and at most 8"):
         stage_onnx(decoder(), max_paths=8)
+
+
+def test_what_an_iteration_changes_late_is_carried_too() -> None:
+    """The first iterations of `a` and `b` give what they got; only `c` seems to change."""
+    made = model("""late (float[1] x) => (float[1] p, float[1] q, float[1] r) {
+      n = Constant <value = int64 {6}> ()
+      yes = Constant <value = bool {1}> ()
+      zero = Constant <value = float[1] {0.0}> ()
+      p, q, r = Loop (n, yes, zero, zero, zero) <body = step (int64 i, bool go, float[1] a, float[1] b, float[1] c)
+          => (bool on, float[1] an, float[1] bn, float[1] cn) {
+        an = Identity (b)
+        bn = Identity (c)
+        cn = Add (c, x)
+        on = Identity (go)
+      }>
+    }""")
+    graph, _ = check(made, [{"x": np.array([2], F32)}])
+    assert len(natural_loops(graph).loops) == 1
