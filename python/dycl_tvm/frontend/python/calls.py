@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import substitutes
+from dycl_tvm.frontend.python import scalars, substitutes
 from dycl_tvm.frontend.python.classes import users_function
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.heap import MUTABLE
@@ -124,12 +124,35 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
 def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
     current().classes.patch(type(module))
     forward = module.__dict__.get("forward", type(module).forward)
-    hooked = module._forward_hooks or module._forward_pre_hooks or torch.nn.modules.module._global_forward_hooks
+    hooked = module._forward_hooks or module._forward_pre_hooks
     own_call = type(module).__call__ is not torch.nn.Module.__call__
-    if users_function(forward) is not None and not hooked and not own_call:
+    if own_call or torch.nn.modules.module._has_any_global_hook() or module._backward_hooks or module._backward_pre_hooks:
+        return module(*args, **kwargs)
+    if hooked:
+        return _call_hooked(module, args, kwargs)
+    if users_function(forward) is not None:
         self_ = () if "forward" in module.__dict__ else (module,)
         return _call_function(forward, (*self_, *args), kwargs, root)
     return module(*args, **kwargs)
+
+
+def _call_hooked(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module with forward hooks, as ``nn.Module.__call__`` does."""
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if key in module._forward_pre_hooks_with_kwargs:
+            given = _call(hook, (module, args, kwargs), {}, False)
+            args, kwargs = (args, kwargs) if given is None else given
+        else:
+            given = _call(hook, (module, args), {}, False)
+            args = args if given is None else given if isinstance(given, tuple) else (given,)
+    result = _call(module.forward, args, kwargs, False)
+    for key, hook in list(module._forward_hooks.items()):
+        with_kwargs = key in module._forward_hooks_with_kwargs
+        changed = _call(hook, (module, args, kwargs, result) if with_kwargs else (module, args, result), {}, False)
+        if isinstance(changed, Poison):
+            use(changed)
+        result = result if changed is None else changed
+    return result
 
 
 _BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
@@ -238,6 +261,13 @@ def converted(function: types.FunctionType) -> types.FunctionType:
     return made
 
 
+def special_method(x: Any, name: str) -> Any:
+    """Return the user's own special method of an object, ready to be called rewritten; None if it has none."""
+    method = getattr(type(x), name, None) if not isinstance(x, (torch.Tensor, Poison)) else None
+    function = users_function(method)
+    return None if function is None else lambda *args: _call_function(function, (x, *args), {}, False)
+
+
 def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the rewritten form of a method that Python or a library calls."""
     stage = current()
@@ -245,6 +275,9 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
     if function.__name__ == "forward":
         stage.native_depth = 0  # torch's own modules catch no exceptions
     try:
-        return _call_function(function, args, kwargs, False)
+        result = _call_function(function, args, kwargs, False)
     finally:
         stage.native_depth = depth
+    if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):
+        return bool(result)  # Python itself called it, and takes nothing but a bool
+    return result

@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import operator
 import re
+import types
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.branches import Frame as frame
 from dycl_tvm.frontend.python.branches import If as if_
 from dycl_tvm.frontend.python.branches import bool_op, ifexp, not_
-from dycl_tvm.frontend.python.calls import call, tail_call
+from dycl_tvm.frontend.python.calls import call, special_method, tail_call
 from dycl_tvm.frontend.python.context import ControlFlow, current
 from dycl_tvm.frontend.python.heap import MUTABLE, Attribute, Contents
 from dycl_tvm.frontend.python.loops import For as for_
@@ -78,7 +79,7 @@ _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": o
 
 def new(x: Any) -> Any:
     """Note that a container is made here."""
-    return current().born(x) if isinstance(x, MUTABLE) or hasattr(type(x), "__next__") else x
+    return current().born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------------
@@ -112,6 +113,9 @@ def _identical(a: Any, b: Any) -> Any:
 def _contains(container: Any, x: Any) -> Any:
     if isinstance(container, torch.Tensor):
         return x in container if not isinstance(x, torch.Tensor) else (container == x).any()
+    method = special_method(container, "__contains__")
+    if method is not None:
+        return scalars.wrap(current().truth(method(x)))
     symbolic = scalars.is_symbolic(x) or isinstance(x, torch.Tensor)
     if isinstance(container, dict):
         items: Any = list(container)

@@ -164,7 +164,16 @@ class Rewriter(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         """Leave nested functions as they are: they are rewritten when they are called."""
         node.decorator_list = [self.visit(d) for d in node.decorator_list]
-        return node
+        self._visit_defaults(node.args)
+        return [node, *self._note_made(node.name, node)]
+
+    def _visit_defaults(self, args: ast.arguments) -> None:
+        args.defaults = [self.visit(d) for d in args.defaults]
+        args.kw_defaults = [None if d is None else self.visit(d) for d in args.kw_defaults]
+
+    @staticmethod
+    def _note_made(name: str, node: ast.stmt) -> list[ast.stmt]:
+        return statements_from(f"{name} = {OPERATORS}.new({name})", node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
         """Leave nested functions as they are."""
@@ -172,11 +181,12 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
         """Leave nested functions as they are."""
-        return node
+        self._visit_defaults(node.args)
+        return operator_call("new", node, node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         """Leave nested classes as they are."""
-        return node
+        return [node, *self._note_made(node.name, node)]
 
     def _body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         made: list[ast.stmt] = []
@@ -384,6 +394,8 @@ class Rewriter(ast.NodeTransformer):
         self.context.append(("if" if harmless else "barrier", ""))
         node.body = self._body(node.body)
         self.context.pop()
+        if not harmless:  # the context may swallow an exception
+            node.body = statements_from("with DY.guard():\n    BODY", node, DY=operators_name(), BODY=node.body)
         return node
 
     def visit_Try(self, node: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 from dycl_tvm.errors import PathExplosionError, UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.builder import Builder, Event
-from dycl_tvm.frontend.python.calls import run_method
+from dycl_tvm.frontend.python.calls import run_method, special_method
 from dycl_tvm.frontend.python.classes import ClassPatches, is_library_class
 from dycl_tvm.frontend.python.context import Dead, ForkRequired, set_current
 from dycl_tvm.frontend.python.dispatch import Recorder, item
@@ -105,6 +105,7 @@ class Stage:
         self.undoable: list[tuple[int, Any]] = []
         self.departures = 0
         self._root_next = False
+        self._mark = self.run_started = 0
         self._work: list[list[Event]] = []
         self._forks: dict[Origin | None, int] = {}
         self.frames: list[Any] = []
@@ -131,7 +132,7 @@ class Stage:
             # without oneDNN a recurrent layer is recorded as the operations that it consists of
             with torch.no_grad(), _without_onednn(), Recorder(), FunctionRecorder():
                 self.state.enter(self.state_params)
-                self._mark = mark
+                self._mark, self.run_started = mark, next(clock)
                 result = run()
                 if self.builder.block is not None:
                     self.leave_by_return(result)
@@ -203,6 +204,12 @@ class Stage:
             x = item(x)
         if scalars.is_symbolic(x):
             return scalars.truth_operand(x)
+        for name in ("__bool__", "__len__"):
+            method = special_method(x, name)
+            if method is not None:
+                return self.truth(method())
+            if hasattr(type(x), name):
+                break
         return bool(x)
 
     def decide(self, cond: Operand) -> bool:
@@ -415,7 +422,8 @@ class Stage:
 
     def patch_classes_of(self, function: types.FunctionType) -> None:
         """Let the classes that a function can name run rewritten."""
-        self.state.add_function(function)
+        if not self.is_newer(function, self.run_started):
+            self.state.add_function(function)
         if id(function.__globals__) in self._patched_globals:
             return
         self._patched_globals.add(id(function.__globals__))

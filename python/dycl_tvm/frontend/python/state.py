@@ -194,7 +194,7 @@ class ModelState:
         found: dict[Path, Operand] = {}
         before = stage.journal.before(mark)
         for key, place in stage.journal.changes(mark).items():
-            named = self._named(place)
+            named = None if stage.is_newer(place.owner, stage.run_started) else self._named(place)
             if named is None:
                 continue
             if isinstance(place, Storage):

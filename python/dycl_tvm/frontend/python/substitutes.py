@@ -55,6 +55,13 @@ def _consumes(substitute: Substitute) -> Substitute:
     return checked
 
 
+def special_method(x: Any, name: str) -> Any:
+    """Return the user's special method of an object (see calls.special_method)."""
+    from dycl_tvm.frontend.python import calls  # calls needs this module's table
+
+    return calls.special_method(x, name)
+
+
 def _plain(args: tuple[Any, ...]) -> bool:
     for a in args:
         if isinstance(a, Poison):
@@ -69,6 +76,9 @@ def _number(x: Any) -> Any:
 
 def _convert(kind: str) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        method = special_method(args[0], f"__{kind}__") if len(args) == 1 else None
+        if method is not None:
+            return substitute(callee, (method(),), {})
         if len(args) != 1 or _plain(args):
             return callee(*args, **kwargs)
         if kind == "bool":
@@ -313,7 +323,8 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(args[0], Poison):
         use(args[0])
-    return len(args[0])
+    method = special_method(args[0], "__len__")
+    return len(args[0]) if method is None else method()
 
 
 TABLE: dict[Any, Substitute] = {
