@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -19,8 +20,10 @@ import node_suite  # noqa: E402
 CONTROL = node_suite.control_cases()
 #: Every so many of the other cases run in `make test`.
 STEP = 10
-#: Cases that pass, the control flow ones aside, among those that run here; a change for the worse shows.
-LEAST = 0.84
+#: What the others may be refused for: element types, and the operators that docs/front-ends.md lists.
+DOCUMENTED = re.compile(
+    r"has elements of |: the type |ImageDecoder|TfIdfVectorizer|TreeEnsemble|RandomUniformLike|^BitCast|^Dropout: in training|uses operator set 1;"
+)
 
 
 def test_there_are_cases_of_every_control_flow_operator() -> None:
@@ -45,8 +48,9 @@ def test_other_cases_interpreted() -> None:
     names = [name for name in node_suite.cases() if name not in CONTROL][::STEP]
     results = {name: node_suite.result_of(name, InterpretedBackend) for name in names}
     assert {name: r.reason for name, r in results.items() if r.status == "wrong"} == {}
-    passed = sum(r.status in ("pass", "fixed") for r in results.values())
-    assert passed / len(names) >= LEAST, f"{passed} of {len(names)}"
+    refused = {name: r.reason for name, r in results.items() if r.status == "refused"}
+    assert {name: reason for name, reason in refused.items() if not DOCUMENTED.search(reason)} == {}
+    assert len(refused) < len(names) / 5
 
 
 @pytest.mark.parametrize(
