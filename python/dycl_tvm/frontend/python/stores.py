@@ -1,0 +1,106 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The part of the rewriting that has to do with stores: assignments to attributes and items, and names."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from dycl_tvm.frontend.python.syntax import BINARY_NAMES, operator_call, operator_named, placed
+
+
+class StoreRewriter(ast.NodeTransformer):
+    """Rewrites stores, so that what they change can be saved before."""
+
+    def __init__(self, class_name: str) -> None:
+        self.class_name = class_name
+        self.counter = 0
+
+    def _fresh(self, kind: str) -> str:
+        self.counter += 1
+        return f"_{kind}{self.counter}"
+
+    def _mangle(self, name: str) -> str:
+        if self.class_name and name.startswith("__") and not name.endswith("__"):
+            return f"_{self.class_name.lstrip('_')}{name}"
+        return name
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        """Rewrite stores into attributes and items."""
+        value = self.visit(node.value)
+        if len(node.targets) == 1:
+            return self._store(node.targets[0], value, node)
+        temporary = self._fresh("value")
+        made: list[ast.stmt] = [placed(ast.Assign([ast.Name(temporary, ast.Store())], value), node)]
+        for target in node.targets:
+            made += self._store(target, ast.Name(temporary, ast.Load()), node)
+        return made
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """Drop the annotation of an assignment."""
+        return self._store(node.target, self.visit(node.value), node) if node.value is not None else placed(ast.Pass(), node)
+
+    def _store(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> list[ast.stmt]:
+        if isinstance(target, ast.Attribute):
+            return [
+                placed(
+                    ast.Expr(operator_call("setattr", target, value, self.visit(target.value), ast.Constant(self._mangle(target.attr)))),
+                    node,
+                )
+            ]
+        if isinstance(target, ast.Subscript):
+            return [placed(ast.Expr(operator_call("setitem", target, value, self.visit(target.value), self._index(target.slice))), node)]
+        if isinstance(target, (ast.Tuple, ast.List)):
+            after: list[ast.stmt] = []
+            elements: list[ast.expr] = []
+            for element in target.elts:
+                inner = element.value if isinstance(element, ast.Starred) else element
+                if isinstance(inner, ast.Name):
+                    elements.append(element)
+                    continue
+                temporary = self._fresh("part")
+                name: ast.expr = ast.Name(temporary, ast.Store())
+                elements.append(ast.Starred(name, ast.Store()) if isinstance(element, ast.Starred) else name)
+                after += self._store(inner, ast.Name(temporary, ast.Load()), node)
+            return [placed(ast.Assign([ast.Tuple(elements, ast.Store())], value), node), *after]
+        return [placed(ast.Assign([target], value), node)]
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """Rewrite ``x += y``, which may change an object in place."""
+        op, value, target = ast.Constant(BINARY_NAMES[type(node.op)]), self.visit(node.value), node.target
+        if isinstance(target, ast.Name):
+            call = operator_call("augment", node, op, ast.Name(target.id, ast.Load()), value)
+            return placed(ast.Assign([target], call), node)
+        if isinstance(target, ast.Attribute):
+            return placed(
+                ast.Expr(operator_call("augment_attr", node, op, self.visit(target.value), ast.Constant(self._mangle(target.attr)), value)),
+                node,
+            )
+        return placed(ast.Expr(operator_call("augment_item", node, op, self.visit(target.value), self._index(target.slice), value)), node)
+
+    def visit_Delete(self, node: ast.Delete) -> Any:
+        """Rewrite ``del`` of attributes and items."""
+        made: list[ast.stmt] = []
+        for target in node.targets:
+            if isinstance(target, ast.Attribute):
+                made.append(
+                    placed(
+                        ast.Expr(operator_call("delattr", target, self.visit(target.value), ast.Constant(self._mangle(target.attr)))), node
+                    )
+                )
+            elif isinstance(target, ast.Subscript):
+                made.append(placed(ast.Expr(operator_call("delitem", target, self.visit(target.value), self._index(target.slice))), node))
+            else:
+                made.append(placed(ast.Delete([target]), node))
+        return made
+
+    def _index(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Slice):
+            parts = [ast.Constant(None) if p is None else self.visit(p) for p in (node.lower, node.upper, node.step)]
+            return placed(ast.Call(operator_named("slice"), parts, []), node)
+        if isinstance(node, ast.Tuple):
+            return placed(ast.Tuple([self._index(e) for e in node.elts], ast.Load()), node)
+        if isinstance(node, ast.Starred):
+            return placed(ast.Starred(self._index(node.value), ast.Load()), node)
+        made: ast.expr = self.visit(node)
+        return made
