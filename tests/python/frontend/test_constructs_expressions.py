@@ -38,6 +38,21 @@ def test_and_or_give_their_operands():
     check(f, X, paths=4)
 
 
+def test_short_circuit_does_not_evaluate():
+    def f(x):
+        seen = []
+
+        def note(v, name):
+            seen.append(name)
+            return v
+
+        if note(x[0, 0] > 0, "a") and note(x[0, 1] > 0, "b") or note(x.sum() > -2.5, "c"):
+            x = x * 2
+        return x, seen
+
+    check(f, X, paths=4)
+
+
 def test_not_and_chained_comparisons():
     def f(x):
         a, b = x[0, 0], x[0, 1]

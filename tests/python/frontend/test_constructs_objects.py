@@ -88,6 +88,21 @@ def test_closure_cell_read_after_a_branch():
     check(f, X, paths=3)
 
 
+def test_mutable_default_argument_within_one_call():
+    def f(x):
+        def collect(v, into=[]):  # noqa: B006
+            if v.sum() > 0:
+                into.append(v)
+            return into
+
+        collect(x)
+        collect(-x)
+        out = collect(x * 2)
+        return len(out), out
+
+    check(f, X, paths=2)
+
+
 def repeat(times):
     def decorate(g):
         def wrapper(x):
@@ -283,6 +298,32 @@ def test_user_class_with_special_methods():
         if m:
             out.append(m + 5)
         return out, len(m), m == other, m.history
+
+    check(f, X, paths=3)
+
+
+class Threshold:
+    def __init__(self, t):
+        self.t = t
+
+    def __gt__(self, v):
+        return (self.t - v).sum() > 0
+
+    def __bool__(self):
+        return bool(self.t.sum() > 0)
+
+
+def test_bool_and_comparison_of_a_user_class_on_tensors():
+    def f(x):
+        t = Threshold(x)
+        k = 0
+        if t:
+            k += 1
+        if t > 0.5:
+            k += 2
+        if not t and k == 0:
+            k += 4
+        return x * k, k
 
     check(f, X, paths=3)
 
