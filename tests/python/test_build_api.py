@@ -324,3 +324,19 @@ def test_max_loop_trips(tmp_path):
         assert len(mod(torch.ones(1, 2) * scale)) == len(collect(torch.ones(1, 2) * scale)) == trips
     with pytest.raises(dycl_tvm.RunError, match="max_loop_trips = 4"):
         mod(torch.ones(1, 2) * 100)
+
+
+def test_expanded_weight_of_one_element(tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.tensor(2.0).expand(1, 1))
+
+        def forward(self, x):
+            return x * self.scale if x.sum() > 0 else x - self.scale
+
+    model = Scaled().eval()
+    art = dycl_tvm.build(model, (torch.ones(1, 1),), target="llvm")
+    mod = dycl_tvm.load(art.export_library(tmp_path / "m.so"), art.save_params(tmp_path / "m.params"))
+    for value in (3.0, -3.0):
+        assert torch.equal(mod(torch.full((1, 1), value)), model(torch.full((1, 1), value)))

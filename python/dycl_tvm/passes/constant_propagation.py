@@ -112,7 +112,9 @@ def _stand_in(value: Value) -> torch.Tensor:
 def _constant(name: str, tensor: torch.Tensor) -> Constant:
     tensor = tensor.detach()
     # A view of a part of a large constant must not keep the whole alive.
-    tensor = tensor.clone(memory_format=torch.contiguous_format) if tensor._is_view() else tensor.contiguous()
+    # An expanded tensor of one element counts as contiguous, and cannot be seen as bytes.
+    copied = tensor._is_view() or 0 in tensor.stride()
+    tensor = tensor.clone(memory_format=torch.contiguous_format) if copied else tensor.contiguous()
     return Constant(tensor_type(tensor), tensor, name)
 
 

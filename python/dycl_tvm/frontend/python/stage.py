@@ -445,6 +445,8 @@ class Stage:
         if known is None:
             with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
                 data = t.detach().contiguous()
+                # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
+                data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data
                 data = data if data.device.type == "cpu" else data.cpu()
                 name = self.names.get(id(t), "")
                 constant = Constant(tensor_type(t), data, name) if name else self._literal(data)
