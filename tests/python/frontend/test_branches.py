@@ -7,6 +7,8 @@ import torch
 from differential import check
 from torch import nn
 
+from dycl_tvm.hcfg.nodes import Raise
+
 X = [(torch.tensor([[a, b]]),) for a in (-2.0, -0.3, 0.4, 3.0) for b in (-1.0, 0.2, 2.0)]
 
 
@@ -408,3 +410,13 @@ def test_generator_and_enumerate_zip_reversed():
         return out
 
     check(f, X, paths=3)
+
+
+def test_positions_need_no_check_of_their_range():
+    def f(x):
+        outs = [x, x * 2, x * 3, x * 4]
+        _, where = torch.cat([x, -x], 1).max(dim=1)
+        return outs[int(x.argmax())], outs[torch.topk(x, 2).indices[0, 1].item()], outs[int(where[0])]
+
+    graph = check(f, X, paths=2)
+    assert not any(isinstance(b.terminator, Raise) for b in graph.blocks)

@@ -114,8 +114,24 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in metas]
     hargs, hkwargs = pytree.tree_map(lambda a: values[id(a)] if isinstance(a, torch.Tensor) else a, (args, kwargs))
     outputs = current().builder.tensor_op(op_name(func), hargs, hkwargs, types)
+    _note_positions(func, args, kwargs, outputs)
     wrapped = [fresh_like(m, v) if v is not None else m for m, v in zip(metas, outputs)]
     return pytree.tree_unflatten(wrapped, spec)
+
+
+#: Operators that return positions along a dimension, and which of their results these are.
+_POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
+
+
+def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
+    """Note that positions lie within their dimension, so that indexing with them needs no check."""
+    which = _POSITIONS.get(func._opname)
+    if which is None or which >= len(outputs) or outputs[which] is None:
+        return
+    bound, t = _bind(func, args, kwargs), args[0]
+    dim = bound.get("dim", -1 if func._opname in ("topk", "sort", "argsort") else None)
+    size = t.numel() if dim is None else t.shape[dim] if t.dim() else 1
+    current().bounds[outputs[which]] = (0, int(size) - 1)  # type: ignore[index]  # checked above
 
 
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
@@ -191,6 +207,9 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     meta = _meta_result(func, args, kwargs)
     (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
     assert value is not None
+    known = current().bounds.get(read(base))
+    if known is not None:
+        current().bounds[value] = known
     storage, chain = _home(base)
     return StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value)
 
@@ -328,7 +347,11 @@ def item(t: torch.Tensor) -> Any:
     if t.numel() != 1:
         raise RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar")
     kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
-    return scalars.emit("item", read(t), type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
+    value = read(t)
+    number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
+    if kind == "int":
+        number.node.bounds = current().bounds.get(value)
+    return number
 
 
 def to_tensor(x: Any, dtype: torch.dtype) -> torch.Tensor:

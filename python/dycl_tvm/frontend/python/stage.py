@@ -89,6 +89,8 @@ class Stage:
         self.classes = ClassPatches(run_method)
         self._patched_globals: set[int] = set()
         self.state_params: list[Value] = []
+        #: What is known of the elements of integer tensors: the least and the largest.
+        self.bounds: dict[Value, tuple[int, int]] = {}
         self.folded: dict[Any, Any] = {}
         self.metas: dict[Any, Any] = {}
         self._literals: dict[Any, Constant] = {}

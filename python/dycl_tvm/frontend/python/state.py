@@ -86,7 +86,8 @@ class ModelState:
 
     def add_function(self, function: types.FunctionType) -> None:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
-        self._reach(function, function.__name__)
+        if id(function) not in self._reachable:
+            self._reach(function, function.__name__)
 
     def _reach(self, root: Any, name: str) -> None:
         """Take down the mutable objects that can be reached from ``root``, with the user's name for each."""
