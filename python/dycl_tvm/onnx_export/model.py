@@ -54,7 +54,7 @@ def to_model(graph: HCFG) -> onnx.ModelProto:
             scope.initializers[name] = _tensor(value.data, name)
         return constants[value]
 
-    results = Structurer(guarded, outputs.leave, constant).run(scope, env)
+    results = Structurer(guarded, outputs.leave, outputs.types, constant).run(scope, env)
     # A state variable is an input with a default: its value before the first call.
     for var in graph.state:
         data = var.initial.data if isinstance(var.initial, Constant) else None

@@ -3,7 +3,8 @@
 
 ONNX has a fixed list of outputs. The first says which return site was reached (``-1 - k`` for the k-th error); the others are slots
 that the sites share: a leaf takes the first slot of its type that its site has not used. A slot that a site does not use holds a tensor
-without elements.
+of the slot's rank without elements (a zero, if the rank is 0), or zeros where the site is reached from within a loop: ONNX importers want
+the state of a loop to keep its shape.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.hcfg.nodes import HCFG, Operand, Raise, Return, operand_type
-from dycl_tvm.hcfg.types import Type
+from dycl_tvm.hcfg.types import INT, Type
 from dycl_tvm.onnx_export.scope import Scope, dtype_of, shape_of
 
 SITE_OUTPUT = "return_site"
@@ -48,25 +49,26 @@ class Outputs:
         self.raises: list[Raise] = [t for b in graph.blocks if isinstance(t := b.terminator, Raise)]
         always = not self.raises
         self.used = [always and all(k in taken for taken in self.of_site) for k in range(len(self.slots))]
+        self.types: list[Type] = [INT, *self.slots, *(v.type for v in graph.state)]
         self.names = [SITE_OUTPUT, *(f"output_{k}" for k in range(len(self.slots))), *(f"{v.name}.next" for v in graph.state)]
 
     def leave(self, scope: Scope, term: Return | Raise, read: Callable[[Operand], str]) -> list[str]:
         """Return what the outputs are where a path ends."""
-        empty = [scope.empty(dtype_of(t)) for t in self.slots]
         if isinstance(term, Raise):
             number = -1 - next(k for k, t in enumerate(self.raises) if t is term)
-            state = [scope.empty(dtype_of(v.type)) for v in self.graph.state]
-            return [scope.constant(number, "int64"), *empty, *state]
+            return [scope.constant(number, "int64"), *(scope.spare(t, scope.in_loop) for t in self.types[1:])]
         site = next(k for k, s in enumerate(self.sites) if s is term.site)
-        for slot, value in zip(self.of_site[site], term.values):
-            empty[slot] = read(value)
-        return [scope.constant(site, "int64"), *empty, *(read(v) for v in term.state)]
+        given = dict(zip(self.of_site[site], term.values))
+        leaves = [read(given[k]) if k in given else scope.spare(t, scope.in_loop) for k, t in enumerate(self.slots)]
+        return [scope.constant(site, "int64"), *leaves, *(read(v) for v in term.state)]
 
-    def infos(self) -> list[tuple[str, str, tuple[int, ...] | None]]:
-        """Return name, dtype and shape (None: it depends on the path) of each output."""
-        slots = [(dtype_of(t), shape_of(t) if sure else None) for t, sure in zip(self.slots, self.used)]
-        state = [(dtype_of(v.type), None if self.raises else shape_of(v.type)) for v in self.graph.state]
-        return [(n, *rest) for n, rest in zip(self.names, [("int64", ()), *slots, *state])]
+    def infos(self) -> list[tuple[str, str, tuple[int | str, ...]]]:
+        """Return name, dtype and shape of each output; dimensions that depend on the path have names."""
+        sure = [True, *self.used, *([not self.raises] * len(self.graph.state))]
+        return [
+            (name, dtype_of(t), shape_of(t) if fixed else tuple(f"{name}_{k}" for k in range(len(shape_of(t)))))
+            for name, t, fixed in zip(self.names, self.types, sure, strict=True)
+        ]
 
     def description(self) -> dict[str, Any]:
         """Return the JSON description from which results are put together again."""

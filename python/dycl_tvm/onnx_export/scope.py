@@ -42,10 +42,13 @@ class Scope:
         The outermost one, which holds the initializers.
     depth : int
         Number of scopes around it.
+    in_loop : bool
+        Whether it is part of a loop's body.
     """
 
-    def __init__(self, parent: Scope | None = None) -> None:
+    def __init__(self, parent: Scope | None = None, is_loop: bool = False) -> None:
         self.parent = parent
+        self.in_loop: bool = is_loop or (parent is not None and parent.in_loop)
         self.root: Scope = parent.root if parent is not None else self
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.nodes: list[onnx.NodeProto] = []
@@ -95,15 +98,23 @@ class Scope:
             root._constants[key] = name
         return root._constants[key]
 
-    def empty(self, dtype: str) -> str:
-        """Return the name of a tensor without elements: the value of what a path does not give."""
+    def empty(self, dtype: str, rank: int = 1) -> str:
+        """Return the name of a tensor without elements (a zero, if the rank is 0): the value of what a path does not give."""
         root = self.root
-        key = ("empty", dtype)
+        key = ("empty", dtype, rank)
         if key not in root._constants:
             name = root.fresh(f"none_{dtype}", dtype)
-            root.initializers[name] = helper.make_tensor(name, ELEMENT[dtype], (0,), [])
+            root.initializers[name] = helper.make_tensor(name, ELEMENT[dtype], (0,) * rank, [] if rank else [0])
             root._constants[key] = name
         return root._constants[key]
+
+    def spare(self, type_: Type, full: bool) -> str:
+        """Return a value for what a path does not give: of the type's shape if ``full``, else without elements."""
+        dtype, shape = dtype_of(type_), shape_of(type_)
+        if not full or not shape:
+            return self.empty(dtype, len(shape))
+        zero = helper.make_tensor("zero", ELEMENT[dtype], (1,), [0])
+        return self.emit("ConstantOfShape", [self.constant(shape, "int64", "shape")], dtype, "none", value=zero)
 
     def emit(self, op: str, inputs: Sequence[str], dtype: str, hint: str = "", **attributes: Any) -> str:
         """Append a node with one output and return its name."""

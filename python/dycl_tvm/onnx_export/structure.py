@@ -4,7 +4,7 @@
 Method: each block is written where its immediate dominator is, merge blocks after the branch that parts the ways to them, as in
 N. Ramsey, "Beyond Relooper: recursive translation of unstructured control flow to structured control flow", ICFP 2022. ONNX has no jump
 out of a body, so a piece of code that may go on at several places gives a *selector* (the number of the place) and the arguments for
-each place; those of places that it does not go to are tensors without elements. Every block is written once.
+each place; those of places that it does not go to are zeros, or tensors without elements. Every block is written once.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from dycl_tvm.hcfg.nodes import (
     Value,
     operand_type,
 )
+from dycl_tvm.hcfg.types import INT, Type
 from dycl_tvm.onnx_export.host_ops import emit_host_op
 from dycl_tvm.onnx_export.operators import Inliner
 from dycl_tvm.onnx_export.scope import Scope, dtype_of
@@ -65,12 +66,14 @@ class Structurer:
     graph : HCFG
     leave : callable
         Gets the scope, the terminator (a return or raise) and a function that names operands; gives the arguments of EXIT.
+    types : list of Type
+        Of these arguments.
     constant : callable
         Names a constant.
     """
 
-    def __init__(self, graph: HCFG, leave: Callable[..., list[str]], constant: Callable[[Constant], str]) -> None:
-        self.leave, self.constant = leave, constant
+    def __init__(self, graph: HCFG, leave: Callable[..., list[str]], types: list[Type], constant: Callable[[Constant], str]) -> None:
+        self.leave, self.types, self.constant = leave, types, constant
         self.inliner = Inliner(graph.sub_dnns())
         tree = dominators(graph)
         nest = natural_loops(graph, tree)
@@ -185,6 +188,14 @@ class Structurer:
             return self.block(target, scope, env)
         return Outcome({target: [*args, *(env[v] for v in self.extras[target])]})
 
+    def types_of(self, target: Target) -> list[Type]:
+        """Return the types of the arguments that a target takes."""
+        if target == EXIT:
+            return self.types
+        block = target if isinstance(target, Block) else target[1]
+        extras = self.extras[block] if block is target else []
+        return [v.type for v in (*block.params, *extras)]
+
     # -- places where ways meet ----------------------------------------------------------------------------------------
     def merges(self, blocks: list[Block], outcome: Outcome, scope: Scope, env: Env) -> Outcome:
         """Write the merge blocks, in order, each where the code before goes on at it."""
@@ -219,8 +230,8 @@ class Structurer:
 
         for target in dict.fromkeys([*sides[0].args, *sides[1].args]):
             columns = [side.args.get(target) for side in sides]
-            model = next(c for c in columns if c is not None)
-            filled = [c or [scope.empty(scope.root.dtypes[n]) for n in model] for c in columns]
+            full = target != EXIT or scope.in_loop
+            filled = [[b.spare(t, full) for t in self.types_of(target)] if c is None else c for b, c in zip(bodies, columns)]
             result.args[target] = [joined(list(pair), "merged") for pair in zip(*filled, strict=True)]
         if len(result.args) > 1:
             places = [side.selector or scope.constant(self.number[next(iter(side.args))], "int64") for side in sides]
@@ -231,7 +242,7 @@ class Structurer:
             scope.nodes.append(node)
         return result
 
-    def nested(self, scope: Scope) -> Scope:
+    def nested(self, scope: Scope, is_loop: bool = False) -> Scope:
         """Open a body in a scope."""
         if scope.depth == MAX_DEPTH:
             raise UnsupportedError(
@@ -239,12 +250,12 @@ class Structurer:
                 None,
                 "export_onnx(folder, split=True) has no such bound",
             )
-        return Scope(scope)
+        return Scope(scope, is_loop)
 
     # -- loops -----------------------------------------------------------------------------------------------------------
     def loop(self, header: Block, scope: Scope, env: Env) -> Outcome:
         """Write a ``Loop`` whose state is the header's parameters, then what its ways out give."""
-        body = self.nested(scope)
+        body = self.nested(scope, is_loop=True)
         types = scope.root.dtypes
         counter, going = body.fresh("round", "int64"), body.fresh("going", "bool")
         initial = [env[p] for p in header.params]
@@ -253,25 +264,27 @@ class Structurer:
         again = outcome.args.pop(("again", header))
         result = Outcome()
         states: dict[str, str] = {}
+        before: list[str] = []
 
-        def leaving(name: str) -> str:
+        def leaving(name: str, type_: Type) -> str:
             if scope.sees(name):
                 return name
             if name not in states:
                 states[name] = scope.fresh("left", types[name])
+                before.append(scope.spare(type_, full=True))
             return states[name]
 
         for target, args in outcome.args.items():
-            result.args[target] = [leaving(a) for a in args]
+            result.args[target] = [leaving(a, t) for a, t in zip(args, self.types_of(target), strict=True)]
         assert outcome.selector is not None, "a loop without a way out"
         if len(result.args) > 1:
-            result.selector = leaving(outcome.selector)
+            result.selector = leaving(outcome.selector, INT)
         goes_on = body.emit("Equal", [outcome.selector, scope.constant(self.number["again", header], "int64")], "bool", "goes_on")
         # The values that leave are state too, of no use before the last round.
         spare = [body.fresh("unused", types[n]) for n in states]
         graph = body.body("body", [goes_on, *again, *states], [counter, going, *carried, *spare])
         finals = [scope.fresh("final", types[c]) for c in carried]
-        start = [*initial, *(scope.empty(types[n]) for n in states)]
+        start = [*initial, *before]
         scope.nodes.append(helper.make_node("Loop", ["", scope.constant(True, "bool"), *start], [*finals, *states.values()], body=graph))
         return result
 

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from functorch.experimental.control_flow import map as map_elements
 from torch import Tensor, nn
 from torch._higher_order_ops import associative_scan, scan, while_loop
+from torch._higher_order_ops.hints_wrap import hints_wrapper
+from torch._higher_order_ops.strict_mode import strict_mode
 
 PROGRAMS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {}
 
@@ -235,3 +238,24 @@ class Counter(nn.Module):
         self.calls.add_(1)
         self.total.copy_(torch.cond(x.sum() > 0, lambda t, x: t + x, lambda t, x: t - x, (self.total, x)))
         return self.total * 1, self.calls + 0
+
+
+@program
+class Wrapped(nn.Module):
+    """Graphs that are called, not branched to: checkpointing, strict mode, hints, and casts by autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    @staticmethod
+    def example() -> tuple[Any, ...]:
+        return (torch.randn(2, 3),)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.utils.checkpoint.checkpoint(lambda x: self.layer(x).relu(), x, use_reentrant=False)
+        y = strict_mode(lambda y: (y + 1,), (y,))[0]
+        y = hints_wrapper(lambda y: y * 2, (y,), {}, hints={"kind": "test"})
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            z = x @ x.T
+        return y, z.float()
