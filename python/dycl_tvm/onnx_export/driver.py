@@ -133,6 +133,9 @@ class SplitModel:
             feeds = {i.name: args[int(i.name[1:])] for i in session.get_inputs()}
             results = session.run([f"r{k}" for k in range(len(step["results"]))], feeds)
             frame.update(zip(step["results"], results, strict=True))
+        elif step["host"] == "print":
+            print(step["text"].format(*args), end="")
+            frame[step["result"]] = 0
         elif step["host"] == "to_tensor":
             frame[step["result"]] = np.asarray(args[0]).astype(step["type"]["dtype"])
         else:

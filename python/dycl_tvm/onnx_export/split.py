@@ -96,12 +96,14 @@ class _Writer:
                 "results": [self.number(o) for o in step.outputs],
             }
         assert isinstance(step, HostOp), "tensor operations are outlined"
-        return {
+        found = {
             "host": step.op,
             "args": [self.operand(a) for a in step.args],
             "result": self.number(step.output),
             "type": _type(step.output.type),
         }
+        text = getattr(step, "text", None)  # the template of a print
+        return found if text is None else {**found, "text": text}
 
     def end(self, term: Any, sites: list[Any]) -> dict[str, Any]:
         if isinstance(term, Jump):
