@@ -35,6 +35,14 @@ def pick(a, limit=0.2):
     return a, k
 
 
+def produce(a, *rest, scale=0.5):
+    for i, r in enumerate((a, *rest)):
+        if r.sum() > 0:
+            yield r * scale
+        elif i == 0:
+            yield a
+
+
 class Cell(nn.Module):
     def __init__(self):
         super().__init__()
@@ -54,12 +62,19 @@ class Net(nn.Module):
         super().__init__()
         self.lins = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
         self.cell = Cell()
+        self.table = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Tanh()})
+        self.register_buffer("seen", torch.zeros(1, 4))
         self.count = 0
         self.hidden = torch.zeros(1, 4)
 
     def reset(self):
         self.count = 0
         self.hidden = torch.zeros(1, 4)
+        self.seen.zero_()
+
+    @property
+    def level(self):
+        return 1 if self.hidden.sum() > 0.1 else self.count
 
     def forward(self, x, y):
         self.reset()
@@ -114,6 +129,12 @@ class Generator:
             f"({inner} if {self.condition(1)} else {name})",
             f"torch.cat([{inner}[:, 2:], {name}[:, :2]], 1)",
             f"{inner}.flip(1)",
+            f"[{inner}, {name}, t0][int(torch.argmax({self.one('t0', 't1')}[0, :3]))]",
+            f"self.lins[int(torch.argmin({self.one('t1', 't2')}[0, 1:]))]({inner})",
+            f"self.table[{self.one(repr('a'), repr('b'))}]({inner})",
+            f"sum(v for v in produce({inner}, {name}, scale={self.one('0.3', '0.7')}))" if depth == 0 and self.choose(6) == 0 else name,
+            f"sum([v * {self.one('0.5', 's0')} for v in l0[:2] if v.mean() > -0.3], {name})" if self.choose(6) == 0 else name,
+            f"{inner} + self.seen",
         )
 
     def number(self) -> str:
@@ -133,6 +154,10 @@ class Generator:
             "max(s0, 0.1)",
             "abs(n1)",
             "min(n0, n1, 2)",
+            "self.level",
+            "divmod(n0, 3)[1]",
+            "sum(1 for v in l0[:1] if v.sum() > 0)" if self.choose(6) == 0 else "n1",
+            f"(lambda v, k=n1: v + k if v > 0 else k)({self.one('n0', 's0', 't0[0, 1].item()')})",
         )
 
     def condition(self, depth: int = 0) -> str:
@@ -149,6 +174,9 @@ class Generator:
             f"torch.any({self.one('t0', 't1')} > 0.8)",
             "n1 in (1, 3)",
             "len(l0) > 2",
+            f"any(v.sum() > {threshold} for v in l0[:2])" if self.choose(6) == 0 else "n0 > 1",
+            f"all([t0.mean() > -1, {self.one('t1', 't2')}.max() > {threshold}])",
+            f"(q := {self.one('t0', 't1')}.sum()) > {threshold} and q < 2",
             f"bool({self.one('t0', 't2')}.argmax() == {self.choose(4)})",
         )
         if depth > 1:
@@ -172,7 +200,7 @@ class Generator:
         if not compound:
             self.simple(depth)
             return
-        kind = self.choose(9)
+        kind = self.choose(12)
         if kind <= 3:
             self.line(depth, f"if {self.condition()}:")
             self.block(depth + 1, 1 + self.choose(3))
@@ -202,6 +230,19 @@ class Generator:
             self.loops.append("while")
             self.block(depth + 1, 1 + self.choose(2))
             self.loops.pop()
+        elif kind == 9:
+            self.line(depth, f"match {self.one('n0 % 3', 'n1', 'int(t0[0, 0])', 'len(l0)')}:")
+            for pattern in ("0", self.one("1 | 2", "1 if t1.sum() > 0", "-1"), "_"):
+                self.line(depth + 1, f"case {pattern}:")
+                self.block(depth + 2, 1)
+        elif kind == 10:
+            self.loop(depth, f"for r{depth} in range({self.one('int(t0.abs().sum())', 'n0 % 3', 'min(abs(n1), 3)')} % 4):")
+        elif kind == 11:
+            self.line(depth, "try:")
+            self.block(depth + 1, 1)
+            self.line(depth + 1, f"if {self.condition()}: raise ValueError('no')")
+            self.line(depth, "except ValueError:")
+            self.block(depth + 1, 1)
         else:
             self.line(depth, "try:")
             self.block(depth + 1, 1 + self.choose(2))
@@ -241,8 +282,12 @@ class Generator:
             f"{t} = {t}.clone(); {t}.view(-1)[1:3].mul_(0.5)",
             f"n0 = 3 if {self.condition()} else n0",
             f"v{self.choose(2)} = {self.tensor()}",
+            f"self.seen.add_({self.tensor(1)} * 0.1)",
+            f"self.seen[:, {self.choose(4)}] = {self.number()}",
+            f"t0, (t1, *_) = {self.tensor(1)}, [t1, t2]",
+            f"w = [{self.tensor(1)} for _ in range(2)]; w[{self.choose(2)}] = {t}; {t} = w[0] + w[-1]",
         ]
-        if not any(h.startswith("while") for h in self.loops):
+        if not any(h.startswith(("while", "for r")) for h in self.loops):
             options += [f"l0.append({self.tensor()})", f"l0 = [{self.tensor()}, {t}]"]
         if self.loops:
             options += [f"if {self.condition()}: break", f"if {self.condition()}: continue"]

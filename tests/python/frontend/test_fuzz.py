@@ -12,6 +12,7 @@ import torch
 from differential import leaves, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
 from programs import Generator
 
 from dycl_tvm.errors import PathExplosionError, UnsupportedError
@@ -44,7 +45,7 @@ def run_one(source: str, folder: Path) -> None:
     net = module.Net().eval()
     inputs = [(torch.randn(1, 4) * scale, torch.randn(1, 4) * scale) for scale in (0.1, 0.5, 1.0, 2.0) for _ in range(4)]
     try:
-        graph = stage(net, inputs[0], max_paths=400)
+        graph = stage(net, inputs[0], max_paths=150)
     except PathExplosionError:
         counts["refused"] += 1
         return
@@ -70,10 +71,14 @@ def run_one(source: str, folder: Path) -> None:
             assert same(want, got), f"eager  {want}\nstaged {got}\n\n{source}"
 
 
+#: `make fuzz` keeps what failed, and what it found interesting, in this folder, and begins with it the next time.
+CORPUS = DirectoryBasedExampleDatabase("out/fuzz-corpus") if "DYCL_FUZZ_PROGRAMS" in os.environ else None
+
+
 @settings(
     max_examples=PROGRAMS,
     deadline=None,
-    database=None,
+    database=CORPUS,
     derandomize="DYCL_FUZZ_PROGRAMS" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )

@@ -162,6 +162,8 @@ def match_subject(x: Any, has_classes: bool) -> Any:
 # -- items and attributes ---------------------------------------------------------------------------------------------
 def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
+    if isinstance(index, Poison):
+        use(index)
     if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)):
         return switch(obj, index)
     if isinstance(index, torch.Tensor) and isinstance(obj, (list, tuple, deque)):
@@ -195,8 +197,9 @@ def _getitem_dict(obj: dict[Any, Any], key: Any) -> Any:
 
 def setitem(value: Any, obj: Any, index: Any) -> None:
     """``obj[index] = value``."""
-    if isinstance(obj, Poison):
-        use(obj)
+    for x in (obj, index, value) if isinstance(obj, torch.Tensor) else (obj, index):
+        if isinstance(x, Poison):
+            use(x)
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
