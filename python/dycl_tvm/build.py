@@ -34,6 +34,7 @@ def build(
     disable_backends: Collection[str] = (),
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    keep_print: bool = False,
     progress: ProgressLike = None,
 ) -> Artifact:
     """Compile a dynamic network.
@@ -73,6 +74,9 @@ def build(
     max_loop_trips : int, optional
         Bound on the trips of every loop of a Python forward whose trip count is known only at run time; one trip more ends
         the call in a RunError. Loops in which a list grows need it: they are unrolled that far.
+    keep_print : bool
+        Keep the calls of ``print`` in a Python forward: the artefact writes their text to the standard output of its process, at
+        the same places and in the same order as eager. Otherwise they are refused.
     progress : bool or callable, optional
         True: a line on stderr when a phase begins and ends. A callable gets these lines.
 
@@ -103,6 +107,7 @@ def build(
         name=name,
         max_paths=max_paths,
         max_loop_trips=max_loop_trips,
+        keep_print=keep_print,
         phases=phases,
     )
     stats = simplify(graph, disable_passes, phases)
@@ -121,6 +126,7 @@ def stage_model(
     name: str | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    keep_print: bool = False,
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
@@ -138,7 +144,7 @@ def stage_model(
     args, kwargs = normalise(example_inputs, example_kwargs)
     options = {k: v for k, v in (("max_paths", max_paths), ("max_loop_trips", max_loop_trips)) if v is not None}
     with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), **options)
+        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)
         verify(graph)
     return graph
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "host_ops.h"
+#include "host_print.h"
 #include "program.h"
 
 #define DYCL_UNLIKELY(x) __builtin_expect(!!(x), 0)

@@ -54,6 +54,7 @@ def model_options(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="end loops of run-time length in an error after N trips; loops that collect results in a list need it",
     )
+    command.add_argument("--keep-print", action="store_true", help="keep the calls of print() in the forward; without it they are refused")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
 
 

@@ -75,6 +75,7 @@ def build_model(args: argparse.Namespace) -> Artifact:
         disable_backends=args.disable_backend,
         max_paths=args.max_paths,
         max_loop_trips=args.max_loop_trips,
+        keep_print=args.keep_print,
         progress=not args.quiet,
     )
 

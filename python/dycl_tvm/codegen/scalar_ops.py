@@ -1,11 +1,12 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Host scalar instructions as C++ statements. The semantics are in ``src/runtime/host_ops.h``."""
+"""Host scalar instructions as C++ statements. The semantics are in ``src/runtime/host_ops.h`` and ``host_print.h``."""
 
 from __future__ import annotations
 
+import string as templates
 from collections.abc import Callable
 
-from dycl_tvm.codegen.text import DTYPES, float_literal, int_literal
+from dycl_tvm.codegen.text import DTYPES, float_literal, int_literal, string
 from dycl_tvm.compile.program import HostInstr, Reg, Scalar
 from dycl_tvm.errors import CompileError
 
@@ -124,4 +125,20 @@ def host_instr(instr: HostInstr, origin: str) -> str:
         return f"{dst} = {as_float(args[0])};"
     if op == "to_bool":
         return f"{dst} = {as_bool(args[0])};"
+    if op == "print":
+        return _print(instr)
     raise CompileError(f"internal: the host operation {op!r} has no C++ form")
+
+
+def _print(instr: HostInstr) -> str:
+    """Return the statement that writes the pieces of a template and the operands between them."""
+    assert instr.text is not None
+    parts = []
+    rest = iter(instr.args)
+    for literal, hole, _, _ in templates.Formatter().parse(instr.text):
+        if literal:
+            parts.append(f".Text({string(literal)}, {len(literal.encode('utf-8', 'surrogateescape'))})")
+        if hole is not None:
+            value = next(rest)
+            parts.append(f".{kind_of(value).capitalize()}({scalar(value)})")
+    return f"{register(instr.dst)} = ops::Printer(){''.join(parts)}.Done();"

@@ -202,7 +202,7 @@ class Lowering:
         if step.op == "to_tensor":
             self._define(step.output)
             return ("write", self._where(step.output), step.output.type, self._scalar(step.args[0]))
-        return HostInstr(step.op, self._reg(step.output), tuple(self._scalar(a) for a in step.args), step.origin)
+        return HostInstr(step.op, self._reg(step.output), tuple(self._scalar(a) for a in step.args), step.origin, step.text)
 
     def _call(self, step: SubDNNCall) -> list[Any]:
         lst = self.lists[step.callee.name]

@@ -60,12 +60,16 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class HostInstr:
-    """``dst = op(args)``; the operations of :class:`dycl_tvm.hcfg.nodes.HostOp` less ``item`` and ``to_tensor``."""
+    """``dst = op(args)``; the operations of :class:`dycl_tvm.hcfg.nodes.HostOp` less ``item`` and ``to_tensor``.
+
+    ``text`` is the template of ``print``.
+    """
 
     op: str
     dst: Reg
     args: tuple[Scalar, ...]
     origin: Origin | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import string
 from collections.abc import Callable, Sequence
 
 from dycl_tvm.hcfg.nodes import HostOp, Value, operand_type
@@ -92,6 +93,9 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
     str or None
         What is wrong, None if nothing is.
     """
+    if op == "print":
+        fits = declared == INT and all(isinstance(a, ScalarType) for a in args)
+        return None if fits else f"print takes host scalars and gives an int, got ({', '.join(map(str, args))}) and {declared}"
     if op not in ARITY:
         return f"unknown host operation {op!r}"
     if len(args) != ARITY[op]:
@@ -113,6 +117,24 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
     if declared not in allowed:
         return f"{op} of ({', '.join(kinds)}) gives {' or '.join(map(str, allowed))}, not {declared}"
     return None
+
+
+def wrong_text(step: HostOp) -> str | None:
+    """Return what is wrong with the template of a host operation, None if nothing is."""
+    if (step.op == "print") != (step.text is not None):
+        return "print has a template, and no other operation has one"
+    if step.text is None:
+        return None
+    try:
+        holes = [name for _, name, _, _ in string.Formatter().parse(step.text) if name is not None]
+    except ValueError as error:
+        return f"the template {step.text!r}: {error}"
+    return None if holes == [""] * len(step.args) else f"the template {step.text!r} does not fit {len(step.args)} operands"
+
+
+def must_run(step: HostOp) -> bool:
+    """Tell whether the operation must run wherever it stood, even if nobody reads its result, in order with others of its kind."""
+    return step.op == "print" or raises_like_eager(step)
 
 
 def raises_like_eager(step: HostOp) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -173,6 +174,10 @@ def run_host_op(step: HostOp, args: Sequence[Datum]) -> Datum:
     kind = step.output.type
     if isinstance(kind, TensorType):
         return torch.tensor(args[0], dtype=getattr(torch, kind.dtype))
+    if step.op == "print":
+        assert step.text is not None
+        sys.stdout.write(step.text.format(*args))
+        return 0
     if step.op == "item":
         return evaluate(f"to_{kind.kind}", [args[0].item()], kind)
     return evaluate(step.op, args, kind)

@@ -113,13 +113,18 @@ class HostOp:
       the modulus, ZeroDivisionError; an int result that leaves int64 is a run-time error);
     - ``eq ne lt le gt ge``; ``not and or xor`` (on bools); ``select`` (cond, a, b);
     - ``to_int`` (truncation), ``to_float``, ``to_bool``; ``floor ceil round trunc`` (float to int, ``round`` is half to even);
-    - ``sqrt exp log sin cos tanh`` (float to float, ValueError where Python's ``math`` raises it).
+    - ``sqrt exp log sin cos tanh`` (float to float, ValueError where Python's ``math`` raises it);
+    - ``print``: writes ``text.format(*args)`` to the standard output and gives the int 0. It is an effect: it stays where
+      it stands, in order with all other prints, and runs as often as there.
+
+    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), None elsewhere.
     """
 
     op: str
     args: tuple[Operand, ...]
     output: Value
     origin: Origin | None = None
+    text: str | None = None
 
     def operands(self) -> list[Value]:
         """Return the values that the operation reads."""

@@ -120,7 +120,8 @@ class Names:
         if isinstance(step, SubDNNCall):
             return f"{self._results(step.outputs)} = call {step.callee.name}({', '.join(map(self.operand, step.args))})"
         if isinstance(step, HostOp):
-            return f"{self._results([step.output])} = {step.op}({', '.join(map(self.operand, step.args))})"
+            text = [repr(step.text)] if step.text is not None else []
+            return f"{self._results([step.output])} = {step.op}({', '.join([*text, *map(self.operand, step.args)])})"
         args = [self.operand(a) for a in step.args]
         args += [f"{k}={self.operand(v)}" for k, v in step.kwargs.items()]
         return f"{self._results(step.outputs)} = {step.op}({', '.join(args)})"

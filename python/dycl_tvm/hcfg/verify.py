@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.analysis import DominatorTree, components, dominators
-from dycl_tvm.hcfg.hostops import INT64_MAX, INT64_MIN, result_type
+from dycl_tvm.hcfg.hostops import INT64_MAX, INT64_MIN, result_type, wrong_text
 from dycl_tvm.hcfg.nodes import (
     HCFG,
     Block,
@@ -147,7 +147,7 @@ class _Verifier:
 
     def check_step(self, block: Block, step: Step) -> None:
         if isinstance(step, HostOp):
-            wrong = result_type(step.op, [operand_type(a) for a in step.args], step.output.type)
+            wrong = result_type(step.op, [operand_type(a) for a in step.args], step.output.type) or wrong_text(step)
             if wrong:
                 self.fail(f"{_show(step.output)}: {wrong}", block, step)
             for arg in step.args:

@@ -89,6 +89,8 @@ def _host(block: Block, op: str, *args: Operand, type_: object = BOOL) -> Value:
 def _guards(step: HostOp, block: Block) -> Iterator[Guard]:
     """Yield the guard of an operation, if it needs one; the steps that compute its condition go into ``block``."""
     op, args = step.op, step.args
+    if op == "print":
+        return
     first = operand_type(args[0])
     if op in ("truediv", "floordiv", "mod") and (isinstance(args[1], Value) or args[1] == 0):
         yield _host(block, "eq", args[1], 0), "ZeroDivisionError", "division by zero"

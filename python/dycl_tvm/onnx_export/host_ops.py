@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.hcfg.hostops import ARITY, COMPARISONS
+from dycl_tvm.hcfg.hostops import COMPARISONS
 from dycl_tvm.hcfg.nodes import HostOp, Operand, operand_type
 from dycl_tvm.hcfg.types import BOOL, FLOAT, ScalarType, TensorType
 from dycl_tvm.onnx_export.scope import SCALAR_DTYPE, Scope, dtype_of
@@ -23,10 +23,9 @@ _ROUND = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
 
 def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> str:
     """Append the nodes of one host operation; ``read`` names an operand."""
-    refuse_print(step)
     op, out = step.op, step.output.type
-    if op not in ARITY or op == "print":
-        raise UnsupportedError(f"{op} has no form in ONNX", step.origin, "build without it, or export with split=True")
+    if op == "print":
+        raise UnsupportedError("print has no form in ONNX", step.origin, "build without keep_print, or export with split=True")
     args = [read(a) for a in step.args]
     if op == "item":
         type_ = operand_type(step.args[0])
@@ -64,12 +63,6 @@ def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> 
         return _power(scope, step, dtype, args)
     assert out != BOOL
     return scope.emit(_SIMPLE[op], args, dtype, op)
-
-
-def refuse_print(step: HostOp) -> None:
-    """Refuse what ONNX has no node for."""
-    if step.op == "print":
-        raise UnsupportedError("ONNX has no output to the console", step.origin, "build without keep_print, or export a library")
 
 
 def _number(scope: Scope, value: float, dtype: str) -> str:

@@ -119,6 +119,8 @@ def _constant(name: str, tensor: torch.Tensor) -> Constant:
 
 
 def _fold_host_op(step: HostOp, mapping: dict[Value, Operand]) -> bool:
+    if step.op == "print":
+        return False
     if step.op == "item":
         data = [a.data for a in step.args if isinstance(a, Constant)]
     elif not any(isinstance(a, Value) for a in step.args):

@@ -9,7 +9,7 @@ assignment form", TOPLAS 1991, 7.1 (marking from the critical statements).
 from __future__ import annotations
 
 from dycl_tvm.hcfg.analysis import reachable
-from dycl_tvm.hcfg.hostops import raises_like_eager
+from dycl_tvm.hcfg.hostops import must_run
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, HostOp, Return, Step, Switch, TensorOp, Value
 
 
@@ -46,7 +46,7 @@ def _mark(graph: HCFG) -> _Marks:
     for block in graph.blocks:
         for step in block.steps:
             makers.update(dict.fromkeys(step.results(), step))
-            if isinstance(step, HostOp) and raises_like_eager(step):
+            if isinstance(step, HostOp) and must_run(step):
                 roots.append(step.output)
         term = block.terminator
         if isinstance(term, Branch):

@@ -105,6 +105,8 @@ def _hands_on(step: TensorOp, name: str, kind: TensorType) -> bool:
 def _host_identity(step: HostOp, made: dict[Value, HostOp]) -> Operand | None:
     """Return the operand that a host operation hands on; ``made`` gives the operations seen so far."""
     op, args = step.op, step.args
+    if op == "print":
+        return None
     source = made.get(args[0]) if isinstance(args[0], Value) else None
     if op in ("to_int", "to_float", "to_bool", "floor", "ceil", "round", "trunc"):
         return args[0] if operand_type(args[0]) == step.output.type else None

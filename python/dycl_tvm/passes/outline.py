@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from dycl_tvm.hcfg.hostops import raises_like_eager
+from dycl_tvm.hcfg.hostops import must_run
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Step, SubDNN, SubDNNCall, TensorOp, Value, map_operands
 from dycl_tvm.passes.rewrite import count_uses, freeze, is_pure
 
@@ -62,7 +62,7 @@ def _levels(block: Block) -> dict[Step, int]:
                 level = max(level, at + 1 if isinstance(maker, TensorOp) and not tensor else at)
         if isinstance(step, TensorOp) and not is_pure(step):
             level = last_random = max(level, last_random)
-        if isinstance(step, HostOp) and raises_like_eager(step):
+        if isinstance(step, HostOp) and must_run(step):
             level = last_raising = max(level, last_raising)
         found[step] = level
         for value in step.results():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dycl_tvm.hcfg.analysis import DominatorTree, LoopNest, dominators, natural_loops, postdominators, predecessors
-from dycl_tvm.hcfg.hostops import may_raise
+from dycl_tvm.hcfg.hostops import may_raise, must_run
 from dycl_tvm.hcfg.nodes import HCFG, Block, Edge, HostOp, Jump, Step, Value, block_operands
 from dycl_tvm.passes.rewrite import is_pure
 
@@ -80,7 +80,7 @@ def _target(
 
 
 def _movable(step: Step) -> bool:
-    return not may_raise(step) if isinstance(step, HostOp) else is_pure(step)
+    return not (must_run(step) or may_raise(step)) if isinstance(step, HostOp) else is_pure(step)
 
 
 def _split_critical_edges(graph: HCFG) -> list[Block]:

@@ -263,7 +263,7 @@ def _step_key(step: Step) -> Any:
         return value if isinstance(value, Constant) else value.type
 
     if isinstance(step, HostOp):
-        return ("host", step.op, freeze(step.args, name), step.output.type)
+        return ("host", step.op, step.text, freeze(step.args, name), step.output.type)
     if isinstance(step, TensorOp):
         outputs = tuple(None if v is None else v.type for v in step.outputs)
         return ("tensor", step.op, freeze(step.args, name), freeze(step.kwargs, name), outputs)

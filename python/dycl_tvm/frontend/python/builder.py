@@ -87,12 +87,12 @@ class Builder:
         outputs: tuple[Value | None, ...] = self.event(key, make, self._pop_step()).outputs
         return outputs
 
-    def host_op(self, op: str, args: tuple[Operand, ...], type_: Type) -> Value:
-        """Append a host operation and return its output."""
-        key = (op, tuple(id(a) if isinstance(a, Value) else a for a in args))
+    def host_op(self, op: str, args: tuple[Operand, ...], type_: Type, text: str | None = None) -> Value:
+        """Append a host operation and return its output; ``text`` is the template of ``print``."""
+        key = (op, tuple(id(a) if isinstance(a, Value) else a for a in args), text)
 
         def make() -> HostOp:
-            step = HostOp(op, args, Value(type_), self._origin())
+            step = HostOp(op, args, Value(type_), self._origin(), text)
             self.here().steps.append(step)
             return step
 

@@ -83,14 +83,18 @@ class Node:
         result: float = self._plain("a float")
         return result
 
-    def _plain(self, what: str) -> Any:
+    def text(self) -> Any:
+        """Refuse to be made a text; at build time there is none."""
+        return self._plain("its text", "keep it a number; in a print that is kept, give it as an argument of its own: print(a, b)")
+
+    def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
         stage = current()
         if self.site is not None:
             stage.fork(self.site, f"{what} is needed at build time")
         raise UnsupportedError(
             f"a number that is known only at run time is used where Python needs {what} at build time (a shape, an index, a library call)",
             stage.origin(),
-            "keep shapes static; index tensors with tensors, or choose among values with `if`",
+            instead,
         )
 
     def str(self) -> str:
@@ -321,8 +325,8 @@ for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
 _METHODS["__divmod__"], _METHODS["__rdivmod__"] = _divmod, _rdivmod
 _METHODS["__int__"] = lambda self: self.node.int_()
 _METHODS["__float__"] = lambda self: self.node.guard_float("", 0)
-_METHODS["__repr__"] = lambda self: self.node._plain("its text") if staging() else self.node.str()
-_METHODS["__format__"] = lambda self, _spec: self.node._plain("a number to format")
+_METHODS["__repr__"] = lambda self: self.node.text() if staging() else self.node.str()
+_METHODS["__format__"] = lambda self, _spec: self.node.text()
 
 HostInt: type = type("HostInt", (torch.SymInt,), dict(_METHODS))
 HostFloat: type = type("HostFloat", (torch.SymFloat,), dict(_METHODS))

@@ -81,10 +81,17 @@ class Site:
 class Stage:
     """One staging of one forward. Everything that the operators share is here."""
 
-    def __init__(self, names: dict[int, str], state: ModelState, max_runs: int = MAX_RUNS, max_loop_trips: int | None = None) -> None:
+    def __init__(
+        self,
+        names: dict[int, str],
+        state: ModelState,
+        max_runs: int = MAX_RUNS,
+        max_loop_trips: int | None = None,
+        keep_print: bool = False,
+    ) -> None:
         self.builder = Builder(current_origin)
         self.journal = Journal()
-        self.max_runs, self.max_loop_trips = max_runs, max_loop_trips
+        self.max_runs, self.max_loop_trips, self.keep_print = max_runs, max_loop_trips, keep_print
         self.names, self.state = names, state
         self.classes = ClassPatches(run_method)
         self._patched_globals: set[int] = set()

@@ -26,6 +26,7 @@ def stage(
     max_paths: int = MAX_RUNS,
     max_loop_trips: int | None = None,
     name: str | None = None,
+    keep_print: bool = False,
 ) -> HCFG:
     """Turn a model's forward into an HCFG.
 
@@ -39,6 +40,8 @@ def stage(
         Bound on the trips of every loop whose trip count is known only at run time; one trip more is a run-time error.
     max_paths : int
         How many times the forward may be run again because paths cannot be joined.
+    keep_print : bool
+        Whether ``print`` becomes a host operation; without it, ``print`` is refused.
 
     Raises
     ------
@@ -50,7 +53,7 @@ def stage(
     state = ModelState([("", model)])
     while True:
         known = state.size
-        stage_ = Stage(names, state, max_paths, max_loop_trips)
+        stage_ = Stage(names, state, max_paths, max_loop_trips, keep_print)
         entry = stage_.builder.entry
         entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
         values = list(entry.params)

@@ -24,6 +24,7 @@ from dycl_tvm.frontend.python.dispatch import item
 from dycl_tvm.frontend.python.heap import MUTABLE
 from dycl_tvm.frontend.python.loops import SymbolicRange
 from dycl_tvm.frontend.python.merge import Poison, is_unbound, use
+from dycl_tvm.frontend.python.printing import substitute_print
 from dycl_tvm.frontend.python.switch import Chosen
 from dycl_tvm.frontend.python.tensors import StagedTensor
 
@@ -264,12 +265,6 @@ def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return callee(*args, **kwargs)
 
 
-def _print(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise UnsupportedError(
-        "print() in the forward: a compiled network does no output", current().origin(), "remove it, or return the value"
-    )
-
-
 def _input(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raise UnsupportedError(
         f"{callee.__name__}() in the forward: a compiled network does no input or output",
@@ -352,7 +347,7 @@ TABLE: dict[Any, Substitute] = {
     tuple: _consumes(_list),
     dict: _consumes(_list),
     set: _consumes(_list),
-    print: _print,
+    print: substitute_print,
     input: _input,
     builtins.open: _input,
     np.argmax: _arg_extremum(True),
