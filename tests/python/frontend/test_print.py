@@ -56,7 +56,9 @@ def test_texts(capsys):
 def test_prints_in_branches_stay_there_in_order(capsys):
     def f(x):
         print("begin")
-        if x.sum() > 0:
+        positive = bool(x.sum() > 0)
+        if positive:
+            print("known here:", positive)
             print("positive", x.sum().item())
             if x[0] > x[1]:
                 print("down")
