@@ -144,6 +144,8 @@ def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None 
 @functools.cache
 def resolve(op: str) -> Any:
     """Return the PyTorch operator overload of that name, such as ``aten.relu.default``."""
+    if op in ("aten.view.default", "aten._unsafe_view.default"):
+        op = "aten.reshape.default"  # values of the graph are row-major; the interpreter's tensors may be strided views of others
     return operator.attrgetter(op)(torch.ops)
 
 

@@ -232,6 +232,8 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(a, Poison):
             use(a)
         stage.advancing(a)
+        if callable(a) and substitutes.has_effects(a):
+            _refuse_effect(getattr(a, "__name__", str(a)), "does what a compiled network cannot do in a library's hands")
         if isinstance(a, (list, tuple)):
             for item in a:
                 if isinstance(item, Poison):

@@ -42,6 +42,11 @@ def find(callee: Any) -> Substitute | None:
     return found
 
 
+def has_effects(callee: Any) -> bool:
+    """Whether a callable does input or output, or gives another result at every call."""
+    return find(callee) in (substitute_print, _input, _random, _clock)
+
+
 _RANDOM = getattr(random.random, "__self__", None)
 
 
