@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import ast
+
 import torch
 from differential import check
 from torch import nn
 
+from dycl_tvm.frontend.python.source import function_node
 from dycl_tvm.hcfg.nodes import Raise
 
 X = [(torch.tensor([[a, b]]),) for a in (-2.0, -0.3, 0.4, 3.0) for b in (-1.0, 0.2, 2.0)]
@@ -420,3 +423,16 @@ def test_positions_need_no_check_of_their_range():
 
     graph = check(f, X, paths=2)
     assert not any(isinstance(b.terminator, Raise) for b in graph.blocks)
+
+
+def test_rewriting_leaves_the_parsed_source_as_it_is():
+    def f(x):
+        try:
+            y = x if x.sum() > 0 else -x
+        finally:
+            z = [1]
+        return y, z
+
+    before = ast.dump(function_node(f.__code__))
+    check(f, X, paths=2)
+    assert ast.dump(function_node(f.__code__)) == before

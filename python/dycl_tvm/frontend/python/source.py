@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import linecache
 import sys
@@ -111,7 +112,7 @@ def function_node(code: types.CodeType) -> FunctionNode:
         )
     if len(found) > 1 and len({ast.dump(n) for n in found}) > 1:
         raise UnsupportedError("several lambdas on one line cannot be told apart", origin, "put each on a line of its own, or use def")
-    return found[0]
+    return copy.deepcopy(found[0])  # the rewriting changes it; the parsed file is kept for the next function
 
 
 def _matches(node: FunctionNode, code: types.CodeType) -> bool:
