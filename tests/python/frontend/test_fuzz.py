@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Differential fuzzing: random forwards, staged, against eager. ``make fuzz`` runs more of them (DYCL_FUZZ_PROGRAMS)."""
+"""Differential fuzzing: random forwards, compiled, against eager. ``make fuzz`` runs more of them (DYCL_FUZZ_PROGRAMS)."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import random
@@ -15,16 +16,21 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 from programs import Generator
 
+import dycl_tvm
 from dycl_tvm.errors import PathExplosionError, UnsupportedError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.passes import run_passes
 
 PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "300"))
 #: Refusals that a random program may deserve: a loop's state that changes its type, or too many forks.
 ALLOWED = ("trip count is known only at run time", "paths cannot share", "known at build time in one iteration")
 
-counts = {"programs": 0, "refused": 0, "runs": 0}
+#: Every so many programs one is compiled to a library; the others are run by the interpreter, after the passes.
+COMPILED_EVERY = 25
+
+counts = {"programs": 0, "refused": 0, "compiled": 0, "runs": 0}
 
 
 def load(source: str, folder: Path):
@@ -54,21 +60,45 @@ def run_one(source: str, folder: Path) -> None:
         counts["refused"] += 1
         return
     verify(graph)
+    if counts["programs"] % COMPILED_EVERY == 0:
+        counts["compiled"] += 1
+        run = compiled(net, inputs[0], folder)
+    else:
+        run_passes(graph)
+        run = functools.partial(interpreted, graph)
     for args in inputs:
         counts["runs"] += 1
-        try:
-            with torch.no_grad():
-                want = net(*[a.clone() for a in args])
-        except Exception as error:
-            want = error
-        try:
-            got = interpret(graph, leaves([a.clone() for a in args]))[0]
-        except Exception as error:
-            got = error
+        want, got = outcome(net, args), outcome(run, args)
         if isinstance(want, Exception) or isinstance(got, Exception):
-            assert type(want) is type(got), f"eager {want!r}, staged {got!r}\n\n{source}"
+            assert kind_of(want) == kind_of(got), f"eager {want!r}, compiled {got!r}\n\n{source}"
         else:
-            assert same(want, got), f"eager  {want}\nstaged {got}\n\n{source}"
+            assert same(want, got), f"eager    {want}\ncompiled {got}\n\n{source}"
+
+
+def interpreted(graph, *args):
+    """Run the graph by the reference interpreter."""
+    return interpret(graph, leaves(args))[0]
+
+
+def compiled(net, args, folder: Path):
+    """Compile a program to a library, and load it."""
+    art = dycl_tvm.build(net, args, target="llvm", max_paths=150)
+    library = folder / f"program_{counts['programs']}.so"
+    return dycl_tvm.load(art.export_library(library), art.save_params(library.with_suffix(".params")))
+
+
+def outcome(function, args):
+    """Return the result of a call, or the exception that it raises."""
+    try:
+        with torch.no_grad():
+            return function(*[a.clone() for a in args])
+    except Exception as error:
+        return error
+
+
+def kind_of(x) -> str:
+    """Return the name of an exception's type, as the user's program raises it."""
+    return x.kind if isinstance(x, dycl_tvm.RunError) else type(x).__name__
 
 
 #: `make fuzz` keeps what failed, and what it found interesting, in this folder, and begins with it the next time.
