@@ -436,3 +436,22 @@ def test_rewriting_leaves_the_parsed_source_as_it_is():
     before = ast.dump(function_node(f.__code__))
     check(f, X, paths=2)
     assert ast.dump(function_node(f.__code__)) == before
+
+
+def test_variable_of_an_outer_function_changed_by_a_call_in_a_branch():
+    def f(x):
+        n, last = 0, x
+
+        def note(v):
+            nonlocal n, last
+            n += 1
+            last = v * 2
+
+        if x.sum() > 0:
+            note(x)
+        elif x[0, 0] < -1:
+            note(-x)
+            note(x + 1)
+        return n, last
+
+    check(f, X, paths=3)

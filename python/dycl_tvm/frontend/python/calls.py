@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 from typing import Any
@@ -13,7 +14,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars, substitutes
 from dycl_tvm.frontend.python.classes import users_function
 from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.heap import MUTABLE
+from dycl_tvm.frontend.python.heap import MUTABLE, Cell
 from dycl_tvm.frontend.python.merge import Poison, use
 from dycl_tvm.frontend.python.rewrite import rewrite
 from dycl_tvm.frontend.python.switch import Chosen, over
@@ -113,12 +114,25 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
         return _native(function, args, kwargs)
     made = converted(users)
     stage = current()
+    _touch_cells(users)
     stage.offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
         result = made(*args, **kwargs)
     finally:
         stage.offer_root(False)
     return stage.born(result) if isinstance(result, types.GeneratorType) else result
+
+
+def _touch_cells(function: types.FunctionType) -> None:
+    """Save the variables of outer functions that a function declares nonlocal and may change."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        if name in _stored_cells(function.__code__):
+            current().journal.touch(Cell(cell))
+
+
+@functools.cache
+def _stored_cells(code: types.CodeType) -> frozenset[str]:
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
 
 def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
@@ -232,6 +246,8 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(a, Poison):
             use(a)
         stage.advancing(a)
+        if isinstance(a, types.FunctionType):
+            _touch_cells(a)
         if callable(a) and substitutes.has_effects(a):
             _refuse_effect(getattr(a, "__name__", str(a)), "does what a compiled network cannot do in a library's hands")
         if isinstance(a, (list, tuple)):
