@@ -10,7 +10,7 @@ import tvm
 from hcfg_utils import host_target, record
 
 from dycl_tvm.backends.tir_cpu import schedule
-from dycl_tvm.backends.tir_cpu.generic import vector_bytes
+from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.compile import pipeline
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.importer import import_sub_dnns
@@ -40,6 +40,6 @@ def test_common_kernels_are_scheduled(name: str) -> None:
 
 
 def test_vector_width_follows_the_cpu() -> None:
-    assert vector_bytes(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})) == 32
-    assert vector_bytes(tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids"})) == 64
-    assert vector_bytes(tvm.target.Target("llvm")) == 16
+    assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})).vector_bytes == 32
+    assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids"})).vector_bytes == 64
+    assert machine_of(tvm.target.Target("llvm")).vector_bytes == 16

@@ -17,6 +17,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
+from dycl_tvm.backends.tir_cpu.machine import machine_of
+
 #: Floating point operations below which a kernel stays serial (a parallel launch costs microseconds).
 _PARALLEL_FLOPS = 100_000
 
@@ -34,19 +36,9 @@ def schedule(fn: Any, target: tvm.target.Target) -> Any | None:
     target : tvm.target.Target
     """
     try:
-        return _Scheduler(fn, vector_bytes(target)).run()
+        return _Scheduler(fn, machine_of(target).vector_bytes).run()
     except Exception:  # a schedule primitive refuses what it cannot prove; the plain loops are correct
         return None
-
-
-def vector_bytes(target: tvm.target.Target) -> int:
-    """Return the width of a vector register."""
-    cpu, attrs = str(target.attrs.get("mcpu", "")), " ".join(str(a) for a in target.attrs.get("mattr", []))
-    if re.search(r"avx512|x86-64-v4|skylake-avx512|icelake|sapphire|znver[45]", f"{cpu} {attrs}"):
-        return 64
-    if re.search(r"avx2|x86-64-v3|haswell|broadwell|skylake|znver|core-avx2", f"{cpu} {attrs}"):
-        return 32
-    return 16
 
 
 class _Scheduler:

@@ -1,0 +1,80 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Small words for writing kernels with TVM's IR builder.
+
+Kernels are loops over buffers, without schedule blocks. Rules that TVM's code generation for CPUs imposes:
+
+* a buffer under 1024 bytes in the default scope lives on the stack, and in registers if all its indices are constants once loops
+  are unrolled: keep accumulators in buffers of at most 512 bytes;
+* anything larger becomes a call of the runtime's workspace, which is cached by thread;
+* a vectorised loop over a whole vector is one instruction; scalars in it are broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
+
+#: A function with this attribute has its final loops: the generic schedule leaves it alone.
+SCHEDULED = "dycl.scheduled"
+
+
+def prim_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
+    """Return the PrimFunc over ``buffers`` (name, shape, dtype) whose body ``body(*buffers)`` emits."""
+    with IRBuilder() as ib, T.prim_func(s_tir=True):
+        T.func_attr({"tirx.noalias": True, SCHEDULED: 1, "op_pattern": 8})
+        body(*[T.match_buffer(T.arg(name, T.handle()), tuple(shape), dtype) for name, shape, dtype in buffers])
+    return ib.get()
+
+
+def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:
+    """Emit ``buffer[indices] = value``."""
+    T.buffer_store(buffer, value, list(indices))
+
+
+def parallel(extent: int, machine: Machine, seconds: float) -> Any:
+    """Return the loop frame over independent pieces: parallel if the work (seconds on one core) is worth a launch."""
+    return T.parallel(0, extent) if extent > 1 and seconds > 3 * machine.launch else T.serial(0, extent)
+
+
+def epilogue_buffers(epilogue: Epilogue) -> list[tuple[str, Sequence[int], str]]:
+    """Return the buffers of the operands, for :func:`prim_func`."""
+    return [(f"operand_{k}", t.physical, t.dtype) for k, t in enumerate(epilogue.operands)]
+
+
+def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = None) -> Any:
+    """Load an operand at an index of the output.
+
+    Parameters
+    ----------
+    buffer : tvm.tirx.Buffer
+    tensor : Tensor
+        Dimensions of 1 are broadcast.
+    index : sequence
+        The output's logical index, or for a packed output the index of its array without the lane.
+    lane : optional
+        The lane of a packed output.
+    """
+    at = [0 if size == 1 else i for size, i in zip(tensor.shape, index)]
+    if lane is None:
+        return buffer[tuple(at)] if at else buffer[()]
+    if tensor.block > 1:
+        return buffer[(*at, lane)]
+    assert len(tensor.shape) < 2 or tensor.shape[1] == 1, "an operand with channels has the output's layout"
+    return buffer[tuple(at)] if at else buffer[()]
+
+
+def finish(epilogue: Epilogue, operands: Sequence[Any], y: Tensor, value: Any, index: Sequence[Any], lane: Any = None) -> Any:
+    """Return what is stored at an index of the output: the epilogue of ``value``, zero in the lanes beyond the last channel."""
+    loads = [load_operand(b, t, index, lane) for b, t in zip(operands, epilogue.operands)]
+    result = epilogue.element(value, loads)
+    if lane is not None and y.shape[1] % y.block:
+        zero = tirx.const(0, y.dtype)
+        result = tirx.Select(index[1] * y.block + lane < y.shape[1], result, zero)
+    return result

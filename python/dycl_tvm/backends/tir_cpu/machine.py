@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What the kernel families need to know of a CPU: one description, from the target."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import tvm
+
+_AVX512 = re.compile(
+    r"avx512|x86-64-v4|skylake-avx512|cascadelake|cooperlake|icelake|tigerlake|rocketlake|sapphire|emerald|granite|znver[45]"
+)
+_AVX2 = re.compile(r"avx2|x86-64-v3|haswell|broadwell|skylake|alderlake|raptorlake|znver|core-avx2")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A CPU.
+
+    Attributes
+    ----------
+    isa : str
+        ``avx512``, ``avx2``, ``sse`` or ``neon``.
+    vector_bytes : int
+        Width of a vector register.
+    registers : int
+        Number of vector registers.
+    l1, l2 : int
+        Bytes of data cache of one core.
+    l3 : int
+        Bytes of cache that the cores share.
+    cores : int
+        Threads that kernels are cut for; they run with any number.
+    gflops : float
+        Peak of one core, float32, 1e9 floating point operations per second (a multiply-add counts two).
+    bandwidth : float
+        Bytes per second that one core streams from memory, in 1e9.
+    launch : float
+        Seconds that a parallel loop costs over a serial one.
+    amx : bool
+        Whether the CPU has bf16 tiles.
+    """
+
+    isa: str
+    vector_bytes: int
+    registers: int
+    l1: int
+    l2: int
+    l3: int
+    cores: int
+    gflops: float
+    bandwidth: float
+    launch: float = 2e-6
+    amx: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Float32 elements of a vector; the block of packed layouts."""
+        return self.vector_bytes // 4
+
+
+#: Typical cores. What the figures miss of a particular CPU, tuning finds out.
+_MACHINES = {
+    "avx512": Machine("avx512", 64, 32, 32 << 10, 1 << 20, 32 << 20, 2, 120.0, 12.0),
+    "avx2": Machine("avx2", 32, 16, 32 << 10, 512 << 10, 16 << 20, 2, 100.0, 12.0),
+    "sse": Machine("sse", 16, 16, 32 << 10, 256 << 10, 8 << 20, 2, 25.0, 10.0),
+    "neon": Machine("neon", 16, 32, 32 << 10, 512 << 10, 2 << 20, 4, 16.0, 5.0),
+}
+
+
+def machine_of(target: tvm.target.Target) -> Machine:
+    """Return the description of a CPU target (of the host, for a device target)."""
+    if target.host is not None and str(target.kind) != "llvm":
+        target = target.host
+    cpu = str(target.attrs.get("mcpu", "")).lower()
+    text = f"{cpu} {' '.join(str(a) for a in target.attrs.get('mattr', []))}"
+    if "aarch64" in str(target.attrs.get("mtriple", "")) or re.search(r"neon|cortex|carmel|apple|neoverse", text):
+        return _MACHINES["neon"]
+    if _AVX512.search(text):
+        return replace(_MACHINES["avx512"], amx=bool(re.search(r"amx|sapphire|emerald|granite", text)))
+    return _MACHINES["avx2" if _AVX2.search(text) else "sse"]

@@ -1,0 +1,133 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What a kernel is asked to compute: tensors with their layouts, workloads, and the epilogue that follows while results are in registers.
+
+Layouts. A tensor of logical shape (N, C, *spatial) is *plain* (``block`` 1: row-major) or *packed* (``block`` L: an array
+(N, ceil(C / L), *spatial, L), channel c at block c // L, lane c % L). Lanes beyond C are zero: every kernel that writes a packed
+tensor keeps that, every kernel that reads one may rely on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Accuracy = Literal["strict", "default", "bf16"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as a kernel sees it: logical shape, element type, block of its channels (1: plain)."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    block: int = 1
+
+    @property
+    def physical(self) -> tuple[int, ...]:
+        """The shape of the array in memory."""
+        if self.block == 1:
+            return self.shape
+        return (self.shape[0], -(-self.shape[1] // self.block), *self.shape[2:], self.block)
+
+    @property
+    def numel(self) -> int:
+        """Number of logical elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array in memory, for types of whole bytes."""
+        return math.prod(self.physical) * {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}.get(
+            self.dtype, 4
+        )
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to each result element before it is stored: bias, activation, residual, any chain of element-wise operators.
+
+    Attributes
+    ----------
+    operands : tuple of Tensor
+        Each has the rank of the output; each dimension is the output's, or 1 (broadcast). Operands that have a channel dimension
+        greater than 1 have the output's block.
+    element : callable
+        ``element(value, loads)`` returns the stored expression from the computed one and the operands' elements.
+    key : str
+        Tells epilogues apart; equal keys compute the same.
+    operations : int
+        Floating point operations an element, for the cost model.
+    """
+
+    operands: tuple[Tensor, ...] = ()
+    element: Callable[[Any, Sequence[Any]], Any] = lambda value, loads: value
+    key: str = ""
+    operations: int = 0
+
+
+NOTHING = Epilogue()
+
+
+@dataclass(frozen=True)
+class Conv2D:
+    """A convolution with two spatial dimensions (a 1-d one has height 1), weights (out_channels, in_channels / groups, kh, kw).
+
+    ``padding`` is (top, left, bottom, right). ``x`` and ``y`` are the input (N, C, H, W) and the output with their layouts.
+    """
+
+    x: Tensor
+    y: Tensor
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.y.numel * (self.x.shape[1] // self.groups) * self.kernel[0] * self.kernel[1]
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the plain weights."""
+        return (self.y.shape[1], self.x.shape[1] // self.groups, *self.kernel)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A product (batch, m, k) x (batch or 1, k, n) -> (batch, m, n), all plain.
+
+    ``constant`` says whether the right side is a weight, which may be packed at build time. ``shared`` says whether all of the batch
+    has one right side (then it is (k, n)).
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    constant: bool = True
+    shared: bool = True
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to compute a workload: the family, its tile sizes by name, and the cost model's estimate.
+
+    ``params`` are what tuning searches and what its database keeps; a family rebuilds the kernel from them alone.
+    ``seconds`` is the estimate with all of the machine's cores.
+    """
+
+    family: str
+    params: tuple[tuple[str, int], ...]
+    seconds: float
+
+    def __getitem__(self, name: str) -> int:
+        return dict(self.params)[name]

@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Running single kernels on arrays, and packing arrays as workload.py says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+
+from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
+
+AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+AVX512 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})
+
+
+def machine(target: Any = AVX2) -> Machine:
+    return machine_of(target)
+
+
+def pack(array: Any, block: int) -> Any:
+    """(N, C, *spatial) -> (N, ceil(C / block), *spatial, block), zeros beyond C."""
+    if block == 1:
+        return np.ascontiguousarray(array)
+    n, c, *spatial = array.shape
+    blocks = -(-c // block)
+    padded = np.zeros((n, blocks * block, *spatial), array.dtype)
+    padded[:, :c] = array
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(n, blocks, block, *spatial), 2, -1))
+
+
+def unpack(array: Any, tensor: Tensor) -> Any:
+    """Return the logical array; the lanes beyond the last channel must be zero."""
+    if tensor.block == 1:
+        return array
+    n, c = tensor.shape[:2]
+    flat = np.moveaxis(array, -1, 2).reshape(n, -1, *tensor.shape[2:])
+    assert not flat[:, c:].any(), "lanes beyond the last channel are not zero"
+    return flat[:, :c]
+
+
+class Kernel:
+    """A compiled kernel."""
+
+    def __init__(self, fn: Any, target: Any = AVX2) -> None:
+        self.module = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), target=target)
+        self.run = self.module["main"]
+
+    def __call__(self, arrays: Sequence[Any], out_shape: Sequence[int], dtype: str = "float32") -> Any:
+        tensors = [tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]
+        # garbage in the output: a kernel must write all of it
+        out = tvm.runtime.tensor(np.full(tuple(out_shape), np.nan if dtype.startswith("float") else 77, dtype))
+        self.run(*tensors, out)
+        return out.numpy()
+
+    def clock(self, arrays: Sequence[Any], out_shape: Sequence[int], seconds: float = 0.05) -> Callable[[], float]:
+        """Return a function that runs bursts of the kernel and returns the median seconds of a call."""
+        tensors = [tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]
+        out = tvm.runtime.empty(tuple(out_shape), "float32")
+
+        def burst() -> float:
+            times, end = [], time.perf_counter() + seconds
+            while time.perf_counter() < end or len(times) < 3:
+                start = time.perf_counter()
+                self.run(*tensors, out)
+                times.append(time.perf_counter() - start)
+            return float(np.median(times))
+
+        return burst
+
+
+def relu_with_bias(y: Tensor) -> Epilogue:
+    """Return relu(value + bias of the channel)."""
+    from tvm import tirx
+
+    channel = 1 if len(y.shape) > 2 else len(y.shape) - 1
+    shape = tuple(s if k == channel else 1 for k, s in enumerate(y.shape))
+    return Epilogue(
+        (Tensor(shape, y.dtype, y.block),),
+        lambda value, loads: tirx.max(value + loads[0], tirx.const(0, y.dtype)),
+        "bias+relu",
+        2,
+    )
