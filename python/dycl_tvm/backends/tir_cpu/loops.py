@@ -65,7 +65,8 @@ def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = 
     if lane is None:
         return buffer[tuple(at)] if at else buffer[()]
     if tensor.block > 1:
-        return buffer[(*at, lane)]
+        packed = (*at, lane)
+        return buffer[packed]
     assert len(tensor.shape) < 2 or tensor.shape[1] == 1, "an operand with channels has the output's layout"
     return buffer[tuple(at)] if at else buffer[()]
 
