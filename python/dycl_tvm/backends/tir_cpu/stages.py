@@ -1,0 +1,161 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Reading unscheduled PrimFuncs: the tensor expressions that LegalizeOps made loop nests of, as expressions again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad, Var
+
+from dycl_tvm.backends.tir_cpu.workload import Tensor
+
+#: Nodes of one expression: inlining repeats what is read several times, and must end.
+_MAX_NODES = 3000
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One loop nest: ``out[axes] = value``, or a reduction of ``value`` (which reads ``out[axes]``) from ``init``.
+
+    Attributes
+    ----------
+    out : tvm.ir.Var
+        The buffer written, at ``axes``.
+    axes, reduced : tuple of Var
+        Spatial axes, one a dimension of ``out``, and reduction axes.
+    extents, windows : tuple of int
+        Their extents.
+    value : PrimExpr
+    init : PrimExpr or None
+        None if there are no reduction axes.
+    """
+
+    out: Any
+    axes: tuple[Any, ...]
+    extents: tuple[int, ...]
+    reduced: tuple[Any, ...]
+    windows: tuple[int, ...]
+    value: Any
+    init: Any | None
+
+
+def read_stages(fn: tirx.PrimFunc) -> list[Stage] | None:
+    """Return the loop nests of an unscheduled function in order, or None if it has anything but such nests with static extents."""
+    root = fn.body
+    if not hasattr(root, "block") or root.block.iter_vars or root.block.init is not None:
+        return None
+    body = root.block.body
+    stages = [_stage(nest) for nest in (body.seq if isinstance(body, tirx.SeqStmt) else [body])]
+    return None if any(s is None for s in stages) else [s for s in stages if s is not None]
+
+
+def _stage(nest: Any) -> Stage | None:
+    loops = []
+    while isinstance(nest, tirx.For):
+        if int(nest.kind) != 0 or not _is_number(nest.min, 0) or not isinstance(nest.extent, tirx.IntImm):
+            return None
+        loops.append(nest.loop_var)
+        nest = nest.body
+    if not hasattr(nest, "block") or not isinstance(nest.block.body, tirx.BufferStore) or not _is_number(nest.predicate, 1):
+        return None
+    block, store = nest.block, nest.block.body
+    if block.alloc_buffers or block.match_buffers:
+        return None
+    kinds: dict[int, list[Any]] = {0: [], 2: []}
+    for axis, at in zip(block.iter_vars, nest.iter_values):
+        extent = axis.dom.extent
+        if int(axis.iter_type) not in kinds or not isinstance(extent, tirx.IntImm) or not _is_number(axis.dom.min, 0):
+            return None
+        if not (isinstance(at, Var) and any(at.same_as(v) for v in loops)) and not (_is_number(at, 0) and int(extent) == 1):
+            return None
+        kinds[int(axis.iter_type)].append((axis.var, int(extent)))
+    spatial, reduced = kinds[0], kinds[2]
+    if len(store.indices) != len(spatial) or not all(i.same_as(v) for i, (v, _) in zip(store.indices, spatial)):
+        return None
+    if tuple(int(s) for s in store.buffer.shape) != tuple(e for _, e in spatial) or (block.init is None) != (not reduced):
+        return None
+    if block.init is not None and not isinstance(block.init, tirx.BufferStore):
+        return None
+    return Stage(
+        store.buffer,
+        tuple(v for v, _ in spatial),
+        tuple(e for _, e in spatial),
+        tuple(v for v, _ in reduced),
+        tuple(e for _, e in reduced),
+        store.value,
+        None if block.init is None else block.init.value,
+    )
+
+
+def _is_number(expr: Any, number: int) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) == number
+
+
+def tensor_of(buffer: Any) -> Tensor:
+    """Return the type of a buffer with a static shape."""
+    return Tensor(tuple(int(s) for s in buffer.shape), str(buffer.dtype))
+
+
+def loads_of(expr: Any) -> list[Any]:
+    """Return the loads in an expression, outer ones first."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.append(load)), order="pre")
+    return found
+
+
+def uses(expr: Any, variables: Sequence[Any]) -> bool:
+    """Whether an expression mentions one of the variables."""
+    found = []
+    tvm_ffi.structural_walk(expr, (Var, lambda v: found.append(v) if any(v.same_as(w) for w in variables) else None))
+    return bool(found)
+
+
+def size_of(expr: Any) -> int:
+    """Return the number of nodes of an expression, repeated ones repeatedly."""
+    count = 0
+
+    def visit(_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    tvm_ffi.structural_walk(expr, visit)
+    return count
+
+
+def substitute(expr: Any, variables: Sequence[Any], values: Sequence[Any]) -> Any:
+    """Replace variables, and simplify nothing: the rules of floating point stay those that were written."""
+
+    def put(v: Any) -> Any:
+        return next((value for w, value in zip(variables, values) if v.same_as(w)), v)
+
+    return tvm_ffi.structural_map(expr, (Var, put))
+
+
+def replace_loads(expr: Any, put: Any) -> Any:
+    """Replace each load by ``put(load)``; indices are replaced first."""
+    return tvm_ffi.structural_map(expr, (TensorLoad, put))
+
+
+def inlined(stages: Sequence[Stage]) -> list[Stage] | None:
+    """Inline every stage without reduction into its readers; return the reductions and the last stage, None if that explodes."""
+    kept: list[Stage] = []
+    copies: list[Stage] = []
+
+    for stage in stages:
+
+        def put(load: Any) -> Any:
+            for copy in copies:
+                if load.source.same_as(copy.out):
+                    return substitute(copy.value, copy.axes, load.indices)
+            return load
+
+        value = replace_loads(stage.value, put)
+        if size_of(value) > _MAX_NODES:
+            return None
+        stage = replace(stage, value=value)
+        (kept if stage.reduced or stage.out.same_as(stages[-1].out) else copies).append(stage)
+    return kept
