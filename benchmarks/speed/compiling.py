@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Compiles one prepared network with dycl_tvm in a process of its own, and says what that took.
+
+python -m speed.compiling FOLDER OUT '{"disable_passes": [...]}'
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dycl_tvm
+
+
+def compile_network(folder: Path, out: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Build, write model.so, model.params and the split ONNX form; return seconds by phase and the peak of memory.
+
+    Options that ``build`` does not take are an error that names them.
+    """
+    missing = sorted(set(options) - set(inspect.signature(dycl_tvm.build).parameters))
+    if missing:
+        return {"error": f"build() does not take {', '.join(missing)} yet"}
+    out.mkdir(parents=True, exist_ok=True)
+    model = torch.load(folder / "model.pt", weights_only=False)
+    with (folder / "data.pickle").open("rb") as file:
+        inputs = pickle.load(file)["inputs"][0]
+    before = peak_megabytes()
+    begin = time.perf_counter()
+    artifact = dycl_tvm.build(model, tuple(map(torch.from_numpy, inputs)), **{"target": "native", **options})
+    artifact.export_library(out / "model.so")
+    artifact.save_params(out / "model.params")
+    total = time.perf_counter() - begin
+    report = artifact.report()
+    found = {
+        "seconds": total,
+        "phases": report.seconds,
+        "peak_mb": peak_megabytes(),
+        "before_mb": before,
+        "kernels": report.kernels,
+        "kernel_calls": report.kernel_calls,
+        "unscheduled": len(report.unscheduled),
+        "arena_bytes": report.arena_bytes,
+        "arena_lower_bound": report.arena_lower_bound,
+        "library_bytes": (out / "model.so").stat().st_size,
+    }
+    begin = time.perf_counter()
+    artifact.source()
+    found["dispatcher_seconds"] = time.perf_counter() - begin
+    if not options:
+        try:
+            artifact.export_onnx(out / "split", split=True)
+        except Exception as error:
+            found["split_error"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return found
+
+
+def peak_megabytes() -> float:
+    """Return the largest resident set of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Compile one network; the result is out/compile.json."""
+    folder, out, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    try:
+        found = compile_network(folder, out, options)
+    except Exception as error:
+        found = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "compile.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
