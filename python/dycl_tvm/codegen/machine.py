@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 from typing import Any
+
+from dycl_tvm.runtime.trailer import cpu_flags
 
 #: LLVM's names of features whose absence stops a program, and Linux's names of them in /proc/cpuinfo.
 _CPU_FLAGS = {
@@ -60,3 +63,9 @@ def machine_of(target: Any) -> Machine:
     known = _CPU_FLAGS.get(arch, {})
     flags = sorted(known[str(f)] for f in codegen.llvm_get_cpu_features(host) if str(f) in known)
     return Machine(arch, triple, str(host.attrs.get("mcpu", "")), tuple(flags))
+
+
+def runs_here(target: Any) -> bool:
+    """Whether the machine that builds can run the host code of a ``tvm.target.Target``."""
+    machine = machine_of(target)
+    return machine.arch == platform.machine() and set(machine.cpu_flags) <= cpu_flags()

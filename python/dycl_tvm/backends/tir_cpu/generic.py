@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
+from dycl_tvm.backends.tir_cpu.loops import SCHEDULED
 from dycl_tvm.backends.tir_cpu.machine import machine_of
 
 #: Floating point operations below which a kernel stays serial (a parallel launch costs microseconds).
@@ -35,6 +36,8 @@ def schedule(fn: Any, target: tvm.target.Target) -> Any | None:
         Unscheduled, as FuseTIR leaves it.
     target : tvm.target.Target
     """
+    if fn.attrs and SCHEDULED in fn.attrs:
+        return fn
     try:
         return _Scheduler(fn, machine_of(target).vector_bytes).run()
     except Exception:  # a schedule primitive refuses what it cannot prove; the plain loops are correct

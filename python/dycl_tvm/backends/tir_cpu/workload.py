@@ -33,6 +33,11 @@ class Tensor:
             return self.shape
         return (self.shape[0], -(-self.shape[1] // self.block), *self.shape[2:], self.block)
 
+    def same_memory(self, other: Tensor) -> bool:
+        """Whether the same tensor in another layout is the same array, but for its shape."""
+        block = max(self.block, other.block)
+        return self.block == other.block or (math.prod(self.shape[2:]) == 1 and self.shape[1] % block == 0)
+
     @property
     def numel(self) -> int:
         """Number of logical elements."""
