@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench-dispatch fuzz onnx-suite lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch fuzz onnx-suite lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,17 @@ test: lint pytest  ## All checks: linters, then the tests
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
+
+# `make bench BENCH_ARGS=--quick`: a few networks in minutes; `BENCH_ARGS=--resume` goes on where it was ended; `--help` has the rest.
+BENCH_ARGS ?=
+
+bench: $(VENV)/.bench  ## Measure speed next to PyTorch, ONNX Runtime, OpenVINO and AOTInductor, and write docs/performance.md
+	PYTHONPATH=benchmarks $(BIN)/python -m speed $(BENCH_ARGS)
+
+# A peer that cannot be installed is shown as such on the page.
+$(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
+	$(BIN)/python -m pip install -c constraints.txt -r benchmarks/requirements.txt || echo 'the benchmark goes on without what is missing' >&2
+	touch $@
 
 # Programs that `make fuzz` generates; each is staged and run on 16 inputs.
 FUZZ_PROGRAMS ?= 20000

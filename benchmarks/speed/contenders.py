@@ -145,15 +145,12 @@ class Compiled(Eager):
     mode: str | None = None
 
     def made(self, model: Any) -> Any:
-        torch = self.torch
-        import torch._dynamo
-        import torch._inductor.config
+        from torch._dynamo import config as dynamo
+        from torch._inductor import config as inductor
 
-        torch._inductor.config.freezing = True
-        for limit in ("recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit"):
-            if hasattr(torch._dynamo.config, limit):
-                setattr(torch._dynamo.config, limit, 4096)
-        return torch.compile(model, mode=self.mode)
+        inductor.freezing = True
+        dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 4096
+        return self.torch.compile(model, mode=self.mode)
 
     def prepare(self, k: int) -> Call:
         call = super().prepare(k)

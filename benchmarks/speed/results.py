@@ -60,8 +60,10 @@ def times(record: dict[str, Any], weights: Sequence[int], inputs: Iterable[int] 
     rounds = min(len(record["ns"][str(k)]) for k in keys)
     total = sum(weights[k] for k in keys)
     means = sorted(sum(weights[k] * record["ns"][str(k)][r] for k in keys) / total for r in range(rounds))
-    low, high = (means[0], means[-1]) if rounds < 4 else (q := statistics.quantiles(means, n=4, method="inclusive"))[::2]
-    return Time(statistics.median(means), low, high)
+    if rounds < 4:
+        return Time(statistics.median(means), means[0], means[-1])
+    low, median, high = statistics.quantiles(means, n=4, method="inclusive")
+    return Time(median, low, high)
 
 
 def speedup(network: dict[str, Any], of: str, over: str) -> float | None:

@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """The static network of the path that an input takes: what an oracle runs that knows the way for free.
 
-The graph is walked with the input; the tensor operations that ran are copied into one block, loops unrolled, branches left out. Numbers that
-were read from tensors and go back into tensors (a word's index) become tensors of rank 0; what only a branch needed is dead and
-is removed, as are batch norms, which are folded.
+The graph is walked with the input; the tensor operations that ran are copied into one block, loops unrolled, branches left out.
+Numbers that were read from tensors and go back into tensors (a word's index) become tensors of rank 0. What only a branch
+needed is dead and is removed; batch norms are folded.
 """
 
 from __future__ import annotations

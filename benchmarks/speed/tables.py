@@ -13,14 +13,14 @@ _INTRODUCTION = """\
 # Performance
 
 Written by `make bench`; do not edit. Time of one call in microseconds, batch 1, float32: the mean over the paths, weighted by how many
-of the inputs drawn took each; median over rounds (quartiles in brackets). In a round each contender, in a process of its own, runs each input for
-a short while; rounds take turns. Results were compared with eager before they were timed.
+of the inputs drawn took each; median over rounds (quartiles in brackets). In a round each contender, in a process of its own,
+runs each input for a short while; rounds take turns. Results were compared with eager before they were timed.
 
-ONNX Runtime, OpenVINO and AOTInductor *on the static path* are oracles: they run the straight network of the path that the input takes, loops
-unrolled, batch norms folded, and are told the path for free; what only a decision needed (such as the classifier of an exit that is
-not taken) is not even computed. **(loss)** marks a contender that is faster than dycl-tvm.
-dycl-tvm is timed as one ctypes call of `dycl_run` on ready arguments, ONNX Runtime by bound inputs and outputs, OpenVINO by `start_async` and
-`wait` on shared tensors.
+ONNX Runtime, OpenVINO and AOTInductor *on the static path* are oracles: they run the straight network of the path that the
+input takes, loops unrolled, batch norms folded, and are told the path for free; what only a decision needed (such as the
+classifier of an exit that is not taken) is not even computed. **(loss)** marks a contender that is faster than dycl-tvm.
+dycl-tvm is timed as one ctypes call of `dycl_run` on ready arguments, ONNX Runtime by bound inputs and outputs, OpenVINO by
+`start_async` and `wait` on shared tensors.
 """
 
 
@@ -159,7 +159,7 @@ def _compile(networks: dict[str, Any]) -> str:
         return ""
     head = ["network", "seconds", "stage", "passes", "compile", "link", "analysis and dispatcher", "peak RSS in MiB (before)", "kernels",
             "arena in KiB (lower bound)"]  # fmt: skip
-    text = "## Compiling\n\nEach network in a fresh process, without tuning; the dispatcher's share is staging, passes and printing its C++.\n\n"
+    text = "## Compiling\n\nEach network in a fresh process, untuned; analysis and dispatcher are staging, passes and printing of C++.\n\n"
     return text + table(head, rows)
 
 
