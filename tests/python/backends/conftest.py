@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Lets these tests use the helpers of the compiler tests."""
+"""Lets these tests use their own helpers and those of the compiler tests."""
 
 from __future__ import annotations
 
@@ -7,3 +7,4 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "compile"))
+sys.path.insert(0, str(Path(__file__).parent))

@@ -38,9 +38,14 @@ def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:
     T.buffer_store(buffer, value, list(indices))
 
 
+def is_parallel(extent: int, machine: Machine, seconds: float) -> bool:
+    """Whether :func:`parallel` makes a parallel loop; cost models ask this."""
+    return extent > 1 and seconds > 3 * machine.launch
+
+
 def parallel(extent: int, machine: Machine, seconds: float) -> Any:
     """Return the loop frame over independent pieces: parallel if the work (seconds on one core) is worth a launch."""
-    return T.parallel(0, extent) if extent > 1 and seconds > 3 * machine.launch else T.serial(0, extent)
+    return T.parallel(0, extent) if is_parallel(extent, machine, seconds) else T.serial(0, extent)
 
 
 def epilogue_buffers(epilogue: Epilogue) -> list[tuple[str, Sequence[int], str]]:

@@ -32,9 +32,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, is_parallel, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.errors import UsageError
 
 _Vectors = Callable[[int], Any]
 
@@ -118,7 +119,11 @@ class _Shape:
 
     @staticmethod
     def of(work: Conv2D, plan: Plan, machine: Machine) -> _Shape:
-        return _Shape(work, plan["m"], plan["oc"], plan["cols"], plan["blocks"], machine.lanes)
+        s = _Shape(work, plan["m"], plan["oc"], plan["cols"], plan["blocks"], machine.lanes)
+        fits = s.m in _TRANSFORMS and 1 <= s.oc <= s.oc_blocks and 1 <= s.blocks <= s.rows
+        if not fits or not 1 <= s.cols <= s.rows // s.blocks * s.tiles[1]:
+            raise UsageError(f"This plan of the family winograd does not fit {work.x.shape} -> {work.y.shape}: {dict(plan.params)}")
+        return s
 
     @property
     def transform(self) -> _Transform:
@@ -171,15 +176,15 @@ class _Shape:
 class _Kernel:
     """Emits the loops of one kernel."""
 
-    def __init__(self, s: _Shape, machine: Machine, epilogue: Epilogue, split: int, seconds: tuple[float, float]) -> None:
-        self.s, self.machine, self.epilogue, self.split, self.seconds = s, machine, epilogue, split, seconds
+    def __init__(self, s: _Shape, machine: Machine, epilogue: Epilogue, split: int) -> None:
+        self.s, self.machine, self.epilogue, self.split = s, machine, epilogue, split
+        self.launches = _launches(s, split, _work(s, machine))
 
     def emit(self, x: Any, u: Any, *rest: Any) -> None:
         s = self.s
         self.x, self.u, self.operands, self.y = x, u, rest[:-1], rest[-1]
-        with nullcontext() if self.split else parallel(s.blocks, self.machine, sum(self.seconds)) as block:
-            with T.serial(0, s.blocks) if self.split else nullcontext(block) as block:
-                self.block(block)
+        with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.launches[0][1]) as block:
+            self.block(block)
 
     def block(self, block: Any) -> None:
         """Emit all of a block of tile rows."""
@@ -191,9 +196,9 @@ class _Kernel:
         z_shape, m_shape = (a * (s.tiles[1] * s.m + 2), lanes), (a * a * s.m_stride, lanes)
         if not self.split:  # one scratch for all of the loop
             z, m = T.alloc_buffer(z_shape, "float32"), T.alloc_buffer(m_shape, "float32")
-        with self.loop(s.ic_blocks, self.seconds[0]) as c:
+        with self.loop(s.ic_blocks, 0) as c:
             self.input(v, T.alloc_buffer(z_shape, "float32") if self.split else z, c, first, rows)
-        with self.loop(len(s.groups), self.seconds[1]) as group:
+        with self.loop(len(s.groups), 1) as group:
             if self.split:
                 m = T.alloc_buffer(m_shape, "float32")
             full, rest = divmod(s.oc_blocks, s.oc)
@@ -206,8 +211,8 @@ class _Kernel:
             else:
                 self.group(v, m, group, s.groups[0], first, rows)
 
-    def loop(self, extent: int, seconds: float) -> Any:
-        return parallel(extent, self.machine, seconds) if self.split else T.serial(0, extent)
+    def loop(self, extent: int, launch: int) -> Any:
+        return parallel(extent, self.machine, self.launches[launch][1]) if self.split else T.serial(0, extent)
 
     # -- input ---------------------------------------------------------------------------------------------------------
 
@@ -269,7 +274,7 @@ class _Kernel:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
         s = self.s
         per_buffer = 512 // (4 * s.lanes)
-        cells = [(n, j) for n in range(blocks) for j in range(s.cols)]
+        cells = [(n, j) for j in range(s.cols) for n in range(blocks)]  # a broadcast V is used up before the next
         buffers = [
             T.alloc_buffer((min(per_buffer, len(cells) - at), s.lanes), "float32") for at in range(0, len(cells), per_buffer)
         ]
@@ -357,19 +362,21 @@ class _ConvWinograd:
         """Return the plans for a convolution, best estimate first; [] if the family does not take it."""
         if not _takes(work, machine):
             return []
-        found = {}
+        found: dict[tuple[int, ...], Plan] = {}
         for m in (2,) if accuracy == "strict" else (2, 4):
             for oc, cols, blocks, split in _candidates(work, machine, m):
                 params = (("m", m), ("oc", oc), ("cols", cols), ("blocks", blocks), ("split", split))
-                seconds = sum(_seconds(_Shape(work, m, oc, cols, blocks, machine.lanes), split, machine, machine.cores))
-                found[params] = Plan(self.name, params, seconds)
-        return sorted(found.values(), key=lambda plan: plan.seconds)[:12]
+                plan = Plan(self.name, params, _seconds(_Shape(work, m, oc, cols, blocks, machine.lanes), split, machine))
+                way = (m, blocks, split)
+                if way not in found or plan.seconds < found[way].seconds:
+                    found[way] = plan  # register tiles that differ a little would crowd out what differs much
+        ranked = sorted(found.values(), key=lambda plan: plan.seconds)
+        return sorted((p for m in (2, 4) for p in [q for q in ranked if q["m"] == m][:6]), key=lambda plan: plan.seconds)
 
     def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
         s = _Shape.of(work, plan, machine)
-        seconds = _seconds(s, plan["split"], machine, 1)
-        kernel = _Kernel(s, machine, epilogue, plan["split"], seconds)
+        kernel = _Kernel(s, machine, epilogue, plan["split"])
         return prim_func(
             [
                 ("x", work.x.physical, "float32"),
@@ -441,36 +448,70 @@ def _candidates(work: Conv2D, machine: Machine, m: int) -> list[tuple[int, int, 
     shape = _Shape(work, m, 1, 1, 1, machine.lanes)
     found = []
     blocks = sorted({min(shape.rows, b) for b in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, shape.rows)})
-    for oc in range(1, min(shape.oc_blocks, 4) + 1):
-        most = (machine.registers - oc - (machine.registers == 16)) // oc
+    most = 12 if machine.registers == 16 else 20  # accumulators: with more, LLVM spills, or needs longer for no gain
+    for oc in range(1, min(shape.oc_blocks, 3 if machine.registers == 16 else 4) + 1):
         for b in blocks:
             count = shape.rows // b * shape.tiles[1]
-            for cols in range(1, min(most, count) + 1):
-                if cols >= most // 2 or cols == count:
-                    found += [(oc, cols, b, split) for split in ((0, 1) if b <= 4 else (0,))]
+            for cols in range(1, min(most // oc, count) + 1):
+                found += [(oc, cols, b, split) for split in ((0, 1) if b <= 4 else (0,))]
     return found
 
 
-def _seconds(s: _Shape, split: int, machine: Machine, threads: int) -> tuple[float, float]:
-    """Estimate the seconds of the input transform, and of products and output transform."""
-    vector_op = 2e-9 * s.lanes / machine.gflops
-    a2 = s.transform.a**2
-    rows = s.block_rows
-    columns = rows * s.tiles[1]
-    padded = -(-columns // s.cols) * s.cols
-    # per block of tile rows, in vector operations
-    transform_in = s.ic_blocks * columns * a2 * 6.0
-    products = sum(a2 * padded * n * s.ci + a2 * padded / s.cols * (2 * n * s.cols + 10) for n in s.groups)
-    transform_out = s.oc_blocks * columns * a2 * 6.0
-    if split:
-        part_in = -(-s.ic_blocks // threads) / s.ic_blocks
-        part = -(-len(s.groups) // threads) / len(s.groups)
-        times = float(s.blocks)
-        share = times * part
-    else:
-        times = -(-s.blocks // threads)
-        part = part_in = 1.0
-        share = times
-    u_bytes = 4.0 * s.oc_blocks * s.lanes * a2 * s.ci
-    stream = u_bytes * share / (20e9 if u_bytes + s.v_stride * a2 * s.lanes * 4 > 0.7 * machine.l2 else 100e9)
-    return transform_in * times * part_in * vector_op, (products + transform_out) * times * part * vector_op + 0.5 * stream
+#: Instructions of the transforms of a tile of a block of channels, in units of a multiply-add: input and output are alike (measured).
+_TRANSFORM_COST = {2: 26.0, 4: 110.0}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Seconds of one core for all of a kernel: input transform, products and output transform, streaming of weights."""
+
+    input: float
+    output: float
+    stream: float
+
+    @property
+    def seconds(self) -> float:
+        compute = self.input + self.output
+        return max(compute, self.stream) + 0.25 * min(compute, self.stream)  # hardware prefetches, but not perfectly
+
+
+def _work(s: _Shape, machine: Machine) -> _Work:
+    multiply_add = 2e-9 * s.lanes / machine.gflops
+    latency = 8 if machine.vector_bytes < 64 else 4  # multiply-adds in flight that a core needs
+    products = 0.0
+    for b in range(s.blocks):
+        count = ((b + 1) * s.rows // s.blocks - b * s.rows // s.blocks) * s.tiles[1]
+        for n in s.groups:
+            # loads keep up with multiply-adds as long as they are no more
+            step = max(n * s.cols, n + s.cols, latency)
+            products += s.transform.a**2 * -(-count // s.cols) * (s.ci * step + 2 * n * s.cols + 12)
+    transform = _TRANSFORM_COST[s.m] * s.rows * s.tiles[1]
+    weights = 4.0 * s.oc_blocks * s.lanes * s.transform.a**2 * s.ci
+    scratch = 4.0 * s.lanes * s.transform.a**2 * s.v_stride
+    missed = min(1.0, max(0.0, 2 * weights / machine.l3 - 1.5))  # of the last level cache
+    rate = 1e9 * machine.bandwidth * (_CACHED if weights + scratch > 0.75 * machine.l2 else 4 * _CACHED)
+    stream = s.blocks * weights * ((1 - missed) / rate + missed / (1e9 * machine.bandwidth))
+    return _Work(
+        transform * s.ic_blocks * multiply_add, (1.07 * products + transform * s.oc_blocks) * multiply_add + 3e-7 * s.blocks, stream
+    )
+
+
+#: Speed of the last level cache, in units of the memory's.
+_CACHED = 7.0
+
+
+def _launches(s: _Shape, split: int, work: _Work) -> list[tuple[int, float]]:
+    """Return what the kernel launches: pieces, and seconds of all of them on one core. A split kernel does that for each block."""
+    if not split:
+        return [(s.blocks, work.seconds)]
+    return [(s.ic_blocks, work.input / s.blocks), (len(s.groups), (work.seconds - work.input) / s.blocks)]
+
+
+def _seconds(s: _Shape, split: int, machine: Machine) -> float:
+    """Estimate the seconds of a kernel with all cores."""
+    total = 0.0
+    for pieces, seconds in _launches(s, split, _work(s, machine)):
+        if is_parallel(pieces, machine, seconds):
+            seconds = seconds / pieces * -(-pieces // machine.cores) + machine.launch
+        total += seconds * (s.blocks if split else 1)
+    return total

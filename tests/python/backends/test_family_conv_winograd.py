@@ -1,0 +1,149 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Winograd convolutions against float64, for shapes that fit the tiles and shapes that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_utils import AVX2, AVX512, Kernel, pack, relu_with_bias, unpack
+from tvm import tirx
+
+from dycl_tvm.backends.tir_cpu.families.conv_winograd import FAMILY
+from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Plan, Tensor
+from dycl_tvm.errors import UsageError
+
+SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})
+#: Max error / max abs output against float64, as the module's docstring states it.
+BOUND = {2: 2e-6, 4: 8e-6}
+
+
+def targets() -> list[Any]:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return [pytest.param(SSE, id="sse"), pytest.param(AVX2, id="avx2")] + [pytest.param(AVX512, id="avx512")] * ("avx512vl" in flags)
+
+
+def conv(target: Any, n: int, ci: int, co: int, h: int, w: int, padding: tuple[int, int, int, int] = (1, 1, 1, 1)) -> Conv2D:
+    lanes = machine_of(target).lanes
+    out = (n, co, h + padding[0] + padding[2] - 2, w + padding[1] + padding[3] - 2)
+    return Conv2D(Tensor((n, ci, h, w), block=lanes), Tensor(out, block=lanes), (3, 3), padding=padding)
+
+
+def plan(m: int, oc: int = 1, cols: int = 1, blocks: int = 1, split: int = 0) -> Plan:
+    return Plan("winograd", (("m", m), ("oc", oc), ("cols", cols), ("blocks", blocks), ("split", split)), 0.0)
+
+
+def residual(y: Tensor) -> Epilogue:
+    """max(value + residual, 1): not zero for zeros."""
+    return Epilogue((y,), lambda value, loads: tirx.max(value + loads[0], tirx.const(1, "float32")), "residual", 2)
+
+
+def error(target: Any, work: Conv2D, chosen: Plan, kind: str = "", seed: int = 0) -> float:
+    """Run a plan on normally distributed values; return max error / max abs output."""
+    machine = machine_of(target)
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(work.x.shape).astype("float32")
+    w = (random.standard_normal(work.weight_shape) / np.sqrt(9 * work.x.shape[1])).astype("float32")
+    top, left, bottom, right = work.padding
+    padded = torch.nn.functional.pad(torch.from_numpy(x).double(), (left, right, top, bottom))
+    expected = torch.conv2d(padded, torch.from_numpy(w).double()).numpy()
+    operands, epilogue = [], NOTHING
+    if kind == "bias+relu":
+        bias = random.standard_normal((1, work.y.shape[1], 1, 1)).astype("float32")
+        operands, epilogue, expected = [bias], relu_with_bias(work.y), np.maximum(expected + bias, 0)
+    elif kind == "residual":
+        other = random.standard_normal(work.y.shape).astype("float32")
+        operands, epilogue, expected = [other], residual(work.y), np.maximum(expected + other, 1)
+    u = Kernel(FAMILY.pack(work, chosen, machine), target)([w], FAMILY.packed_shape(work, chosen, machine))
+    kernel = Kernel(FAMILY.kernel(work, chosen, machine, epilogue), target)
+    y = unpack(kernel([pack(x, work.x.block), u, *(pack(o, work.y.block) for o in operands)], work.y.physical), work.y)
+    return float(np.abs(y - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("m", [2, 4])
+def test_planned_kernels_are_right(target: Any, m: int) -> None:
+    work = conv(target, 2, 19, 3 * machine_of(target).lanes - 1, 13, 17)
+    best = next(p for p in FAMILY.plans(work, machine_of(target)) if p["m"] == m)
+    assert error(target, work, best, "bias+relu") < BOUND[m]
+
+
+@pytest.mark.parametrize(
+    ("m", "shape", "padding", "chosen", "kind"),
+    [
+        (4, (1, 1, 1, 1, 1), (1, 1, 1, 1), {}, ""),  # one tile, mostly padding
+        (4, (1, 3, 20, 3, 3), (0, 0, 0, 0), {"oc": 2}, "residual"),  # one output pixel
+        (2, (1, 8, 8, 2, 9), (2, 2, 2, 2), {"cols": 3}, "bias+relu"),  # whole rows of padding
+        (4, (3, 9, 24, 7, 7), (1, 1, 1, 1), {"oc": 2, "cols": 2, "blocks": 4}, "residual"),  # 6 rows in 4 blocks; groups of 2 and 1
+        (4, (3, 17, 24, 7, 7), (1, 1, 1, 1), {"oc": 2, "cols": 2, "blocks": 4, "split": 1}, "bias+relu"),
+        (2, (1, 16, 16, 8, 8), (1, 0, 0, 2), {"oc": 2, "cols": 4, "blocks": 2, "split": 1}, "residual"),
+        (4, (1, 16, 64, 33, 30), (1, 1, 1, 1), {"oc": 3, "cols": 3, "blocks": 3}, "residual"),
+    ],
+)
+def test_hard_shapes(m: int, shape: tuple[int, ...], padding: tuple[int, int, int, int], chosen: dict[str, int], kind: str) -> None:
+    assert error(AVX2, conv(AVX2, *shape, padding), plan(m, **chosen), kind) < BOUND[m]
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(st.data())
+def test_random_shapes(data: st.DataObject) -> None:
+    size = st.integers(1, 21)
+    padding = data.draw(st.tuples(*[st.integers(0, 2)] * 4))
+    n, ci, co = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+    h, w = max(data.draw(size), 3 - padding[0] - padding[2]), max(data.draw(size), 3 - padding[1] - padding[3])
+    work = conv(AVX2, n, ci, co, h, w, padding)
+    chosen = data.draw(st.sampled_from(FAMILY.plans(work, machine_of(AVX2))))
+    kind = data.draw(st.sampled_from(["", "bias+relu", "residual"]))
+    assert error(AVX2, work, chosen, kind) < BOUND[chosen["m"]]
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("channels", [8, 512])
+def test_accuracy(m: int, channels: int) -> None:
+    worst = max(error(AVX2, conv(AVX2, 1, channels, 64, 16, 16), plan(m, 2, 4), seed=seed) for seed in range(2))
+    assert worst < BOUND[m]
+
+
+def test_strict_allows_only_the_small_tile() -> None:
+    work, machine = conv(AVX2, 1, 64, 64, 32, 32), machine_of(AVX2)
+    assert {p["m"] for p in FAMILY.plans(work, machine, "strict")} == {2}
+    assert {p["m"] for p in FAMILY.plans(work, machine, "default")} == {2, 4}
+
+
+def test_the_estimate_knows_what_weights_cost() -> None:
+    machine = machine_of(AVX2)
+    assert FAMILY.plans(conv(AVX2, 1, 64, 64, 32, 32), machine)[0]["m"] == 4
+    assert FAMILY.plans(conv(AVX2, 1, 512, 512, 4, 4), machine)[0]["m"] == 2
+
+
+def test_other_convolutions_are_left_to_others() -> None:
+    machine = machine_of(AVX2)
+    x, y = Tensor((1, 16, 9, 9), block=8), Tensor((1, 16, 9, 9), block=8)
+    assert FAMILY.plans(Conv2D(x, y, (3, 3), padding=(1, 1, 1, 1)), machine)
+    assert not FAMILY.plans(Conv2D(x, y, (1, 1)), machine)
+    assert not FAMILY.plans(Conv2D(x, Tensor((1, 16, 5, 5), block=8), (3, 3), (2, 2), (1, 1, 1, 1)), machine)
+    assert not FAMILY.plans(Conv2D(x, y, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2)), machine)
+    assert not FAMILY.plans(Conv2D(x, y, (3, 3), padding=(1, 1, 1, 1), groups=2), machine)
+    assert not FAMILY.plans(Conv2D(Tensor((1, 16, 9, 9)), y, (3, 3), padding=(1, 1, 1, 1)), machine)
+
+
+@pytest.mark.parametrize("bad", [plan(3), plan(4, cols=5), plan(4, blocks=3), plan(4, oc=0)])
+def test_plans_that_do_not_fit_are_refused(bad: Plan) -> None:
+    with pytest.raises(UsageError, match="winograd"):
+        FAMILY.kernel(conv(AVX2, 1, 8, 8, 8, 8), bad, machine_of(AVX2))
+
+
+def test_kernels_compile_for_aarch64(tmp_path: Path) -> None:
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a57"})
+    work, machine = conv(target, 1, 10, 12, 9, 9), machine_of(target)
+    fn = FAMILY.kernel(work, FAMILY.plans(work, machine)[0], machine, relu_with_bias(work.y))
+    module = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), target=target)
+    module.mod.write_to_file(str(tmp_path / "kernel.o"))
+    assert (tmp_path / "kernel.o").read_bytes()[18] == 0xB7  # the ELF machine AArch64
