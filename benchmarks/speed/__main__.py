@@ -122,6 +122,22 @@ def ablate(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return {"weights": about["weights"], "compile": compiles, "contenders": {key: value.to_json() for key, value in found.items()}}
 
 
+def roofline(name: str, peaks: list[float], args: argparse.Namespace) -> dict[str, Any]:
+    """Time the kernels of a network one by one."""
+    folder = args.work / name
+    if not (folder / "about.json").exists():
+        bench_network(name, ["ours"], args)
+    tell(f"{name}: kernels one by one")
+    out = folder / "roofline.json"
+    options = ["--threads", str(args.threads), "--peak", str(peaks[0]), "--bandwidth", str(peaks[1])]
+    env = environment(args.work, args.threads)
+    wrong = run_job("speed.roofline", [str(folder), str(out), *options], folder / "roofline.log", env, 900)
+    if wrong is not None:
+        return {"error": wrong}
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
 def small_case(args: argparse.Namespace) -> dict[str, Any] | None:
     """Measure the dispatch-bound case; None if that failed."""
     out = args.work / "dispatch_bound.json"
@@ -183,6 +199,10 @@ def main() -> None:
         for name in ablated:
             if name not in results.section("ablation"):
                 results.section("ablation")[name] = ablate(name, args)
+                results.save()
+        for name in chosen(args.roofline, everything, [], "network"):
+            if "peaks" in results.data["machine"]:
+                results.section("roofline")[name] = roofline(name, results.data["machine"]["peaks"], args)
                 results.save()
     args.out.write_text(document(results.data, everything), encoding="utf-8")
     tell(f"wrote {args.out}")

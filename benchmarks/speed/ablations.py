@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""What each part of the compiler is worth: the same networks with a part left out, by the arguments of ``build``."""
+"""What each part of the compiler is worth: the same networks with a part left out, by options of the compiler."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from dycl_tvm.passes import PASSES
 
-#: Name and arguments of ``dycl_tvm.build``. What it does not take yet is shown as such.
+#: Name and options of :func:`speed.compiling.compile_network`. What the compiler does not take is shown as such.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no graph passes": {"disable_passes": [name for name, _ in PASSES[:-1]]},
-    "no deduplication": {"deduplicate": False},
+    "no deduplication": {"lower": {"dedup": False}},
+    "no memory plan": {"lower": {"plan": False}},
     "no layout planning": {"layout_planning": False},
     "no Winograd": {"disable_families": ["winograd"]},
     "strict accuracy": {"accuracy": "strict"},

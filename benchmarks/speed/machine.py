@@ -15,7 +15,7 @@ _PACKAGES = ("dycl-tvm", "apache-tvm", "torch", "onnxruntime", "openvino", "nump
 
 
 def describe(work: Path, threads: int) -> dict[str, Any]:
-    """Return what the head of the page says, by the name of each line; ``peaks`` is measured with the system's C compiler."""
+    """Return what the head of the page says, by the name of each line, and as ``peaks`` GFLOP/s and GB/s with all threads."""
     info = _cpuinfo()
     found: dict[str, Any] = {
         "CPU": f"{info.get('model name', platform.machine())} (family {info.get('cpu family', '?')}, model {info.get('model', '?')})",
@@ -26,6 +26,7 @@ def describe(work: Path, threads: int) -> dict[str, Any]:
     }
     try:
         one, every, read_one, read_every = peaks(work, threads)
+        found["peaks"] = [every, read_every]
         found["measured FMA peak, float32"] = f"{one:.0f} GFLOP/s with 1 thread, {every:.0f} with {threads}"
         found["measured memory bandwidth, reading"] = f"{read_one:.1f} GB/s with 1 thread, {read_every:.1f} with {threads}"
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -62,8 +62,8 @@ def microseconds(ns: float) -> str:
 def _machine(machine: dict[str, Any]) -> list[str]:
     if not machine:
         return []
-    rows = [[key, str(value)] for key, value in machine.items()]
-    return ["## Machine\n", "\n".join(f"- {key}: {value}" for key, value in rows) + "\n"]
+    lines = [f"- {key}: {value}" for key, value in machine.items() if key != "peaks"]
+    return ["## Machine\n", "\n".join(lines) + "\n"]
 
 
 def _names(networks: dict[str, Any]) -> list[str]:
@@ -193,5 +193,14 @@ def _small(small: dict[str, Any]) -> str:
 def _roofline(roofline: dict[str, Any]) -> str:
     parts = []
     for key, record in roofline.items():
-        parts.append(f"### `{key}`\n\n" + (record["error"] + "\n" if "error" in record else table(record["head"], record["rows"])))
-    return "" if not parts else "## Kernels against the roofline\n\n" + "\n".join(parts)
+        parts.append(f"### `{key}`\n")
+        if "error" in record:
+            parts.append(record["error"] + "\n")
+        else:
+            parts += [table(record["head"], record["rows"]), table(record["sub_head"], record["sub_rows"])]
+    if not parts:
+        return ""
+    text = (
+        "## Kernels against the roofline\n\nEach kernel alone, warm, in the artefact's runtime; bytes are those of all its arguments.\n\n"
+    )
+    return text + "\n".join(parts)
