@@ -54,8 +54,8 @@ class Decidable:
             fn, a, b = _BINARY[type(expr)], self._compiled(expr.a), self._compiled(expr.b)
             return None if a is None or b is None else lambda env: fn(a(env), b(env))
         if isinstance(expr, tirx.Not):
-            a = self._compiled(expr.a)
-            return None if a is None else lambda env: np.logical_not(a(env))
+            operand = self._compiled(expr.a)
+            return None if operand is None else lambda env: np.logical_not(operand(env))
         if isinstance(expr, tirx.Cast) and "int" in str(expr.ty.dtype) and "int" in str(expr.value.ty.dtype):
             return self._compiled(expr.value)
         if isinstance(expr, tirx.Select) or is_conditional(expr):
