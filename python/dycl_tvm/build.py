@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from dycl_tvm import compile, passes
 from dycl_tvm.artifact import Artifact
+from dycl_tvm.codegen.machine import runs_here
+from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
@@ -15,7 +18,7 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.progress import Phases, ProgressLike
-from dycl_tvm.target import TargetLike, check_buildable, resolve_target
+from dycl_tvm.target import ResolvedTarget, TargetLike, check_buildable, resolve_target
 
 __all__ = ["TensorSpec", "build", "simplify", "stage_model"]
 
@@ -32,6 +35,11 @@ def build(
     name: str | None = None,
     disable_passes: Collection[str] = (),
     disable_backends: Collection[str] = (),
+    disable_families: Collection[str] = (),
+    accuracy: Accuracy = "default",
+    layout_planning: bool = True,
+    tune: bool | float = False,
+    tuning_file: str | os.PathLike[str] | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
     keep_print: bool = False,
@@ -69,6 +77,18 @@ def build(
         Graph passes to leave out (for ablation); names are in ``dycl_tvm.passes.PASSES``.
     disable_backends : collection of str
         Backends that may not take regions of the network.
+    disable_families : collection of str
+        Kernel families that may not be chosen (``winograd``, ``direct``, ...; see docs/backends.md).
+    accuracy : str
+        ``"strict"``: no algorithm whose rounding errors are larger than those of direct sums (no Winograd F(4,3)). ``"default"``:
+        float32 throughout. ``"bf16"``: factors of products may be rounded to bfloat16 where the CPU computes with them.
+    layout_planning : bool
+        False converts the inputs and outputs of each packed kernel at its place (for ablation).
+    tune : bool or float
+        Measure candidates of each convolution and product on this machine, for at most so many seconds (True: 120), instead of trusting
+        the estimates; the target must be a CPU that this machine can stand for. The choices are kept in ``tuning_file``.
+    tuning_file : path, optional
+        By default ``$DYCL_TUNING_FILE`` or ``dycl_tvm/tuned.json`` in the user's cache folder. It is read whether ``tune`` is given or not.
     max_paths : int, optional
         Bound on the paths that are explored where sides of a branch cannot be merged.
     max_loop_trips : int, optional
@@ -98,6 +118,7 @@ def build(
     resolved = resolve_target(target, host)
     check_buildable(resolved)
     check_passes(disable_passes)
+    options = _kernel_options(resolved, disable_families, accuracy, layout_planning, tune, tuning_file)
     graph = stage_model(
         model,
         example_inputs,
@@ -112,8 +133,29 @@ def build(
     )
     stats = simplify(graph, disable_passes, phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
-        lowered = compile.lower(graph, resolved.target, disabled_backends=disable_backends, progress=phases.step)
+        lowered = compile.lower(graph, resolved.target, disabled_backends=disable_backends, progress=phases.step, options=options)
     return Artifact(graph, lowered, resolved, stats, phases)
+
+
+def _kernel_options(
+    target: ResolvedTarget,
+    disable_families: Collection[str],
+    accuracy: Accuracy,
+    layout_planning: bool,
+    tune: bool | float,
+    tuning_file: str | os.PathLike[str] | None,
+) -> KernelOptions:
+    if accuracy not in get_args(Accuracy):
+        raise UsageError(f"accuracy is one of {', '.join(get_args(Accuracy))}, not {accuracy!r}")
+    unknown = set(disable_families) - FAMILIES
+    if isinstance(disable_families, str) or unknown:
+        raise UsageError(f"disable_families is a collection of names among {', '.join(sorted(FAMILIES))}, not {disable_families!r}")
+    seconds = DEFAULT_TUNING_SECONDS if tune is True else float(tune)
+    if seconds and not runs_here(target.target):
+        raise UsageError(
+            "tune measures kernels on this machine, which the target is not; tune on a machine of its kind and give tuning_file"
+        )
+    return KernelOptions(accuracy, frozenset(disable_families), layout_planning, seconds, os.fspath(tuning_file) if tuning_file else "")
 
 
 def stage_model(

@@ -11,17 +11,26 @@ from typing import Any
 
 import tvm
 
-from dycl_tvm.backends.partition import partition
+from dycl_tvm.backends.partition import Offload, partition
 from dycl_tvm.backends.registry import active_backends
+from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
+from dycl_tvm.backends.tir_cpu.fuse import fuse
+from dycl_tvm.backends.tir_cpu.graph import Reader
+from dycl_tvm.backends.tir_cpu.kernels import Kernels
+from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, KernelOptions
+from dycl_tvm.backends.tir_cpu.select import Selector
+from dycl_tvm.backends.tir_cpu.workload import Accuracy
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.importer import import_sub_dnns
+from dycl_tvm.compile.layout import Layouts, constant_params, plan_layouts
 from dycl_tvm.compile.lowering import Lowering
-from dycl_tvm.compile.pipeline import KernelSet, build_kernels, to_kernels
+from dycl_tvm.compile.pipeline import KernelSet, build_kernels, legalise, to_kernels
 from dycl_tvm.compile.program import CopyTensor, Goto, KernelCall, KernelLibrary, Program
 from dycl_tvm.compile.stats import CompileStats
 from dycl_tvm.hcfg.nodes import HCFG
 
-__all__ = ["CompileStats", "Lowered", "lower"]
+__all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "lower"]
 
 
 @dataclass
@@ -51,6 +60,7 @@ def lower(
     progress: Callable[[str, int, int], None] | None = None,
     dedup: bool = True,
     plan: bool = True,
+    options: KernelOptions | None = None,
 ) -> Lowered:
     """Compile an outlined HCFG.
 
@@ -68,6 +78,8 @@ def lower(
         False compiles equal kernels again for every place (the ablation).
     plan : bool
         False gives every value bytes of its own (the ablation).
+    options : KernelOptions, optional
+        How CPU kernels are chosen.
 
     Raises
     ------
@@ -82,18 +94,25 @@ def lower(
         imported = import_sub_dnns(sub_dnns, progress)
     with _timed(stats, "partition"):
         parts = partition(imported, active_backends(disabled_backends), target)
+    with _timed(stats, "legalise"):
+        legal = legalise(parts.mod, target)
+    with _timed(stats, "layouts"):
+        selector = Selector(machine_of(target), options or KernelOptions(), target, progress)
+        kernels = Kernels(selector)
+        packed, layouts = choose_kernels(graph, legal, kernels)
+        selector.save()
     with _timed(stats, "passes"):
-        low = to_kernels(parts.mod, target)
-    kernels = KernelSet(dedup=dedup)
+        low = to_kernels(packed, target)
+    table = KernelSet(dedup=dedup)
     with _timed(stats, "call lists"):
-        lists = {s.name: call_list(s.name, low, kernels, parts.backend_of) for s in sub_dnns}
+        lists = {s.name: call_list(s.name, low, table, parts.backend_of) for s in sub_dnns}
     with _timed(stats, "plan"):
-        lowering = Lowering(graph, lists, kernels.functions, plan)
+        lowering = Lowering(graph, lists, table.functions, plan, layouts)
         lowering.prepare_folding()
         program = lowering.run()
     with _timed(stats, "kernels"):
         # what was folded away is not compiled for the target
-        wanted = {k.symbol: kernels.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
+        wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
         built = build_kernels(wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated
@@ -109,10 +128,32 @@ def lower(
     stats.arena_bytes = program.arena_bytes
     assert lowering.plan is not None
     stats.arena_lower_bound, stats.coalesced = lowering.plan.lower_bound, lowering.plan.coalesced
+    stats.in_place = lowering.plan.in_place
     stats.copies = sum(isinstance(m, CopyTensor) for g in _gotos(program) for m in g.moves)
     stats.weight_bytes = sum(w.type.nbytes for w in program.weights)
-    stats.offload = parts.offload
+    stats.offload = _with_families(parts.offload, kernels.offload)
+    stats.families, stats.generic = dict(sorted(kernels.families.items())), tuple(dict.fromkeys(kernels.left))
     return Lowered(program, library, imported, stats)
+
+
+def _with_families(offload: dict[str, Offload], taken: Offload) -> dict[str, Offload]:
+    """Move what kernel families took from TVM's account to their own."""
+    rest = offload["tvm"]
+    rest.nodes, rest.macs = max(0, rest.nodes - taken.nodes), max(0, rest.macs - taken.macs)
+    return {**{k: v for k, v in offload.items() if k != "tvm"}, "tir_cpu": taken, "tvm": rest}
+
+
+def choose_kernels(graph: HCFG, mod: tvm.IRModule, kernels: Kernels) -> tuple[tvm.IRModule, Layouts]:
+    """Return the module with family kernels in it, and the layouts of the graph's values."""
+    reader, constant = Reader(mod), constant_params(graph)
+    functions = {s.name: reader.read(s.name, constant.get(s.name, ())) for s in graph.sub_dnns()}
+    for function in functions.values():
+        fuse(function)
+    layouts = plan_layouts(graph, functions, kernels, kernels.options.layout_planning)
+    emitter = ModuleEmitter(mod, kernels)
+    for name, function in functions.items():
+        emitter.function(function, layouts.params[name], layouts.results[name])
+    return emitter.finish(list(functions)), layouts
 
 
 def _gotos(program: Program) -> Iterator[Goto]:

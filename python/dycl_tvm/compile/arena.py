@@ -15,10 +15,14 @@ ALIGN = 64
 
 @dataclass
 class Point:
-    """One instruction: storages that it reads, storages that it writes (all of them, before it has finished to read)."""
+    """One instruction: storages that it reads, storages that it writes (all of them, before it has finished to read).
+
+    ``in_place``: pairs (written, read) of equal size that may be the same bytes, since each element is read before it is written.
+    """
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Plan:
         The largest sum of sizes that are live at one point: no plan can be smaller.
     coalesced : int
         Copies on edges that disappear because both ends are the same bytes.
+    in_place : int
+        Results that overwrite an operand.
     live_in : list of set
         For each block the storages that are live where it begins; copies to others must not be made.
     """
@@ -63,6 +69,7 @@ class Plan:
     bytes: int
     lower_bound: int
     coalesced: int
+    in_place: int
     live_in: list[set[int]]
 
 
@@ -79,14 +86,20 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
     """
     rounded = [_round_up(s) for s in sizes]
     live_in = _live_in(blocks)
-    interferes, bound, used = _interference(rounded, blocks, live_in)
+    interferes, soft, bound, used = _interference(rounded, blocks, live_in)
     if not share:
         offset, total = [0] * len(sizes), 0
         for k in range(len(sizes)):
             if k in used:
                 offset[k], total = total, total + rounded[k]
-        return Plan(offset, total, bound, 0, live_in)
+        return Plan(offset, total, bound, 0, 0, live_in)
     classes = _Classes(interferes)
+    in_place = 0
+    for written, read in soft:
+        if rounded[written] == rounded[read] and read not in interferes[written] and classes.join(written, read):
+            in_place += 1
+        else:
+            classes.part(written, read)
     coalesced = 0
     for block in blocks:
         for edge in block.edges:
@@ -94,16 +107,19 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
                 if source is not None and rounded[target] == rounded[source] and classes.join(target, source):
                     coalesced += 1
     offset, total = _best_fit(rounded, classes, used)
-    return Plan(offset, total, bound, coalesced, live_in)
+    return Plan(offset, total, bound, coalesced, in_place, live_in)
 
 
 def _round_up(size: int) -> int:
     return max(ALIGN, -(-size // ALIGN) * ALIGN)
 
 
-def _interference(sizes: Sequence[int], blocks: Sequence[FlowBlock], live_in: Sequence[set[int]]) -> tuple[list[set[int]], int, set[int]]:
-    """Return (interference graph, largest live set in bytes, storages in use)."""
+def _interference(
+    sizes: Sequence[int], blocks: Sequence[FlowBlock], live_in: Sequence[set[int]]
+) -> tuple[list[set[int]], list[tuple[int, int]], int, set[int]]:
+    """Return (interference graph, pairs that interfere only unless they are the same bytes, largest live set in bytes, storages in use)."""
     interferes: list[set[int]] = [set() for _ in sizes]
+    soft: dict[tuple[int, int], None] = {}
     used: set[int] = set()
     bound = 0
 
@@ -128,11 +144,15 @@ def _interference(sizes: Sequence[int], blocks: Sequence[FlowBlock], live_in: Se
         bound = max(bound, sum(sizes[s] for s in live))
         for point in reversed(block.points):
             at = live | set(point.writes) | set(point.reads)
-            meet(point.writes, at)
-            bound = max(bound, sum(sizes[s] for s in at))
+            # an operand that is read on later, or twice here, must keep its bytes
+            dying = [(w, r) for w, r in point.in_place if r not in live and r not in point.writes and point.reads.count(r) == 1]
+            soft.update(dict.fromkeys(dying))
+            for w in point.writes:
+                meet([w], at - {r for v, r in dying if v == w})
+            bound = max(bound, sum(sizes[s] for s in at) - sum(sizes[w] for w in {w for w, _ in dying}))
             live = (live - set(point.writes)) | set(point.reads)
             used |= at
-    return interferes, bound, used
+    return interferes, list(soft), bound, used
 
 
 def _through(edge: EdgeMoves, entering: set[int]) -> set[int]:
@@ -188,6 +208,12 @@ class _Classes:
             self.parent[k] = self.parent[self.parent[k]]
             k = self.parent[k]
         return k
+
+    def part(self, a: int, b: int) -> None:
+        """Make two storages interfere."""
+        if self.find(a) != self.find(b):
+            for x, y in ((a, b), (b, a)):
+                self.interferes[self.find(x)] = self.interferes[self.find(x)] | {y}
 
     def join(self, a: int, b: int) -> bool:
         """Make two storages one, unless they are live together; returns whether they are one now."""

@@ -12,6 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, SCHEDULED
 from dycl_tvm.compile.pipeline import KernelSet
 from dycl_tvm.errors import CompileError
 from dycl_tvm.hcfg.types import TensorType
@@ -19,12 +20,13 @@ from dycl_tvm.hcfg.types import TensorType
 
 @dataclass(frozen=True)
 class Call:
-    """Run a kernel: tensors by number, inputs first, outputs last."""
+    """Run a kernel: tensors by number, inputs first, outputs last. ``in_place``: places of inputs that the output may overwrite."""
 
     symbol: str
     backend: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    in_place: tuple[int, ...] = ()
 
 
 @dataclass
@@ -118,7 +120,7 @@ class _Flattener:
 
     @staticmethod
     def _is_reshape(source: TensorType, type_: Any, fn: Any) -> bool:
-        if isinstance(type_, relax.TupleType):
+        if isinstance(type_, relax.TupleType) or SCHEDULED in fn.attrs:
             return False
         # the analysis takes a slice from the front for a reshape: sizes must agree too
         same_size = math.prod(int(d) for d in type_.shape) == source.numel and str(type_.dtype.dtype) == source.dtype
@@ -132,7 +134,9 @@ class _Flattener:
     def _emit(self, symbol: str, backend: str, inputs: list[int], type_: Any) -> Any:
         several = isinstance(type_, relax.TupleType)
         outputs = [self._new(t) for t in (type_.fields if several else [type_])]
-        self.out.calls.append(Call(symbol, backend, tuple(inputs), tuple(outputs)))
+        kernel = self.kernels.functions.get(symbol)
+        over = tuple(int(k) for k in kernel.attrs.get(IN_PLACE, ())) if kernel is not None and kernel.attrs else ()
+        self.out.calls.append(Call(symbol, backend, tuple(inputs), tuple(outputs), over))
         return tuple(outputs) if several else outputs[0]
 
 

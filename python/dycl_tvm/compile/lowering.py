@@ -11,6 +11,7 @@ import torch
 
 from dycl_tvm.compile import arena
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
+from dycl_tvm.compile.layout import Layouts
 from dycl_tvm.compile.moves import order_copies, order_sets
 from dycl_tvm.compile.program import (
     CodeBlock,
@@ -67,10 +68,15 @@ class Lowering:
         Symbol to PrimFunc: what depends on weights only is run at build time.
     share : bool
         Whether storages may share bytes.
+    layouts : Layouts, optional
+        Which values are packed; the others are plain.
     """
 
-    def __init__(self, graph: HCFG, lists: dict[str, CallList], functions: dict[str, Any], share: bool = True) -> None:
+    def __init__(
+        self, graph: HCFG, lists: dict[str, CallList], functions: dict[str, Any], share: bool = True, layouts: Layouts | None = None
+    ) -> None:
         self.graph, self.lists, self.functions, self.share = graph, lists, functions, share
+        self.layouts = layouts or Layouts()
         self.table = WeightTable()
         self.regs: list[ScalarKind] = []
         self.reg_of: dict[int, Reg] = {}  # by id of the Value, which the graph keeps alive
@@ -150,7 +156,7 @@ class Lowering:
 
     def _define(self, value: Value) -> None:
         if isinstance(value.type, TensorType):
-            self.place[id(value)] = _Place(storage=self._storage(value.type))
+            self.place[id(value)] = _Place(storage=self._storage(self.layouts.physical(value)))
         else:
             self._reg(value)
 
@@ -221,7 +227,7 @@ class Lowering:
                 where[number] = _Place(storage=self._storage(lst.types[number]))
             for number in (*call.inputs, *call.outputs):
                 places.append((where[lst.root(number)], lst.types[number]))
-            draft.append(("call", self._kernel(call), places, len(call.inputs), step.callee.name))
+            draft.append(("call", self._kernel(call), places, len(call.inputs), step.callee.name, call.in_place))
         for value, number in zip(step.outputs, lst.results):
             self.place[id(value)] = where[lst.root(number)]
         return draft
@@ -274,7 +280,9 @@ class Lowering:
                 flow.points.append(arena.Point((), _storages([item[1]])))
             else:
                 places, n = [p for p, _ in item[2]], item[3]
-                flow.points.append(arena.Point(_storages(places[:n]), _storages(places[n:])))
+                pairs = [(places[n].storage, places[k].storage) for k in item[5]]
+                over = tuple((w, r) for w, r in pairs if w is not None and r is not None)
+                flow.points.append(arena.Point(_storages(places[:n]), _storages(places[n:]), over))
         term = block.terminator
         if isinstance(term, Return):
             flow.end_reads = _storages([self._where(v) for v in (*term.values, *term.state) if isinstance(v, Value) and _is_tensor(v)])
@@ -295,7 +303,7 @@ class Lowering:
         return Slot(type_, "arena", 0, self.plan.offset[place.storage])
 
     def _value_slot(self, value: Value) -> Slot:
-        return self._slot(self._where(value), value.type)
+        return self._slot(self._where(value), self.layouts.physical(value))
 
     def _scratch(self, like: Slot, k: int) -> Slot:
         """Return the k-th saved tensor's place, beyond the planned arena; places of one move set do not overlap."""

@@ -15,6 +15,9 @@ import tvm_ffi
 from tvm import relax
 
 from dycl_tvm.backends import tir_cpu
+from dycl_tvm.backends.tir_cpu.expression import elementwise
+from dycl_tvm.backends.tir_cpu.graph import ANCHORS
+from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, SCHEDULED, in_place
 from dycl_tvm.compile.legalize import LEGALIZE
 from dycl_tvm.errors import CompileError
 
@@ -24,8 +27,15 @@ Progress = Callable[[str, int, int], None]
 _SHARD = 16
 
 
+def legalise(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Lower Relax operators to calls of one PrimFunc each, except the anchors that kernel families take as they are."""
+    with target, tvm.transform.PassContext(opt_level=3):
+        dead = relax.transform.DeadCodeElimination()
+        return relax.transform.LegalizeOps(LEGALIZE, skip_ops=list(ANCHORS))(dead(mod))
+
+
 def to_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Lower Relax operators to calls of fused PrimFuncs."""
+    """Lower what is left of Relax operators to calls of fused PrimFuncs."""
     passes = tvm.transform.Sequential(
         [
             relax.transform.DeadCodeElimination(),
@@ -63,8 +73,9 @@ class KernelSet:
         # only what changes the code may tell functions apart: not the names, not the fusion's notes
         plain = fn
         for key in list(fn.attrs.keys()) if fn.attrs else []:
-            if key not in ("tirx.noalias", "s_tir"):
+            if key not in ("tirx.noalias", "s_tir", SCHEDULED, IN_PLACE):
                 plain = plain.without_attr(key)
+        plain = _in_place(plain)
         code = tvm_ffi.structural_hash(plain, map_free_vars=True)
         same = self._by_hash.setdefault(code, [])
         symbol = next((s for s in same if self.dedup and tvm_ffi.structural_equal(self.functions[s], plain, map_free_vars=True)), None)
@@ -78,6 +89,19 @@ class KernelSet:
             same.append(symbol)
         self._known[gv.name_hint] = symbol
         return symbol
+
+
+def _in_place(fn: Any) -> Any:
+    """Mark a function of TVM's that computes element by element; kernels of families say it themselves."""
+    if SCHEDULED in fn.attrs:
+        return fn
+    op = elementwise(fn)
+    same = (
+        []
+        if op is None
+        else [k for k, t in enumerate(op.inputs) if t == op.out and tuple(fn.params[k].shape) == tuple(fn.params[-1].shape)]
+    )
+    return in_place(fn, same)
 
 
 @dataclass

@@ -27,10 +27,16 @@ class CompileStats:
         Tensor copies on edges that the planner could not avoid.
     coalesced : int
         Those that it could.
+    in_place : int
+        Kernel calls whose result takes the memory of an operand.
     seconds : dict
         By phase.
     offload : dict
         By backend: nodes, MACs, regions taken and rejected.
+    families : dict
+        Kernel family of the backend ``tir_cpu`` to the number of places that it computes, each distinct sub-DNN counted once.
+    generic : tuple of str
+        Convolutions and products that no family takes: they have the generic schedule, which is slower.
     """
 
     sub_dnns: int = 0
@@ -43,8 +49,11 @@ class CompileStats:
     weight_bytes: int = 0
     copies: int = 0
     coalesced: int = 0
+    in_place: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     offload: dict[str, Offload] = field(default_factory=dict)
+    families: dict[str, int] = field(default_factory=dict)
+    generic: tuple[str, ...] = ()
 
     def offload_ratio(self) -> tuple[float, float]:
         """Return the share of (nodes, MACs) that went to backends other than TVM itself."""

@@ -23,6 +23,13 @@ from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
 
 #: A function with this attribute has its final loops: the generic schedule leaves it alone.
 SCHEDULED = "dycl.scheduled"
+#: Numbers of the inputs whose memory the output may take: each element is read before the element of that index is written.
+IN_PLACE = "dycl.in_place"
+
+
+def in_place(fn: Any, inputs: Sequence[int]) -> Any:
+    """Return a function whose output may overwrite one of ``inputs``; the compiler may then not assume that they are apart."""
+    return fn.without_attr("tirx.noalias").with_attr(IN_PLACE, list(inputs)) if inputs else fn
 
 
 def prim_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:

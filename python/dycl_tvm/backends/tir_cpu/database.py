@@ -1,0 +1,95 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Measured choices of kernels: a JSON file that comes with the package, and one of the user's own that tuning writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Plan
+from dycl_tvm.errors import UsageError
+
+#: Changes when plans of older files no longer mean the same.
+FORMAT = 1
+SHIPPED = Path(__file__).with_name("tuned.json")
+
+
+def default_path() -> Path:
+    """Return the user's own file: ``$DYCL_TUNING_FILE``, or ``dycl_tvm/tuned.json`` in the cache folder."""
+    given = os.environ.get("DYCL_TUNING_FILE")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else cache / "dycl_tvm" / "tuned.json"
+
+
+def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy) -> str:
+    """Return the name of a workload in the file; the epilogue is not part of it."""
+    if isinstance(work, Dense):
+        return f"{machine.isa} {accuracy} dense {work.batch}x{work.m}x{work.n}x{work.k}"
+    x, y = ("x".join(map(str, t.shape)) + f"/{t.block}" for t in (work.x, work.y))
+    window = " ".join(
+        f"{word}{','.join(map(str, v))}" for word, v in (("k", work.kernel), ("s", work.stride), ("p", work.padding), ("d", work.dilation))
+    )
+    return f"{machine.isa} {accuracy} conv2d {x} {y} {window} g{work.groups}"
+
+
+class Database:
+    """Choices by workload. The user's file comes before the shipped one.
+
+    Parameters
+    ----------
+    path : str
+        The user's file; empty for :func:`default_path`. It need not exist.
+
+    Raises
+    ------
+    UsageError
+        For a file that is no such database.
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self.path = Path(path) if path else default_path()
+        self._own = _read(self.path)
+        self._shipped = _read(SHIPPED)
+
+    def find(self, key: str) -> Plan | None:
+        """Return the choice for a workload."""
+        entry = self._own.get(key) or self._shipped.get(key)
+        if entry is None:
+            return None
+        return Plan(entry["family"], tuple((k, int(v)) for k, v in entry["params"].items()), float(entry["seconds"]))
+
+    def own(self, key: str) -> bool:
+        """Whether the user's file has the workload: then it need not be measured again."""
+        return key in self._own
+
+    def keep(self, key: str, plan: Plan, seconds: float) -> None:
+        """Remember a measured choice; :meth:`save` writes it."""
+        self._own[key] = {"family": plan.family, "params": dict(plan.params), "seconds": float(f"{seconds:.3g}")}
+
+    def save(self) -> None:
+        """Write the user's file, in one step; what others wrote meanwhile is kept."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        merged = {**_read(self.path), **self._own}
+        lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(merged[k])}" for k in sorted(merged))
+        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
+        with os.fdopen(handle, "w") as file:
+            file.write(f'{{"format": {FORMAT}, "choices": {{\n{lines}\n}}}}\n')
+        os.replace(name, self.path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        contents = json.loads(path.read_text())
+        if contents["format"] != FORMAT:
+            return {}
+        choices = contents["choices"]
+        assert all({"family", "params", "seconds"} <= set(e) for e in choices.values())
+        return dict(choices)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise UsageError(f"{path} is no database of tuned kernels ({error}); delete it, or give another file") from None

@@ -1,0 +1,119 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Fusion: element-wise nodes move into the epilogue of the node that makes their operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+
+#: Element-wise nodes of one epilogue; an operand that several of them read is written out each time.
+_LONGEST = 12
+
+
+def fuse(graph: Graph) -> None:
+    """Give each anchor the element-wise nodes that follow it, as far as its own result is read by nothing else."""
+    for node in graph.nodes:
+        if node.host is None and node.output is not None and not node.output.constant and _is_anchor(node):
+            for follower in _closed(node):
+                follower.host = node
+                node.absorbed.append(follower)
+
+
+def _is_anchor(node: Node) -> bool:
+    return node.anchor not in ("", "view") and (node.anchor != "tir" or node.channelwise is not None)
+
+
+def _closed(node: Node) -> list[Node]:
+    """Return the longest run of followers after which only the last result is read from outside."""
+    assert node.output is not None
+    shape, dtype = node.output.tensor.shape, node.output.tensor.dtype
+    inside: dict[Var, None] = {node.output: None}
+    taken: list[Node] = []
+    best: list[Node] = []
+    while len(taken) < _LONGEST:
+        candidates = [u for v in inside for u in v.users if u not in taken]
+        following = next((u for u in candidates if _fits(u, shape, dtype) and _ready(u, inside, taken, node)), None)
+        if following is None or any(v.is_result for v in inside):
+            break
+        assert following.output is not None
+        taken.append(following)
+        inside[following.output] = None
+        open_vars = [v for v in inside if v.is_result or any(u not in taken for u in v.users)]
+        if open_vars in ([following.output], []):
+            best = list(taken)
+    return best
+
+
+def _fits(node: Node, shape: tuple[int, ...], dtype: str) -> bool:
+    if node.elementwise is None or node.host is not None or node.output is None or node.output.constant:
+        return False
+    if node.output.tensor.shape != shape or node.output.tensor.dtype != dtype:
+        return False
+    return all(i.tensor.dtype == dtype for i in node.inputs)
+
+
+def _ready(node: Node, inside: dict[Var, None], taken: Sequence[Node], anchor: Node) -> bool:
+    """Whether the other operands do not depend on what is being fused: then the group can stand where its last node does."""
+    for operand, shape in _reads(node):
+        if operand in inside:
+            if node.output is None or shape != node.output.tensor.shape:
+                return False
+        elif _depends(operand, anchor, set()):
+            return False
+    return True
+
+
+def _depends(var: Var, anchor: Node, seen: set[int]) -> bool:
+    node = var.producer
+    if node is None or id(node) in seen:
+        return False
+    seen.add(id(node))
+    return node is anchor or any(_depends(i, anchor, seen) for i in node.inputs)
+
+
+Operand = tuple[Var, tuple[int, ...]]
+
+
+def _reads(node: Node) -> list[Operand]:
+    """Return the inputs of an element-wise node, with the shapes that they have beside the output."""
+    assert node.elementwise is not None
+    return [(v, t.shape) for v, t in zip(node.inputs, node.elementwise.inputs)]
+
+
+def operands_of(node: Node) -> list[Operand]:
+    """Return what the epilogue of a node reads beside the node's own result, each once, with its shape beside the output."""
+    inside = {node.output, *(a.output for a in node.absorbed)}
+    return list(dict.fromkeys(o for a in node.absorbed for o in _reads(a) if o[0] not in inside))
+
+
+def epilogue_of(node: Node, operands: Sequence[Tensor]) -> Epilogue:
+    """Return the epilogue of a node.
+
+    Parameters
+    ----------
+    node : Node
+    operands : sequence of Tensor
+        What :func:`operands_of` returns, as the kernel sees them.
+    """
+    if not node.absorbed:
+        return NOTHING
+    position = {o: k for k, o in enumerate(operands_of(node))}
+    first, last = node.output, node.last
+    steps = [(a.elementwise, [position.get(o, o[0]) for o in _reads(a)], a.output) for a in node.absorbed]
+    number = {a.output: f"t{k}" for k, a in enumerate(node.absorbed)} | {first: "x"}
+
+    def element(value: Any, loads: Sequence[Any]) -> Any:
+        env: dict[Any, Any] = {first: value}
+        for step, inputs, output in steps:
+            assert step is not None
+            env[output] = step.element([loads[i] if isinstance(i, int) else env[i] for i in inputs])
+        return env[last]
+
+    def name(i: Any) -> str:
+        return f"o{i}" if isinstance(i, int) else number[i]
+
+    key = ";".join(f"{step.key}({','.join(name(i) for i in inputs)})" for step, inputs, _ in steps if step is not None)
+    return Epilogue(tuple(operands), element, key, sum(step.operations for step, _, _ in steps if step is not None))

@@ -1,0 +1,201 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The nodes that kernel families take: what layout each wants, and how it is computed once layouts are chosen."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from dycl_tvm.backends.partition import Offload
+from dycl_tvm.backends.tir_cpu import match
+from dycl_tvm.backends.tir_cpu.families import channelwise
+from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
+from dycl_tvm.backends.tir_cpu.graph import Node, Var
+from dycl_tvm.backends.tir_cpu.loops import in_place
+from dycl_tvm.backends.tir_cpu.select import Selector
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Tensor
+
+
+class Want(enum.Enum):
+    """The layout that a node asks for."""
+
+    PACKED = "packed"
+    FOLLOW = "follow"
+    PLAIN = "plain"
+
+
+class Emitter(Protocol):
+    """What a node needs to write its calls into the new function."""
+
+    def read(self, var: Var, tensor: Tensor) -> Any:
+        """Return a tensor of the function as an array of another layout, or of dimensions of 1 more or fewer."""
+
+    def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor) -> Any:
+        """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``."""
+
+    def write(self, var: Var, tensor: Tensor, expr: Any) -> None:
+        """Define a tensor of the function."""
+
+
+class Kernels:
+    """The families, with their choices for one machine."""
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector, self.machine, self.options = selector, selector.machine, selector.options
+        self.offload = Offload()
+        self.families: Counter[str] = Counter()
+        self.left: list[str] = []
+
+    def want(self, node: Node) -> Want:
+        """Return the layout that a node asks for."""
+        if self._convolution(node) is not None:
+            return Want.PACKED
+        if node.channelwise is not None and node.output is not None and not node.output.constant and "channelwise" not in self._disabled:
+            return Want.FOLLOW
+        return Want.PLAIN
+
+    def read_packed(self, node: Node) -> list[Var]:
+        """Return the inputs that a packed node reads in packed layout."""
+        operands = [v for v, shape in operands_of(node) if len(shape) > 1 and shape[1] > 1]
+        work = self._convolution(node)
+        if work is not None:
+            return [*node.inputs[:1], *operands] if work.x.block > 1 else operands
+        return [*node.inputs, *operands]
+
+    @property
+    def _disabled(self) -> frozenset[str]:
+        return self.options.disabled_families
+
+    def _convolution(self, node: Node) -> Conv2D | None:
+        work = match.conv_work(node, self.machine.lanes)
+        return work if work is not None and self.selector.convolution(work) is not None else None
+
+    # -- emission ------------------------------------------------------------------------------------------------------
+
+    def emit(self, node: Node, out: Emitter) -> bool:
+        """Write a node with its epilogue; False if no family takes it with the layouts that were chosen."""
+        family = self._family(node, out)
+        if family:
+            self.families[family] += 1
+            self.offload.regions += 1
+            self.offload.nodes += 1 + len(node.absorbed)
+            self.offload.macs += macs_of(node)
+        elif node.anchor not in ("", "tir", "view") and macs_of(node):
+            self.left.append(_describe(node))
+        return bool(family)
+
+    def _family(self, node: Node, out: Emitter) -> str:
+        """Emit a node by a family and return its name, or an empty one."""
+        if not node.packed:
+            return self._emit_product(node, out)
+        work = self._convolution(node)
+        if work is not None:
+            return self._emit_convolution(node, work, out)
+        return self._emit_channelwise(node, out)
+
+    def _emit_convolution(self, node: Node, work: Conv2D, out: Emitter) -> str:
+        chosen = self.selector.convolution(work)
+        assert chosen is not None
+        family, plan = chosen
+        machine = self.machine
+        operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, machine.lanes)) for v, s in operands_of(node)]
+        epilogue = epilogue_of(node, operands)
+        x, w = node.inputs
+        weights = out.call(
+            f"pack_{family.name}",
+            ("pack", work, plan),
+            lambda: family.pack(work, plan, machine),
+            [out.read(w, Tensor(work.weight_shape))],
+            Tensor(tuple(family.packed_shape(work, plan, machine))),
+        )
+        args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
+        result = out.call(
+            _name(f"conv2d_{family.name}", node),
+            (work, plan, epilogue.key, epilogue.operands),
+            lambda: family.kernel(work, plan, machine, epilogue),
+            args,
+            work.y,
+        )
+        out.write(node.last, work.y, result)
+        return str(family.name)
+
+    def _read_operands(self, node: Node, operands: Sequence[Tensor], out: Emitter) -> list[Any]:
+        return [out.read(v, t) for (v, _), t in zip(operands_of(node), operands)]
+
+    def _emit_channelwise(self, node: Node, out: Emitter) -> str:
+        op = node.channelwise
+        assert op is not None and node.output is not None
+        lanes = self.machine.lanes
+        inputs = [Tensor(v.tensor.shape, v.tensor.dtype, lanes if v.packable else 1) for v in node.inputs]
+        y = Tensor(node.output.tensor.shape, node.output.tensor.dtype, lanes if node.output.packable else 1)
+        operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
+        epilogue = epilogue_of(node, operands)
+        args = [*(out.read(v, t) for v, t in zip(node.inputs, inputs)), *self._read_operands(node, operands, out)]
+        result = self._channelwise_call(node, op, inputs, y, epilogue, args, out)
+        out.write(node.last, y, result)
+        return "channelwise"
+
+    def _channelwise_call(
+        self, node: Node, op: Any, inputs: Sequence[Tensor], y: Tensor, epilogue: Epilogue, args: Sequence[Any], out: Emitter
+    ) -> Any:
+        key = (node.value.args[0].name_hint, tuple(inputs), y, epilogue.key, epilogue.operands)
+        name = _name(node.value.args[0].name_hint, node)
+
+        def make() -> Any:
+            fn = channelwise.kernel(op, [*inputs, y], self.machine, epilogue)
+            same = [k for k, t in enumerate((*inputs, *epilogue.operands)) if t == y]
+            return in_place(fn, same) if node.elementwise is not None else fn
+
+        return out.call(name, key, make, args, y)
+
+    def _emit_product(self, node: Node, out: Emitter) -> str:
+        work = match.dense_work(node)
+        chosen = self.selector.product(work) if work is not None else None
+        if work is None or chosen is None or node.output is None:
+            return ""
+        family, plan = chosen
+        shapes = [match.product_operand(Tensor(s), node.output.tensor.shape, work) for _, s in operands_of(node)]
+        operands = [Tensor(s, v.tensor.dtype) for s, (v, _) in zip(shapes, operands_of(node)) if s is not None]
+        if len(operands) != len(shapes):
+            return ""
+        epilogue = epilogue_of(node, operands)
+        x, w = node.inputs
+        y = Tensor(match.product_shape(work))
+        weights = out.call(
+            f"pack_{family.name}",
+            ("pack", work, plan),
+            lambda: family.pack(work, plan, self.machine),
+            [out.read(w, Tensor((work.k, work.n)))],
+            Tensor(tuple(family.packed_shape(work, plan, self.machine))),
+        )
+        args = [out.read(x, Tensor((work.batch, work.m, work.k))), weights, *self._read_operands(node, operands, out)]
+        key = (work, plan, epilogue.key, epilogue.operands)
+        result = out.call(_name(f"dense_{family.name}", node), key, lambda: family.kernel(work, plan, self.machine, epilogue), args, y)
+        out.write(node.last, y, result)
+        return str(family.name)
+
+
+def macs_of(node: Node) -> int:
+    """Return the multiply-accumulates of a convolution or product."""
+    if node.output is None or len(node.inputs) != 2 or node.anchor not in ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul"):
+        return 0
+    x, w = (v.tensor.shape for v in node.inputs)
+    return node.output.tensor.numel * (x[-1] if node.anchor == "relax.matmul" else math.prod(w[1:]))
+
+
+def _describe(node: Node) -> str:
+    shapes = " x ".join(f"{v.tensor.dtype}{list(v.tensor.shape)}" for v in node.inputs)
+    return f"{node.anchor.removeprefix('relax.').removeprefix('nn.')} {shapes}"
+
+
+def _block(shape: tuple[int, ...], lanes: int) -> int:
+    return lanes if len(shape) > 1 and shape[1] > 1 else 1
+
+
+def _name(base: str, node: Node) -> str:
+    """Return a readable name of a kernel: what it computes, then what its epilogue does."""
+    steps = [a.value.args[0].name_hint.rstrip("0123456789") for a in node.absorbed]
+    return "_".join([base.rstrip("0123456789"), *steps])

@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Nodes as workloads: what a convolution or a product asks of the kernel families."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dycl_tvm.backends.tir_cpu.graph import Node
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Tensor
+
+#: Inputs of at most this many channels are read in plain layout: a packed block of them would be mostly zeros.
+FEW_CHANNELS = 4
+
+
+def conv_work(node: Node, lanes: int) -> Conv2D | None:
+    """Return the workload of a convolution with packed output, or None if no family could take it."""
+    if node.anchor not in ("relax.nn.conv2d", "relax.nn.conv1d") or len(node.inputs) != 2 or node.output is None:
+        return None
+    x, w = node.inputs
+    attrs: Any = node.value.attrs
+    if not w.constant or x.constant or x.tensor.dtype != "float32" or str(attrs.data_layout) not in ("NCHW", "NCW"):
+        return None
+    one_d = node.anchor == "relax.nn.conv1d"
+    stride, padding, dilation = ([int(v) for v in getattr(attrs, a)] for a in ("strides", "padding", "dilation"))
+    if one_d:
+        stride, dilation = [1, *stride], [1, *dilation]
+        padding = [0, padding[0], 0, padding[1]]
+    shape, out = image_shape(x.tensor.shape), image_shape(node.output.tensor.shape)
+    kernel = w.tensor.shape[2:] if not one_d else (1, *w.tensor.shape[2:])
+    few = shape[1] <= FEW_CHANNELS
+    return Conv2D(
+        Tensor(shape, "float32", 1 if few else lanes),
+        Tensor(out, "float32", lanes),
+        (kernel[0], kernel[1]),
+        (stride[0], stride[1]),
+        (padding[0], padding[1], padding[2], padding[3]),
+        (dilation[0], dilation[1]),
+        int(attrs.groups),
+    )
+
+
+def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape with two spatial dimensions."""
+    return shape if len(shape) != 3 else (shape[0], shape[1], 1, shape[2])
+
+
+def dense_work(node: Node) -> Dense | None:
+    """Return the workload of a product with a weight on its right side."""
+    if node.anchor != "relax.matmul" or len(node.inputs) != 2 or node.output is None:
+        return None
+    x, w = node.inputs
+    if not w.constant or x.constant or x.tensor.dtype != "float32" or w.tensor.dtype != "float32" or len(w.tensor.shape) != 2:
+        return None
+    k, n = w.tensor.shape
+    return Dense(1, math.prod(x.tensor.shape[:-1]), n, k)
+
+
+def matmul_work(node: Node) -> Dense | None:
+    """Return the workload of a product of two run-time tensors; each side's leading dimensions are the same, or the right has none."""
+    if node.anchor != "relax.matmul" or len(node.inputs) != 2 or node.output is None:
+        return None
+    x, w = node.inputs
+    if w.constant or x.tensor.dtype != "float32" or w.tensor.dtype != "float32":
+        return None
+    a, b = x.tensor.shape, w.tensor.shape
+    if len(a) < 2 or len(b) < 2:
+        return None
+    if math.prod(b[:-2]) == 1:
+        return Dense(1, math.prod(a[:-1]), b[-1], b[-2], constant=False)
+    if a[:-2] != b[:-2]:
+        return None
+    return Dense(math.prod(a[:-2]), a[-2], b[-1], a[-1], constant=False, shared=False)
+
+
+def product_shape(work: Dense) -> tuple[int, int, int]:
+    """Return the shape of the output of a product as its kernel sees it."""
+    return (work.batch, work.m, work.n)
+
+
+def product_operand(tensor: Tensor, out: tuple[int, ...], work: Dense) -> tuple[int, int, int] | None:
+    """Return the shape of an epilogue operand as the kernel of a product sees it, or None if it cannot be one.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Broadcast to ``out``.
+    out : tuple of int
+        The node's own output shape, whose leading dimensions the kernel sees as (batch, m).
+    work : Dense
+    """
+    shape = (1,) * (len(out) - len(tensor.shape)) + tensor.shape
+    if shape == out:
+        return product_shape(work)
+    if math.prod(shape[:-1]) == 1:
+        return (1, 1, shape[-1])
+    if shape[-1] == 1 and shape[:-1] == out[:-1]:
+        return (work.batch, work.m, 1)
+    return None

@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Which family computes a workload, and with which tiles: what was measured if anything was, the cost model otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dycl_tvm.backends.tir_cpu import tuning
+from dycl_tvm.backends.tir_cpu.database import Database, key_of
+from dycl_tvm.backends.tir_cpu.families import conv_direct, conv_winograd, dense, depthwise
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.options import KernelOptions
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+
+CONVOLUTIONS: tuple[Any, ...] = (conv_direct.FAMILY, conv_winograd.FAMILY, depthwise.FAMILY)
+PRODUCTS: tuple[Any, ...] = (dense.FAMILY,)
+
+Chosen = tuple[Any, Plan]
+
+
+class Selector:
+    """Chooses plans; each workload once.
+
+    Parameters
+    ----------
+    machine : Machine
+    options : KernelOptions
+    target : tvm.target.Target
+    progress : callable, optional
+        Called with (phase, done, total) while candidates are measured.
+    """
+
+    def __init__(
+        self, machine: Machine, options: KernelOptions, target: Any, progress: Callable[[str, int, int], None] | None = None
+    ) -> None:
+        self.machine, self.options, self.target, self.progress = machine, options, target, progress
+        self.database = Database(options.database)
+        self.measured = 0
+        self._seconds = 0.0
+        self._chosen: dict[Any, Chosen | None] = {}
+
+    def convolution(self, work: Conv2D) -> Chosen | None:
+        """Return (family, plan) for a convolution, or None if no family takes it."""
+        return self._choose(work, CONVOLUTIONS)
+
+    def product(self, work: Dense) -> Chosen | None:
+        """Return (family, plan) for a product with constant right side, or None."""
+        return self._choose(work, PRODUCTS)
+
+    def save(self) -> None:
+        """Keep what was measured."""
+        if self.measured:
+            self.database.save()
+
+    def _choose(self, work: Any, families: Sequence[Any]) -> Chosen | None:
+        if work not in self._chosen:
+            self._chosen[work] = self._best(work, families)
+        return self._chosen[work]
+
+    def _best(self, work: Any, families: Sequence[Any]) -> Chosen | None:
+        allowed = [f for f in families if f.name not in self.options.disabled_families]
+        plans = [(f, p) for f in allowed for p in f.plans(work, self.machine, self.options.accuracy)]
+        if not plans:
+            return None
+        key = key_of(work, self.machine, self.options.accuracy)
+        tuning_allowed = len(plans) > 1 and not self.options.disabled_families and self._seconds < self.options.tune
+        if tuning_allowed and not self.database.own(key):
+            return self._tuned(work, key, plans)
+        known = self.database.find(key)
+        family = next((f for f in allowed if known is not None and f.name == known.family), None)
+        if family is not None and known is not None:
+            return family, known
+        return min(plans, key=lambda p: p[1].seconds)
+
+    def _tuned(self, work: Any, key: str, plans: Sequence[Chosen]) -> Chosen:
+        if self.progress is not None:
+            self.progress("tune", int(self._seconds), int(self.options.tune))
+        start = time.perf_counter()
+        family, plan, seconds = tuning.measure(work, plans, self.machine, self.target)
+        self._seconds += time.perf_counter() - start
+        self.database.keep(key, plan, seconds)
+        self.measured += 1
+        return family, plan
