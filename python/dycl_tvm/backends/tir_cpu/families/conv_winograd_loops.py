@@ -1,0 +1,333 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The loops of Winograd convolutions; conv_winograd.py has the algorithm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.loops import finish, parallel, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Plan
+from dycl_tvm.errors import UsageError
+
+_Vectors = Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The transforms of F(m, 3) in one dimension, as expressions, and G as numbers."""
+
+    m: int
+    g: tuple[tuple[float, float, float], ...]
+    input: Callable[[_Vectors], list[Any]]
+    output: Callable[[_Vectors], list[Any]]
+
+    @property
+    def a(self) -> int:
+        """Size of an input tile."""
+        return self.m + 2
+
+
+def _input_2(d: _Vectors) -> list[Any]:
+    return [d(0) - d(2), d(1) + d(2), d(2) - d(1), d(1) - d(3)]
+
+
+def _output_2(m: _Vectors) -> list[Any]:
+    return [m(0) + m(1) + m(2), m(1) - m(2) - m(3)]
+
+
+#: Points of F(4,3): 0, P, -P, Q, -Q, infinity.
+_P, _Q = math.sqrt(0.5), math.sqrt(2.0)
+
+
+def _input_4(d: _Vectors) -> list[Any]:
+    even_p, odd_p = d(4) - 2.0 * d(2), d(3) - 2.0 * d(1)  # x^k (x^2 - Q^2)
+    even_q, odd_q = d(4) - 0.5 * d(2), d(3) - 0.5 * d(1)  # x^k (x^2 - P^2)
+    return [
+        d(4) - 2.5 * d(2) + d(0),
+        even_p + _P * odd_p,
+        even_p - _P * odd_p,
+        even_q + _Q * odd_q,
+        even_q - _Q * odd_q,
+        d(5) - 2.5 * d(3) + d(1),
+    ]
+
+
+def _output_4(m: _Vectors) -> list[Any]:
+    even_p, odd_p = m(1) + m(2), m(1) - m(2)
+    even_q, odd_q = m(3) + m(4), m(3) - m(4)
+    return [
+        m(0) + even_p + even_q,
+        _P * odd_p + _Q * odd_q,
+        0.5 * even_p + 2.0 * even_q,
+        0.5 * _P * odd_p + 2.0 * _Q * odd_q + m(5),
+    ]
+
+
+def _g(points: Sequence[float]) -> tuple[tuple[float, float, float], ...]:
+    """Rows (1, p, p^2) / prod(p - other points), and (0, 0, 1) for infinity."""
+    rows = []
+    for p in points:
+        scale = math.prod(p - q for q in points if q != p)
+        rows.append((1 / scale, p / scale, p * p / scale))
+    return (*rows, (0.0, 0.0, 1.0))
+
+
+TRANSFORMS = {
+    2: Transform(2, ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0)), _input_2, _output_2),
+    4: Transform(4, _g((0.0, _P, -_P, _Q, -_Q)), _input_4, _output_4),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """All sizes of a kernel."""
+
+    work: Conv2D
+    m: int
+    oc: int
+    cols: int
+    blocks: int
+    lanes: int
+
+    @staticmethod
+    def of(work: Conv2D, plan: Plan, machine: Machine) -> Shape:
+        s = Shape(work, plan["m"], plan["oc"], plan["cols"], plan["blocks"], machine.lanes)
+        fits = s.m in TRANSFORMS and 1 <= s.oc <= s.oc_blocks and 1 <= s.blocks <= s.rows
+        if not fits or not 1 <= s.cols <= s.rows // s.blocks * s.tiles[1]:
+            raise UsageError(f"This plan of the family winograd does not fit {work.x.shape} -> {work.y.shape}: {dict(plan.params)}")
+        return s
+
+    @property
+    def transform(self) -> Transform:
+        return TRANSFORMS[self.m]
+
+    @property
+    def ci(self) -> int:
+        return self.work.x.shape[1]
+
+    @property
+    def ic_blocks(self) -> int:
+        return -(-self.ci // self.lanes)
+
+    @property
+    def oc_blocks(self) -> int:
+        return -(-self.work.y.shape[1] // self.lanes)
+
+    @property
+    def groups(self) -> list[int]:
+        """Output blocks of each group: ``oc``, and what remains."""
+        full, rest = divmod(self.oc_blocks, self.oc)
+        return [self.oc] * full + [rest] * (rest > 0)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of an image: rows, columns."""
+        return -(-self.work.y.shape[2] // self.m), -(-self.work.y.shape[3] // self.m)
+
+    @property
+    def rows(self) -> int:
+        """Rows of tiles of all images."""
+        return self.work.y.shape[0] * self.tiles[0]
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of the largest block; the smallest has at most one less."""
+        return -(-self.rows // self.blocks)
+
+    @property
+    def v_stride(self) -> int:
+        """Vectors from one V[x] to the next: odd, so that the a * a streams do not fall into one set of the cache."""
+        return (self.ic_blocks * self.block_rows * self.tiles[1]) | 1
+
+    @property
+    def m_stride(self) -> int:
+        """As ``v_stride``, of M."""
+        return (self.oc * self.block_rows * self.tiles[1]) | 1
+
+
+class Loops:
+    """Emits the loops of one kernel. ``seconds``: of each parallel loop, on one core."""
+
+    def __init__(self, s: Shape, machine: Machine, epilogue: Epilogue, split: int, seconds: Sequence[float]) -> None:
+        self.s, self.machine, self.epilogue, self.split, self.seconds = s, machine, epilogue, split, seconds
+
+    def emit(self, x: Any, u: Any, *rest: Any) -> None:
+        s = self.s
+        self.x, self.u, self.operands, self.y = x, u, rest[:-1], rest[-1]
+        with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
+            self.block(block)
+
+    def block(self, block: Any) -> None:
+        """Emit all of a block of tile rows."""
+        s = self.s
+        a, lanes = s.transform.a, s.lanes
+        first = block * s.rows // s.blocks
+        rows = (block + 1) * s.rows // s.blocks - first if s.rows % s.blocks else s.block_rows
+        v = T.alloc_buffer((a * a * s.v_stride, lanes), "float32")
+        z_shape, m_shape = (a * (s.tiles[1] * s.m + 2), lanes), (a * a * s.m_stride, lanes)
+        if not self.split:  # one scratch for all of the loop
+            z, m = T.alloc_buffer(z_shape, "float32"), T.alloc_buffer(m_shape, "float32")
+        with self.loop(s.ic_blocks, 0) as c:
+            self.input(v, T.alloc_buffer(z_shape, "float32") if self.split else z, c, first, rows)
+        with self.loop(len(s.groups), 1) as group:
+            if self.split:
+                m = T.alloc_buffer(m_shape, "float32")
+            full, rest = divmod(s.oc_blocks, s.oc)
+            if full and rest:
+                with T.If(group < full):
+                    with T.Then():
+                        self.group(v, m, group, s.oc, first, rows)
+                    with T.Else():
+                        self.group(v, m, group, rest, first, rows)
+            else:
+                self.group(v, m, group, s.groups[0], first, rows)
+
+    def loop(self, extent: int, launch: int) -> Any:
+        return parallel(extent, self.machine, self.seconds[launch]) if self.split else T.serial(0, extent)
+
+    # -- input ---------------------------------------------------------------------------------------------------------
+
+    def input(self, v: Any, z: Any, c: Any, first: Any, rows: Any) -> None:
+        """Emit V of a block of input channels: Z = B^T d for all columns of a row of tiles, then V = Z B."""
+        s, work, t = self.s, self.s.work, self.s.transform
+        height, width = work.x.shape[2:]
+        top, left = work.padding[:2]
+        tile_rows, tile_cols = s.tiles
+        z_width = tile_cols * s.m + 2
+        for begin, end in ((0, left), (left + width, z_width)):  # columns of the padding
+            if begin < end:
+                with T.grid(t.a, end - begin) as (i, q), T.vectorized(0, s.lanes) as e:
+                    store(z, (i * z_width + begin + q, e), tirx.const(0, "float32"))
+        with T.serial(0, rows) as r:
+            image, h = self.row_of(first + r)
+            with T.serial(0, width) as q:
+                d = T.alloc_buffer((t.a, s.lanes), "float32")
+                with T.vectorized(0, s.lanes) as e:
+                    for i in range(t.a):
+                        row = h * s.m - top + i
+                        outside = i < top or (tile_rows - 1) * s.m - top + i >= height  # of any tile
+                        inside = tirx.max(tirx.min(row, height - 1), 0) if outside else row
+                        value = self.x[image, c, inside, q, e]
+                        if outside:
+                            value = tirx.Select(tirx.all(row >= 0, row < height), value, tirx.const(0, "float32"))
+                        store(d, (i, e), value)
+                    for i, value in enumerate(t.input(_rows(d, e))):
+                        store(z, (i * z_width + left + q, e), value)
+            with T.serial(0, tile_cols) as w:
+                for i in range(t.a):
+                    d = T.alloc_buffer((t.a, s.lanes), "float32")
+                    with T.vectorized(0, s.lanes) as e:
+                        for j in range(t.a):
+                            store(d, (j, e), z[i * z_width + w * s.m + j, e])
+                        for j, value in enumerate(t.input(_rows(d, e))):
+                            store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * tile_cols) + r * tile_cols + w, e), value)
+
+    def row_of(self, row: Any) -> tuple[Any, Any]:
+        """Return the image of a row of tiles, and the row in it."""
+        if self.s.work.y.shape[0] == 1:
+            return 0, row
+        return row // self.s.tiles[0], row % self.s.tiles[0]
+
+    # -- products ------------------------------------------------------------------------------------------------------
+
+    def group(self, v: Any, m: Any, group: Any, blocks: int, first: Any, rows: Any) -> None:
+        """Emit the products of a group of ``blocks`` output blocks, and their output."""
+        s, a = self.s, self.s.transform.a
+        count = rows * s.tiles[1]
+        with T.serial(0, a * a) as x:
+            with T.serial(0, (count + s.cols - 1) // s.cols) as j:
+                # the last tile of columns overlaps the one before
+                self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), (group * s.oc * a * a + x * blocks) * s.ci, blocks)
+        with T.serial(0, blocks) as n:
+            self.output(m, n, group * s.oc + n, first, rows)
+
+    def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int) -> None:
+        """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
+        s = self.s
+        per_buffer = 512 // (4 * s.lanes)
+        cells = [(n, j) for j in range(s.cols) for n in range(blocks)]  # a broadcast V is used up before the next
+        buffers = [T.alloc_buffer((min(per_buffer, len(cells) - at), s.lanes), "float32") for at in range(0, len(cells), per_buffer)]
+        place = {cell: (buffers[k // per_buffer], k % per_buffer) for k, cell in enumerate(cells)}
+        for buffer, k in place.values():
+            with T.vectorized(0, s.lanes) as e:
+                store(buffer, (k, e), tirx.const(0, "float32"))
+        columns = s.block_rows * s.tiles[1]
+
+        def step(c: Any, lane: Any) -> None:
+            for n, j in cells:
+                buffer, k = place[n, j]
+                with T.vectorized(0, s.lanes) as e:
+                    product = v[x * s.v_stride + c * columns + begin + j, lane] * self.u[u_begin + (c * s.lanes + lane) * blocks + n, e]
+                    store(buffer, (k, e), buffer[k, e] + product)
+
+        full, rest = divmod(s.ci, s.lanes)
+        if full:
+            with T.serial(0, full) as c, T.serial(0, s.lanes // 4) as lane_4:
+                for lane in range(4):
+                    step(c, lane_4 * 4 + lane)
+        if rest:
+            with T.serial(0, rest) as lane:
+                step(full, lane)
+        for n, j in cells:
+            buffer, k = place[n, j]
+            with T.vectorized(0, s.lanes) as e:
+                store(m, (x * s.m_stride + n * columns + begin + j, e), buffer[k, e])
+
+    # -- output --------------------------------------------------------------------------------------------------------
+
+    def output(self, m: Any, n: Any, block: Any, first: Any, rows: Any) -> None:
+        """Emit Y = epilogue(A^T M A) of an output block, the ``n``-th of its group."""
+        s, t = self.s, self.s.transform
+        height, width = s.work.y.shape[2:]
+        columns = s.block_rows * s.tiles[1]
+        with T.serial(0, rows) as r, T.serial(0, s.tiles[1]) as w:
+            image, h = self.row_of(first + r)
+            half = [T.alloc_buffer((t.a, s.lanes), "float32") for _ in range(t.m)]
+            for j in range(t.a):
+                d = T.alloc_buffer((t.a, s.lanes), "float32")
+                with T.vectorized(0, s.lanes) as e:
+                    for i in range(t.a):
+                        store(d, (i, e), m[(i * t.a + j) * s.m_stride + n * columns + r * s.tiles[1] + w, e])
+                    for i, value in enumerate(t.output(_rows(d, e))):
+                        store(half[i], (j, e), value)
+            for i in range(t.m):
+                result = T.alloc_buffer((t.m, s.lanes), "float32")
+                with T.vectorized(0, s.lanes) as e:
+                    for j, value in enumerate(t.output(_rows(half[i], e))):
+                        store(result, (j, e), value)
+                for j in range(t.m):
+                    row, column = h * t.m + i, w * t.m + j
+                    guards = []
+                    if (s.tiles[0] - 1) * t.m + i >= height:
+                        guards.append(row < height)
+                    if (s.tiles[1] - 1) * t.m + j >= width:
+                        guards.append(column < width)
+                    with _Guarded(guards), T.vectorized(0, s.lanes) as e:
+                        index = (image, block, row, column)
+                        store(self.y, (*index, e), finish(self.epilogue, self.operands, s.work.y, result[j, e], index, e))
+
+
+def _rows(buffer: Any, lane: Any) -> Callable[[int], Any]:
+    return lambda row: buffer[row, lane]
+
+
+class _Guarded:
+    """``if all(conditions)``; nothing without conditions."""
+
+    def __init__(self, conditions: Sequence[Any]) -> None:
+        self.frames = [T.If(tirx.all(*conditions) if len(conditions) > 1 else conditions[0]), T.Then()] if conditions else []
+
+    def __enter__(self) -> None:
+        for frame in self.frames:
+            frame.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for frame in reversed(self.frames):
+            frame.__exit__(*error)
