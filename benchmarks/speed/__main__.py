@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 #: The networks of the DyCL paper come first in the list of the zoo.
 PAPER = 9
 #: Those of a quick run.
-QUICK = ("skipnet38_ff", "blockdrop_resnet110", "sdn_resnet56", "early_bert_entropy", "gpt_greedy")
+QUICK = ("skipnet38_ff", "blockdrop_resnet110", "sdn_resnet56", "cascade")
 
 
 def options() -> argparse.Namespace:

@@ -178,12 +178,19 @@ def _prepare(worker: WorkerProcess, found: Measured, folder: Path, inputs: int, 
 
     answer = worker.ask(left(), do="open", contender=worker.contender, folder=str(folder), threads=plan.threads)
     found.error = answer.get("error")
+    longest = 0.0
     for k in range(inputs):
         if found.error is not None:
             break
+        if found.ns and left() < longest:
+            # To be ended in the midst of this input would lose those that are ready.
+            found.refused[k] = f"would not be ready within {plan.limit:.0f} s (--prepare-limit)"
+            continue
+        start = time.monotonic()
         answer = worker.ask(left(), do="prepare", k=k)
+        longest = max(longest, time.monotonic() - start)
         if answer.get("error", "").startswith(("not ready", "the process ended", "not installed")):
-            found.error = answer["error"]
+            found.error = answer["error"].replace("in time", f"within {plan.limit:.0f} s (--prepare-limit)")
             found.ns.clear()
         elif "error" in answer:
             found.refused[k] = answer["error"]

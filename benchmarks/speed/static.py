@@ -132,26 +132,24 @@ class _Walk:
             self.sym.update((o, n) for o, n in zip(step.outputs, outputs) if o is not None)
             made = TensorOp(step.op, map_operands(step.args, self.tensor), map_operands(step.kwargs, self.tensor), outputs, step.origin)
             self.out.entry.steps.append(made)
-        else:
-            assert isinstance(step, HostOp), "the graph is the one before outlining"
-            args = [self.read(a) for a in step.args]
-            if isinstance(step.output.type, TensorType):
-                source = self.number_tensor(args[0])
-                dtype = getattr(torch, step.output.type.dtype)
-                self.sym[step.output] = self.out.op(self.out.entry, "aten._to_copy.default", source, dtype=dtype)
-            elif any(isinstance(a, (_Number, Value)) for a in args):
-                self.sym[step.output] = _Number(step, args)
+            run_step(step, self.data)
+            return
+        assert isinstance(step, HostOp), "the graph is the one before outlining"
         run_step(step, self.data)
-        for output in step.results():
-            self.sym.setdefault(output, self.data.get(output))
+        args = [self.read(a) for a in step.args]
+        if isinstance(step.output.type, TensorType):
+            source = self.number_tensor(args[0])
+            dtype = getattr(torch, step.output.type.dtype)
+            self.sym[step.output] = self.out.op(self.out.entry, "aten._to_copy.default", source, dtype=dtype)
+        elif any(isinstance(a, (_Number, Value)) for a in args):
+            self.sym[step.output] = _Number(step, args)
+        else:
+            self.sym[step.output] = self.data[step.output]
 
     def run(self) -> StaticPath:
         block, way = self.graph.entry, []
         while True:
             for step in block.steps:
-                # A block of a loop runs again: what it defined before is old.
-                for output in step.results():
-                    self.sym.pop(output, None)
                 self.step(step)
             if isinstance(block.terminator, Return):
                 return self.leave(block.terminator, way)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,15 +126,20 @@ def _summary(networks: dict[str, Any]) -> str:
     return text
 
 
+def _reason(text: str) -> str:
+    """Return an error without the folders of this machine, as a cell of a table."""
+    return re.sub(r"(?:/[\w.+-]+){2,}/", ".../", text).replace("|", "\\|")
+
+
 def _failures(networks: dict[str, Any]) -> str:
     rows = []
     for key, network in networks.items():
         for name, record in network["contenders"].items():
             if record["error"] is not None:
-                rows.append([f"`{key}`", CONTENDERS[name][1], "all", record["error"].replace("|", "\\|")])
+                rows.append([f"`{key}`", CONTENDERS[name][1], "all", _reason(record["error"])])
             for reason in dict.fromkeys(record["refused"].values()):
                 which = ", ".join(k for k, v in record["refused"].items() if v == reason)
-                rows.append([f"`{key}`", CONTENDERS[name][1], which, reason.replace("|", "\\|")])
+                rows.append([f"`{key}`", CONTENDERS[name][1], which, _reason(reason)])
     return "" if not rows else "## Not timed, and why\n\n" + table(["network", "contender", "paths", "reason"], rows)
 
 

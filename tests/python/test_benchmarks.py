@@ -19,7 +19,7 @@ from dycl_tvm.progress import Phases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from speed import contenders, results, static, tables, worker  # noqa: E402
+from speed import compiling, contenders, pool, results, static, tables, worker  # noqa: E402
 
 
 class Looping(nn.Module):
@@ -33,7 +33,7 @@ class Looping(nn.Module):
     def forward(self, x):
         trips = 0
         while x.abs().max() > 0.5 and trips < 6:
-            x = self.step(x) * 0.6
+            x = self.step(x) * 0.6 + 0.01 * trips
             trips += 1
         word = int(x.argmax())
         if x.sum() > 0:
@@ -108,7 +108,7 @@ def network():
             "ours": record(k0=[100.0] * 5, k1=[500.0] * 5),
             "ort": record(k0=[300.0] * 5, k1=[100.0] * 5),
             "aoti": record(k1=[250.0, 250.0, 250.0, 900.0, 250.0]),
-            "openvino": record() | {"error": "not installed: openvino"},
+            "openvino": record() | {"error": "not installed: openvino | /some/users/folder/file.so"},
         },
     }
 
@@ -125,7 +125,7 @@ def test_the_page_shows_losses_and_what_was_not_timed(network):
     page = tables.document({"networks": {"net": network}}, ["net"])
     row = next(line for line in page.splitlines() if line.startswith("| `net` | 2 paths"))
     assert "0.50x **(loss)**" in row and "1.25x |" in row and "on 1 of 2 paths" in row and "failed, see below" in row
-    assert "not installed: openvino" in page
+    assert "not installed: openvino \\| .../file.so" in page
 
 
 def test_results_survive_a_run_that_is_ended(tmp_path, network):
@@ -133,3 +133,18 @@ def test_results_survive_a_run_that_is_ended(tmp_path, network):
     kept.section("networks")["net"] = network
     kept.save()
     assert results.Results(tmp_path / "results.json").section("networks") == {"net": network}
+
+
+def test_what_the_compiler_does_not_take_is_named(tmp_path):
+    found = compiling.compile_network(tmp_path, tmp_path, {"no_such_option": 1, "lower": {"nor_such": 2}})
+    assert found == {"error": "build() does not take no_such_option, nor_such"}
+
+
+def test_a_worker_that_takes_too_long_is_ended_and_said_so(tmp_path):
+    process = pool.WorkerProcess("eager", tmp_path / "log", pool.environment(tmp_path, 1))
+    try:
+        assert "error" in process.ask(60, do="open", contender="eager", folder=str(tmp_path / "missing"), threads=1)
+        assert process.ask(0.0, do="open", contender="eager", folder=str(tmp_path), threads=1) == {"error": "not ready in time"}
+        assert "ended" in process.ask(5, do="open", contender="eager", folder=str(tmp_path), threads=1)["error"]
+    finally:
+        process.close()
