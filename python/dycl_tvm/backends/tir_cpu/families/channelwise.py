@@ -9,8 +9,8 @@ have their columns' own windows, and rows at the border test once a row of the w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tvm_ffi
@@ -191,25 +191,51 @@ class _Emitter:
 
     def _tile(self, start: Any, starts: tuple[int, ...], width: int, where: list[Any], box: _Box, unrolled: bool) -> None:
         """Emit ``width`` columns from ``start``, an expression that takes the values ``starts``."""
-        boxes = [box if self.column is None else {**box, self.column: tuple(s + j for s in starts)} for j in range(width)]
-        axes = [self.op.axes[0], *self.outer_axes, *([] if self.column is None else [self.column])]
-        values = [[self.n, *where, *([] if self.column is None else [_as_int64(start + j)])] for j in range(width)]
-        points = [_Point(b, axes, v) for b, v in zip(boxes, values)]
-        totals = self._reduce(points, unrolled) if self.op.reduction is not None else [None] * width
-        for point, total in zip(points, totals):
-            self._store(point, total)
+        axes, values = [self.op.axes[0], *self.outer_axes], [self.n, *where]
+        if self.column is None:
+            runs = [_Run(box, axes, values)]
+        else:
+            runs = [
+                _Run(
+                    {**box, self.column: tuple(s + j for s in starts for j in part)},
+                    [*axes, self.column],
+                    values,
+                    start + part[0],
+                    len(part),
+                )
+                for part in self._runs(starts, width, box)
+            ]
+        totals = self._reduce(runs, unrolled) if self.op.reduction is not None else [None] * len(runs)
+        for run, total in zip(runs, totals):
+            with run.columns() as j:
+                self._store(run.at(j), None if total is None else lambda lane, total=total, j=j: total[j, lane])
+
+    def _runs(self, starts: tuple[int, ...], width: int, box: _Box) -> list[range]:
+        """Split a tile into columns that are alike: each run is emitted once, and its accumulators are one buffer."""
+        begin, end = self._interior(self.column, self.columns, box)
+        most = max(1, 512 // (4 * self.lanes))
+        runs: list[range] = []
+        inside = False
+        for j in range(width):
+            here = begin <= starts[0] + j and starts[-1] + j < end
+            if runs and inside and here and len(runs[-1]) < most:
+                runs[-1] = range(runs[-1][0], j + 1)
+            else:
+                runs.append(range(j, j + 1))
+            inside = here
+        return runs
 
     def _store(self, point: _Point, total: Any) -> None:
         zero, spatial = _int64(0), point.values[1:]
         if self.y.block > 1:
             with T.vectorized(zero, _int64(self.lanes)) as lane:
-                value = self._element(self.op.value, point, lane, None if total is None else total[lane])
+                value = self._element(self.op.value, point, lane, None if total is None else total(lane))
                 index = [self.n, self.cb, *spatial]
                 store(self.out, [*index, lane], finish(self.epilogue, self.operands, self.y, value, index, lane))
             return
         block = T.alloc_buffer((self.lanes,), self.y.dtype)
         with T.vectorized(zero, _int64(self.lanes)) as lane:
-            store(block, [lane], self._element(self.op.value, point, lane, None if total is None else total[lane]))
+            store(block, [lane], self._element(self.op.value, point, lane, None if total is None else total(lane)))
         exact = self.channels % self.lanes == 0
         with (T.vectorized if exact else T.serial)(zero, _int64(self.lanes)) as lane, ExitStack() as stack:
             channel = self.cb * self.lanes + lane
@@ -221,50 +247,54 @@ class _Emitter:
 
     # -- reductions ----------------------------------------------------------------------------------------------------
 
-    def _reduce(self, points: list[_Point], unrolled: bool) -> list[Any]:
-        """Emit the reductions of a tile; return the buffers that hold the results."""
+    def _reduce(self, runs: list[_Run], unrolled: bool) -> list[Any]:
+        """Emit the reductions of a tile; return the buffers (columns of the run, lanes) that hold the results."""
         reduction = self.op.reduction
         assert reduction is not None
-        chains = max(1, min(_CHAINS // len(points), reduction.extents[-1]))
-        totals = [[T.alloc_buffer((self.lanes,), str(reduction.total.ty.dtype)) for _ in range(chains)] for _ in points]
-        for total in (t for group in totals for t in group):
-            with T.vectorized(0, self.lanes) as lane:
-                store(total, [lane], reduction.init)
-        unrolled = unrolled and len(points) * math.prod(reduction.extents) <= self.budget
-        self._taps(0, [], {}, points, totals, unrolled)
-        for group in totals:
+        columns = sum(run.count for run in runs)
+        chains = max(1, min(_CHAINS // columns, reduction.extents[-1]))
+        dtype = str(reduction.total.ty.dtype)
+        totals = [[T.alloc_buffer((run.count, self.lanes), dtype) for _ in range(chains)] for run in runs]
+        for run, group in zip(runs, totals):
+            for total in group:
+                with run.columns() as j, T.vectorized(0, self.lanes) as lane:
+                    store(total, [j, lane], reduction.init)
+        unrolled = unrolled and columns * math.prod(reduction.extents) <= self.budget
+        self._taps(0, [], {}, runs, totals, unrolled)
+        for run, group in zip(runs, totals):
             step = 1
             while step < chains:
                 for k in range(0, chains - step, 2 * step):
-                    with T.vectorized(0, self.lanes) as lane:
-                        store(group[k], [lane], self._combined(group[k][lane], group[k + step][lane]))
+                    with run.columns() as j, T.vectorized(0, self.lanes) as lane:
+                        store(group[k], [j, lane], self._combined(group[k][j, lane], group[k + step][j, lane]))
                 step *= 2
         return [group[0] for group in totals]
 
-    def _taps(self, depth: int, taps: list[Any], box: _Box, points: list[_Point], totals: list[list[Any]], unrolled: bool) -> None:
+    def _taps(self, depth: int, taps: list[Any], box: _Box, runs: list[_Run], totals: list[list[Any]], unrolled: bool) -> None:
         """Emit the loops over the window from its dimension ``depth`` on."""
         reduction = self.op.reduction
         assert reduction is not None
         with ExitStack() as stack:
-            tests = self._row_tests(depth, taps, box, points[0])
+            tests = self._row_tests(depth, taps, box, runs[0].at(0))
             if tests is None:
                 return
             if tests:
                 stack.enter_context(T.If(tirx.all(*tests)))
                 stack.enter_context(T.Then())
             if depth == len(reduction.extents):
-                self._update(taps, box, points, totals)
+                self._update(taps, box, runs, totals)
                 return
             axis, extent = reduction.axes[depth], reduction.extents[depth]
 
             def tap(at: Any, values: tuple[int, ...]) -> None:
-                self._taps(depth + 1, [*taps, _as_int64(at)], {**box, axis: values}, points, totals, unrolled)
+                self._taps(depth + 1, [*taps, _as_int64(at)], {**box, axis: values}, runs, totals, unrolled)
 
+            columns = sum(run.count for run in runs)
             innermost = depth == len(reduction.extents) - 1
-            if unrolled or (innermost and extent <= _ROW_WINDOW and extent * len(points) <= self.budget):
+            if unrolled or (innermost and extent <= _ROW_WINDOW and extent * columns <= self.budget):
                 for r in range(extent):
                     tap(r, (r,))
-            elif not innermost or extent < 2 * _CHAINS or len(points) >= _CHAINS:
+            elif not innermost or extent < 2 * _CHAINS or columns >= _CHAINS:
                 with _serial(extent) as r:
                     tap(r, tuple(range(extent)))
             else:
@@ -298,30 +328,28 @@ class _Emitter:
     def _on_column(self, variables: Sequence[Any]) -> bool:
         return self.column is not None and any(v.same_as(self.column) for v in variables)
 
-    def _update(self, taps: list[Any], box: _Box, points: list[_Point], totals: list[list[Any]]) -> None:
-        """Emit the combination of one element of the window into the totals of all points where it is inside."""
+    def _update(self, taps: list[Any], box: _Box, runs: list[_Run], totals: list[list[Any]]) -> None:
+        """Emit the combination of one element of the window into the totals of all columns where it is inside."""
         reduction = self.op.reduction
         assert reduction is not None
-        for point, group in zip(points, totals):
-            here = {**point.box, **box}
-            tests, outside = [], False
-            for atom in reduction.guard:
-                known = self.decide(atom, here) if self._on_column(self.decide.of(atom).variables) else 1
-                outside = outside or known == 0
-                if known is None:
-                    tests.append(point.substituted(atom, reduction.axes, taps))
-            if outside:
+        for run, group in zip(runs, totals):
+            here = {**run.box, **box}
+            known = {
+                k: self.decide(atom, here) for k, atom in enumerate(reduction.guard) if self._on_column(self.decide.of(atom).variables)
+            }
+            if 0 in known.values():
                 continue
             total = group[box[reduction.axes[-1]][0] % len(group)]
-            with ExitStack() as stack:
+            with run.columns() as j, ExitStack() as stack:
+                point = run.at(j)
+                tests = [point.substituted(reduction.guard[k], reduction.axes, taps) for k, value in known.items() if value is None]
                 if tests:
                     stack.enter_context(T.If(tirx.all(*tests)))
                     stack.enter_context(T.Then())
                 with T.vectorized(_int64(0), _int64(self.lanes)) as lane:
-                    item = self._element(
-                        reduction.element, _Point(here, [*point.axes, *reduction.axes], [*point.values, *taps]), lane, None
-                    )
-                    store(total, [lane], self._combined(total[lane], item))
+                    element = _Point(here, [*point.axes, *reduction.axes], [*point.values, *taps])
+                    item = self._element(reduction.element, element, lane, None)
+                    store(total, [j, lane], self._combined(total[j, lane], item))
 
     def _combined(self, total: Any, item: Any) -> Any:
         """Return the combination of two expressions, which are computed once: a maximum that keeps NaN reads them five times."""
@@ -350,9 +378,10 @@ class _Emitter:
     def _load(self, number: int, index: list[Any], lane: Any) -> Any:
         tensor, dim, buffer = self.inputs[number], self.op.channel_dims[number], self.buffers[number]
         if tensor.block > 1:
+            # one channel for all: the first lane
             block, at = (self.cb, lane) if dim is not None else (_int64(0), _int64(0))
-            return buffer[(index[0], block, *index[2:], at)]
-        if dim is not None:
+            index = [index[0], block, *index[2:], at]
+        elif dim is not None:
             channel = self.cb * self.lanes + lane
             index[dim] = tirx.min(channel, _int64(self.channels - 1)) if self.channels % self.lanes else channel
         return buffer[tuple(index)] if index else buffer[()]
@@ -372,6 +401,28 @@ class _Point:
         """Return an expression at this point and at a window's element."""
         whole = _Point(self.box, [*self.axes, *axes], [*self.values, *values])
         return tvm_ffi.structural_map(expr, (Var, whole.of))
+
+
+class _Run:
+    """Neighbouring columns of a row that are computed alike."""
+
+    def __init__(self, box: _Box, axes: list[Any], values: list[Any], start: Any = None, count: int = 1) -> None:
+        self.box, self.axes, self.values, self.start, self.count = box, axes, values, start, count
+
+    @contextmanager
+    def columns(self) -> Iterator[Any]:
+        """Loop over the run, unrolled; gives the number of the column in the run."""
+        if self.count == 1:
+            yield _int64(0)
+        else:
+            with T.unroll(_int64(0), _int64(self.count)) as j:
+                yield j
+
+    def at(self, column: Any) -> _Point:
+        """Return a point of the run."""
+        if self.start is None:
+            return _Point(self.box, self.axes, self.values)
+        return _Point(self.box, self.axes, [*self.values, self.start + column])
 
 
 def _as_int64(value: Any) -> Any:

@@ -1,0 +1,108 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Depthwise convolutions of packed tensors: every channel has a filter of its own.
+
+They are reductions over a window like pooling, with ``x * w`` for the element, so the kernels are those of channelwise.py: a tile of
+columns in registers, no test of the padding but at the borders. Weights (C, 1, kh, kw) are packed as a tensor (1, C, kh, kw).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.expr import Var
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.channelwise_op import ChannelwiseOp, Reduction
+from dycl_tvm.backends.tir_cpu.families import channelwise
+from dycl_tvm.backends.tir_cpu.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan, Tensor
+
+
+class Depthwise:
+    """The family; see ``families/__init__.py`` for its functions."""
+
+    name = "depthwise"
+
+    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+        """Return tiles of columns. One output channel an input channel; input and output packed by the machine's lanes."""
+        channels = work.x.shape[1]
+        if work.groups != channels or work.y.shape[1] != channels or {work.x.block, work.y.block} != {machine.lanes}:
+            return []
+        if {work.x.dtype, work.y.dtype} != {"float32"}:
+            return []
+        columns = work.y.shape[3]
+        widths = {-(-columns // -(-columns // most)) for most in (4, 8, 12) if most <= machine.registers - 4}
+        plans = [Plan(self.name, (("tile", w),), self._seconds(work, w, machine)) for w in widths]
+        return sorted(plans, key=lambda p: (p.seconds, p["tile"]))
+
+    def _seconds(self, work: Conv2D, tile: int, machine: Machine) -> float:
+        n, blocks, rows, columns, _ = work.y.physical
+        taps = math.prod(work.kernel)
+        # each multiply-add loads one vector; a tile loads the filter, starts and stores its accumulators
+        tiles = n * blocks * rows * math.ceil(columns / tile)
+        operations = tiles * (tile * (taps + 1) + taps / 4 + 4)
+        computing = operations * 2 * machine.lanes / (machine.gflops * 1e9)
+        moved = work.x.nbytes + work.y.nbytes
+        # a core draws about four times the bandwidth of memory from the last cache, ten times from its own
+        moving = moved / (machine.bandwidth * 1e9) / (10 if moved <= machine.l2 else 4 if moved <= machine.l3 / 2 else 1)
+        pieces = min(machine.cores, n * blocks * rows)
+        return (max(computing, moving) + 0.1 * min(computing, moving)) / pieces + machine.launch / 2
+
+    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+        """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
+        filters = Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes)
+        return channelwise.kernel(_operator(work), [work.x, filters, work.y], machine, epilogue, plan["tile"])
+
+    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+        """Return the shape of the packed weights."""
+        return Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes).physical
+
+    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+        """Return the PrimFunc (weights, packed weights)."""
+        lanes, channels = machine.lanes, work.x.shape[1]
+
+        def body(w: Any, packed: Any) -> None:
+            _, blocks, kh, kw, _ = self.packed_shape(work, plan, machine)
+            with T.grid(blocks, kh, kw, lanes) as (cb, i, j, lane):
+                channel = cb * lanes + lane
+                value = w[tirx.min(channel, channels - 1), 0, i, j]
+                store(packed, [0, cb, i, j, lane], tirx.Select(channel < channels, value, tirx.const(0, "float32")))
+
+        shapes = [("w", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")]
+        return prim_func(shapes, body)
+
+
+FAMILY = Depthwise()
+
+
+def _operator(work: Conv2D) -> ChannelwiseOp:
+    """Return the convolution as a reduction of x[n, c, h * stride + i * dilation - pad, ...] * w[0, c, i, j] over i and j."""
+
+    def axis(name: str) -> Any:
+        return Var(name, "int64")
+
+    def int64(value: int) -> Any:
+        return tirx.IntImm("int64", value)
+
+    n, c, h, w = (axis(a) for a in "nchw")
+    taps = (axis("i"), axis("j"))
+    x = tirx.decl_buffer(work.x.shape, "float32", "x")
+    filters = tirx.decl_buffer((1, work.x.shape[1], *work.kernel), "float32", "w")
+    at = [
+        v * int64(s) + tap * int64(d) - int64(p)
+        for v, tap, s, d, p in zip((h, w), taps, work.stride, work.dilation, (work.padding[0], work.padding[1]))
+    ]
+    guard = []
+    for index, size, out, k, s, d, p in zip(
+        at, work.x.shape[2:], work.y.shape[2:], work.kernel, work.stride, work.dilation, work.padding[:2]
+    ):
+        guard += [index >= int64(0)] if p > 0 else []
+        guard += [index < int64(size)] if (out - 1) * s + (k - 1) * d - p >= size else []
+    total, item, result = Var("total", "float32"), Var("item", "float32"), Var("result", "float32")
+    element = x[n, c, at[0], at[1]] * filters[int64(0), c, taps[0], taps[1]]
+    reduction = Reduction(taps, work.kernel, tirx.const(0, "float32"), element, tuple(guard), total, item, total + item)
+    inputs = (Tensor(work.x.shape), Tensor((1, work.x.shape[1], *work.kernel)))
+    return ChannelwiseOp((x, filters), inputs, Tensor(work.y.shape), (1, 1), (n, c, h, w), work.y.shape, result, result, reduction)
