@@ -180,14 +180,16 @@ class Loops:
             if self.split:
                 m = T.alloc_buffer(m_shape, "float32")
             full, rest = divmod(s.oc_blocks, s.oc)
-            if full and rest:
+            if rest:
                 with T.If(group < full):
                     with T.Then():
-                        self.group(v, m, group, s.oc, first, rows)
+                        self.products(v, m, group, s.oc, rows)
                     with T.Else():
-                        self.group(v, m, group, rest, first, rows)
+                        self.products(v, m, group, rest, rows)
             else:
-                self.group(v, m, group, s.groups[0], first, rows)
+                self.products(v, m, group, s.oc, rows)
+            with T.serial(0, tirx.min(s.oc_blocks - group * s.oc, s.oc) if rest else s.oc) as n:
+                self.output(m, n, group * s.oc + n, first, rows)
 
     def loop(self, extent: int, launch: int) -> Any:
         return parallel(extent, self.machine, self.seconds[launch]) if self.split else T.serial(0, extent)
@@ -220,14 +222,13 @@ class Loops:
                         store(d, (i, e), value)
                     for i, value in enumerate(t.input(_rows(d, e))):
                         store(z, (i * z_width + left + q, e), value)
-            with T.serial(0, tile_cols) as w:
-                for i in range(t.a):
-                    d = T.alloc_buffer((t.a, s.lanes), "float32")
-                    with T.vectorized(0, s.lanes) as e:
-                        for j in range(t.a):
-                            store(d, (j, e), z[i * z_width + w * s.m + j, e])
-                        for j, value in enumerate(t.input(_rows(d, e))):
-                            store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * tile_cols) + r * tile_cols + w, e), value)
+            with T.serial(0, tile_cols) as w, T.serial(0, t.a) as i:
+                d = T.alloc_buffer((t.a, s.lanes), "float32")
+                with T.vectorized(0, s.lanes) as e:
+                    for j in range(t.a):
+                        store(d, (j, e), z[i * z_width + w * s.m + j, e])
+                    for j, value in enumerate(t.input(_rows(d, e))):
+                        store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * tile_cols) + r * tile_cols + w, e), value)
 
     def row_of(self, row: Any) -> tuple[Any, Any]:
         """Return the image of a row of tiles, and the row in it."""
@@ -237,16 +238,13 @@ class Loops:
 
     # -- products ------------------------------------------------------------------------------------------------------
 
-    def group(self, v: Any, m: Any, group: Any, blocks: int, first: Any, rows: Any) -> None:
-        """Emit the products of a group of ``blocks`` output blocks, and their output."""
+    def products(self, v: Any, m: Any, group: Any, blocks: int, rows: Any) -> None:
+        """Emit the products of a group of ``blocks`` output blocks."""
         s, a = self.s, self.s.transform.a
         count = rows * s.tiles[1]
-        with T.serial(0, a * a) as x:
-            with T.serial(0, (count + s.cols - 1) // s.cols) as j:
-                # the last tile of columns overlaps the one before
-                self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), (group * s.oc * a * a + x * blocks) * s.ci, blocks)
-        with T.serial(0, blocks) as n:
-            self.output(m, n, group * s.oc + n, first, rows)
+        with T.serial(0, a * a) as x, T.serial(0, (count + s.cols - 1) // s.cols) as j:
+            # the last tile of columns overlaps the one before
+            self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), (group * s.oc * a * a + x * blocks) * s.ci, blocks)
 
     def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int) -> None:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
