@@ -19,7 +19,7 @@ def describe(work: Path, threads: int) -> dict[str, Any]:
     info = _cpuinfo()
     found: dict[str, Any] = {
         "CPU": f"{info.get('model name', platform.machine())} (family {info.get('cpu family', '?')}, model {info.get('model', '?')})",
-        "cores": f"{os.cpu_count()}; threads used: {threads}",
+        "cores": f"{os.cpu_count()}; threads used: {threads}; load average at the start: {os.getloadavg()[0]:.1f}",
         "vector extensions": ", ".join(f for f in _FLAGS if f in (info.get("flags") or info.get("Features", "")).split()),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": ", ".join(f"{name} {_version(name)}" for name in _PACKAGES),
