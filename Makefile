@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch fuzz onnx-suite lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch fuzz onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ fuzz: setup  ## Differential fuzzing of the Python front end for hours; prints e
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
 	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)
 
+onnx-zoo: setup  ## Write every network of the zoo to ONNX, run it with ONNX Runtime, read it again; print the table
+	$(BIN)/python tests/python/onnx_export/onnx_zoo.py
+
 cost: setup  ## Measure how the time of staging grows, up to 4,000 branches
 	DYCL_COST_BRANCHES=4000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py
 
@@ -74,12 +77,13 @@ pytest: setup
 setup: $(VENV)/.installed  ## Make .venv with everything in it
 
 # An editable install: the package is used where it lies, so only a change of what is installed makes this again.
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/system-packages
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/system-packages .ci/emulation-packages
 	.ci/system-packages $(PYTHON)
+	.ci/emulation-packages
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt setuptools wheel
-	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc]'
+	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross]'
 	touch $@
 
 clean:  ## Remove what was built, not .venv

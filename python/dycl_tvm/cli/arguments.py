@@ -7,11 +7,13 @@ import argparse
 from typing import Any
 
 MODEL_HELP = """\
-what to compile: zoo:NAME, path/to/file.py:OBJECT or package.module:OBJECT, where OBJECT is an nn.Module,
+what to compile: model.onnx, program.pt2, zoo:NAME, path/to/file.py:OBJECT or package.module:OBJECT, where OBJECT is an nn.Module,
 a function, a class (made without arguments), or NAME() to call a function that makes one or the other"""
 
 MODEL_FORMS = """\
 models:
+  model.onnx                an ONNX model
+  program.pt2               a program that torch.export.save wrote
   zoo:NAME                  a network of the zoo, with its example inputs (dycl-tvm zoo list)
   path/to/file.py:OBJECT    OBJECT of that file: an nn.Module, a bound method of one (net.early_exit), a function
   package.module:OBJECT     the same of an importable module
@@ -21,7 +23,8 @@ models:
 inputs:
   1x3x32x32                 a tensor of that shape, float32; 1x16:int64 for another dtype; scalar:float32 for rank 0
   int:5   float:0.5   bool:true   a Python number
-  name=1x3x32x32            a keyword argument
+  name=1x3x32x32            a keyword argument; of model.onnx and program.pt2, the shape of an input
+  batch=int:4               of model.onnx, the size of a symbolic dimension
 """
 
 

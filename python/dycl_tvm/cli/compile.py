@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dycl_tvm.cli.arguments import MODEL_FORMS, MODEL_HELP, model_options, new_parser
 from dycl_tvm.cli.exit_codes import OK
-from dycl_tvm.cli.models import load_model, parse_inputs
+from dycl_tvm.cli.models import model_and_inputs
 from dycl_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _EPILOG = f"""\
 {MODEL_FORMS}
 examples:
+  dycl-tvm compile model.onnx -i batch=int:1 -o model.so
   dycl-tvm compile zoo:sdn_mobilenet -o model.so --params model.params
   dycl-tvm compile my_model.py:net --input 1x3x32x32 --target "llvm -mcpu=skylake-avx512" -o net.so --embed-params
   dycl-tvm compile my_package.nets:make_net() -i 1x16:int64 -i mask=1x16:bool -o net.so --hcfg net.html
@@ -60,14 +61,10 @@ def build_model(args: argparse.Namespace) -> Artifact:
     """Build the model that the options of a command name."""
     from dycl_tvm.build import build
 
-    model, examples = load_model(args.model, args.state_dict)
-    positional, named = parse_inputs(args.input)
-    if args.input:
-        examples = positional
+    model, inputs = model_and_inputs(args.model, args.state_dict, args.input)
     return build(
         model,
-        examples,
-        example_kwargs=named,
+        **inputs,
         target=args.target,
         host=args.host,
         name=args.name,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dycl_tvm.cli.arguments import MODEL_FORMS, model_options, new_parser
 from dycl_tvm.cli.exit_codes import OK
-from dycl_tvm.cli.models import load_model, parse_inputs
+from dycl_tvm.cli.models import is_graph_file, model_and_inputs
 from dycl_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _handle(args: argparse.Namespace) -> int:
-    if args.what.endswith(".so") or (":" not in args.what and Path(args.what).is_file()):
+    if args.what.endswith(".so") or (":" not in args.what and not is_graph_file(args.what) and Path(args.what).is_file()):
         return _artefact(args)
     if args.json:
         raise UsageError("--json is for artefacts; for a model use --format")
@@ -63,13 +63,11 @@ def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCF
     from dycl_tvm.build import simplify, stage_model
     from dycl_tvm.progress import Phases
 
-    model, examples = load_model(args.what, args.state_dict)
-    positional, named = parse_inputs(args.input)
+    model, inputs = model_and_inputs(args.what, args.state_dict, args.input)
     phases = Phases(not args.quiet)
     graph = stage_model(
         model,
-        positional if args.input else examples,
-        example_kwargs=named,
+        **inputs,
         name=args.name,
         max_paths=args.max_paths,
         max_loop_trips=args.max_loop_trips,

@@ -25,9 +25,17 @@ def load_model(reference: str, state_dict: str | None = None) -> tuple[Any, tupl
     UsageError
         If there is no such thing.
     """
+    if is_graph_file(reference):
+        if state_dict is not None:
+            raise UsageError(f"{reference} has its weights with it; --state-dict is for models in Python")
+        if not Path(reference).is_file():
+            raise UsageError(f"there is no file {reference!r}")
+        return (reference, None) if reference.endswith(".onnx") else (_exported(reference), None)
     where, colon, path = reference.partition(":")
     if not colon or not where or not path:
-        raise UsageError(f"{reference!r} names no model; write zoo:NAME, path/to/file.py:OBJECT or package.module:OBJECT")
+        raise UsageError(
+            f"{reference!r} names no model; write zoo:NAME, path/to/file.py:OBJECT, package.module:OBJECT, model.onnx or program.pt2"
+        )
     if where == "zoo":
         model, examples = _from_zoo(path)
     else:
@@ -37,6 +45,31 @@ def load_model(reference: str, state_dict: str | None = None) -> tuple[Any, tupl
     if state_dict is not None:
         _load_weights(model, state_dict)
     return model, examples
+
+
+def is_graph_file(reference: str) -> bool:
+    """Tell whether a model is named by a file of ONNX or torch.export."""
+    return reference.endswith((".onnx", ".pt2"))
+
+
+def model_and_inputs(reference: str, state_dict: str | None, specs: list[str]) -> tuple[Any, dict[str, Any]]:
+    """Return the model that ``reference`` names, and what ``build`` is told of its inputs.
+
+    The inputs of graph files have names and types of their own: ``name=1x3x32x32`` gives the shape of one, ``symbol=int:4`` the size of
+    a symbolic dimension.
+
+    Raises
+    ------
+    UsageError
+        If there is no such model or an input cannot be read.
+    """
+    model, examples = load_model(reference, state_dict)
+    positional, named = parse_inputs(specs)
+    if not is_graph_file(reference):
+        return model, {"example_inputs": positional if specs else examples, "example_kwargs": named}
+    if positional:
+        raise UsageError(f"the inputs of {reference} have names; write name=1x3x32x32, or symbol=int:4 for a dimension without a size")
+    return model, {"input_shapes": {name: getattr(value, "shape", value) for name, value in named.items()} or None}
 
 
 def parse_inputs(specs: list[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -81,6 +114,16 @@ def _number(kind: str, text: str, spec: str) -> int | float | bool:
         return int(text) if kind == "int" else float(text)
     except (KeyError, ValueError):
         raise UsageError(f"input {spec!r}: {text!r} is not of type {kind}") from None
+
+
+def _exported(path: str) -> Any:
+    """Return the program that torch.export.save wrote."""
+    import torch
+
+    try:
+        return torch.export.load(path)
+    except Exception as err:  # zip, JSON, versions and operators each have their own errors
+        raise UsageError(f"{path} is not a program that torch.export.save wrote: {str(err).strip().splitlines()[0]}") from err
 
 
 def _from_zoo(name: str) -> tuple[Any, tuple[Any, ...]]:

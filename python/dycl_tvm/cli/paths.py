@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dycl_tvm.cli.arguments import MODEL_FORMS, model_options, new_parser, positive
 from dycl_tvm.cli.exit_codes import FAILURE, OK
+from dycl_tvm.cli.models import is_graph_file
 from dycl_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _handle(args: argparse.Namespace) -> int:
 def _runner(args: argparse.Namespace) -> Runner:
     from dycl_tvm.coverage import ArtifactRunner, GraphRunner
 
-    if args.what.endswith(".so") or (":" not in args.what and Path(args.what).is_file()):
+    if args.what.endswith(".so") or (":" not in args.what and not is_graph_file(args.what) and Path(args.what).is_file()):
         from dycl_tvm.cli.run import find_params
         from dycl_tvm.runtime import load
 

@@ -5,6 +5,9 @@ Method: each block is written where its immediate dominator is, merge blocks aft
 N. Ramsey, "Beyond Relooper: recursive translation of unstructured control flow to structured control flow", ICFP 2022. ONNX has no jump
 out of a body, so a piece of code that may go on at several places gives a *selector* (the number of the place) and the arguments for
 each place; those of places that it does not go to are zeros, or tensors without elements. Every block is written once.
+
+Readers bound how deep bodies may nest. A block that would stand too deep (behind the fortieth early exit, say) is not written where its
+dominator is but after the outermost ``If`` of its loop, like a merge block; what it reads of the blocks between comes along as arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 from onnx import helper
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.hcfg.analysis import dominators, liveness, natural_loops
+from dycl_tvm.hcfg.analysis import DominatorTree, dominators, liveness, natural_loops, postdominators
 from dycl_tvm.hcfg.nodes import (
     HCFG,
     Block,
@@ -32,6 +35,7 @@ from dycl_tvm.hcfg.nodes import (
     Return,
     SubDNNCall,
     Switch,
+    Terminator,
     Value,
     operand_type,
 )
@@ -45,6 +49,8 @@ Target = Any
 EXIT = "exit"
 #: Bodies within bodies: protobuf's readers stop at a hundred messages in one another, and a body takes three.
 MAX_DEPTH = 30
+#: Branches and loops in one another before blocks are put further out; below the bound, for sub-DNNs may have bodies of their own.
+FLAT_FROM = 28
 
 
 @dataclass
@@ -97,19 +103,72 @@ class Structurer:
         self.inline: set[Block] = set()
         live = liveness(graph).live_in
         home = {v: b for b in tree.order for v in (*b.params, *(o for s in b.steps for o in s.results()))}
-        #: Values from inside of loops that a block outside reads: they come along as arguments.
+        #: Values that are not at hand where a block is written (from inside of loops, or blocks further in): they come along as arguments.
         self.extras: dict[Block, list[Value]] = {}
+        places = self._places(tree, postdominators(graph))
         for block in tree.order:
-            around = set(map(id, self.loops[block]))
-            self.extras[block] = [v for v in home if v in live[block] and any(id(p) not in around for p in self.loops[home[v]])]
-            if block in tree.idom:
-                left = [p for p in self.loops[tree.idom[block]] if id(p) not in around]
+            around, place = set(map(id, self.loops[block])), places.get(block)
+
+            def brought(v: Value, block: Block = block, around: set[int] = around, place: Block | None = place) -> bool:
+                beyond = place is not None and not tree.dominates(home[v], place)
+                return v in live[block] and (beyond or any(id(p) not in around for p in self.loops[home[v]]))
+
+            self.extras[block] = [v for v in home if brought(v)]
+            if place is not None:
+                self.within[place].append(block)
+            elif block in tree.idom:
+                left = self._left(block, tree)
                 if left:
                     self.after[left[-1].header].append(block)
                 elif entering[block] == 1:
                     self.inline.add(block)
                 else:
                     self.within[tree.idom[block]].append(block)
+
+    def _left(self, block: Block, tree: DominatorTree) -> list[Any]:
+        """Return the loops that end between a block and its dominator, inner ones first."""
+        around = set(map(id, self.loops[block]))
+        return [p for p in self.loops[tree.idom[block]] if id(p) not in around]
+
+    def _places(self, tree: DominatorTree, ends: DominatorTree) -> dict[Block, Block]:
+        """Return the blocks that are written further out, with the block after whose terminator that is.
+
+        These are what would nest too deep, where every level of loops has an equal share of the depth, and the merge blocks to which such
+        blocks lead.
+        """
+        shares = 1 + max(map(len, self.loops.values()))
+        outside: dict[Block, int] = {}  # depth at which a block, or the loop that it begins, stands
+        places: dict[Block, Block] = {}
+        moved: dict[Block, list[Block]] = {}  # the blocks in ``places`` among a block and its dominators
+        sources: dict[Block, list[Block]] = {b: [] for b in tree.order}
+        for block in tree.order:
+            for target in block.successors():
+                sources[target].append(block)
+        for block in tree.order:
+            is_header = block in self.headers
+            enclosing = self.loops[block][is_header:]
+            place = enclosing[0].header if enclosing else tree.order[0]
+            depth, outer = 0, False
+            if block in tree.idom:
+                above = tree.idom[block]
+                left = self._left(block, tree)
+                anchor = left[-1].header if left else above
+                # Where all ways come to it, a merge block needs no test.
+                meets = 0 if block in ends.depth and anchor in ends.depth and ends.dominates(block, anchor) else 1
+                inside = outside[above] + (above in self.headers)
+                single = sum(not self._is_back(source, block) for source in sources[block]) == 1
+                depth = outside[anchor] + meets if left else inside + (_nesting(above.terminator) if single else meets)
+                inner = {b for s in sources[block] for b in moved.get(s, ()) if b not in moved[above]}
+                outer = any(places[b] is not anchor and tree.dominates(places[b], anchor) for b in inner)
+            deep = depth + is_header + _nesting(block.terminator) > FLAT_FROM * (len(self.loops[block]) + 1) // shares
+            if (deep or outer) and place is not block and (enclosing or place not in self.headers):
+                places[block] = place
+                depth = outside[place] + (place in self.headers) + 1
+            outside[block] = depth
+            moved[block] = moved.get(tree.idom[block], []) if block in tree.idom else []
+            if block in places:
+                moved[block] = [*moved[block], block]
+        return places
 
     def _is_back(self, source: Block, target: Block) -> bool:
         return any(p.header is target for p in self.loops[source])
@@ -246,7 +305,7 @@ class Structurer:
         """Open a body in a scope."""
         if scope.depth == MAX_DEPTH:
             raise UnsupportedError(
-                f"the network nests more than {MAX_DEPTH} branches and loops in one another; readers of ONNX files stop there",
+                f"the network nests so many loops that it takes more than {MAX_DEPTH} bodies in one another; readers of ONNX stop there",
                 None,
                 "export_onnx(folder, split=True) has no such bound",
             )
@@ -287,6 +346,11 @@ class Structurer:
         start = [*initial, *before]
         scope.nodes.append(helper.make_node("Loop", ["", scope.constant(True, "bool"), *start], [*finals, *states.values()], body=graph))
         return result
+
+
+def _nesting(term: Terminator | None) -> int:
+    """Return how many bodies in one another the choice at the end of a block takes, at most."""
+    return (len(term.edges) - 1).bit_length() if isinstance(term, Switch) else int(isinstance(term, Branch))
 
 
 @contextmanager

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.onnx.execute import Env, Executor, Scope, control
+from dycl_tvm.frontend.onnx.execute import CHOICES, Env, Executor, Scope, control
 from dycl_tvm.frontend.onnx.loops import Loop, run_loop
 from dycl_tvm.frontend.onnx.node import Node
-from dycl_tvm.frontend.onnx.values import Datum, Outcome, causes_of, is_runtime
+from dycl_tvm.frontend.onnx.values import Cause, Datum, Outcome, causes_of, is_runtime
+from dycl_tvm.frontend.onnx.ways import Meeting
 from dycl_tvm.hcfg.nodes import Block, Branch, Edge
 from dycl_tvm.hcfg.types import BOOL
 
@@ -24,31 +26,57 @@ def _inputs(node: Node, env: Env) -> list[Datum]:
     return [env[name] if name else None for name in node.proto.input]
 
 
-@control("If")
-def _if(ex: Executor, scope: Scope, node: Node, env: Env) -> list[Outcome]:
-    (cond,) = _inputs(node, env)
+def _if(ex: Executor, scope: Scope, node: Node, env: Env, ways: list[Outcome], kept: frozenset[str]) -> list[Outcome]:
+    """Run an ``If``: a branch on the ways on which its condition is known only at run time, the one side on all others."""
     site = _site(scope, node)
-    if cond.numel() != 1:
-        node.fail(f"its condition has {cond.numel()} elements")
-    sides = {True: node.attr("then_branch"), False: node.attr("else_branch")}
+    label = site.rsplit("/", 1)[-1]
+    leading: dict[bool, list[Outcome]] = {True: [], False: []}
+    undecided: list[Outcome] = []
+    causes: frozenset[Cause] = frozenset()
 
-    def run(taken: bool) -> list[Outcome]:
-        name = f"{site.rsplit('/', 1)[-1]}.{'then' if taken else 'else'}"
-        ex.recorder.origin = node.origin
-        return ex.run(sides[taken], scope.inner(name, sides[taken]), env, [])
+    def condition(way: Outcome) -> Any:
+        (cond,) = _inputs(node, ChainMap(way.own, env))
+        if cond.numel() != 1:
+            node.fail(f"its condition has {cond.numel()} elements")
+        return cond
 
-    if not is_runtime(cond):
-        return run(bool(cond.item()))
-    before = ex.recorder.block
-    holds = ex.recorder.item(cond, BOOL)
-    blocks = {taken: Block(f"{site.rsplit('/', 1)[-1]}.{'then' if taken else 'else'}", origin=node.origin) for taken in (True, False)}
-    before.terminator = Branch(holds, Edge(blocks[True]), Edge(blocks[False]), node.origin)
+    for way in ways:
+        cond = condition(way)
+        (undecided if is_runtime(cond) else leading[bool(cond.item())]).append(way)
+        if isinstance(way.group, Meeting):
+            causes |= way.group.causes | {("merge", way.group.site)}
+    for way in ex.meet(undecided):
+        cond = condition(way)
+        if not is_runtime(cond):
+            leading[bool(cond.item())].append(way)
+            continue
+        causes |= causes_of(cond)
+        ex.recorder.block = way.block
+        holds = ex.recorder.item(cond, BOOL)
+        sides = {taken: Block(f"{label}.{'then' if taken else 'else'}", origin=node.origin) for taken in (True, False)}
+        way.block.terminator = Branch(holds, Edge(sides[True]), Edge(sides[False]), node.origin)
+        for taken, block in sides.items():
+            leading[taken].append(Outcome(block, [], dict(way.own), way.group))
     outcomes: list[Outcome] = []
-    for taken, block in blocks.items():
-        ex.recorder.block = block
-        outcomes += run(taken)
+    for taken, name in ((True, "then"), (False, "else")):
+        if not leading[taken]:
+            continue
+        ex.recorder.origin = node.origin
+        body = node.attr(f"{name}_branch")
+        outcomes += ex.run(body, scope.inner(f"{label}.{name}", body), env, [], _together(leading[taken], site, causes), kept)
     ex.recorder.origin = node.origin
-    return ex.join(outcomes, site, causes_of(cond))
+    return ex.settle(outcomes, site, causes)
+
+
+def _together(ways: list[Outcome], site: str, causes: frozenset[Cause]) -> list[Outcome]:
+    """Return ways that come from several places as ways that meet as soon as they do something."""
+    if len(ways) == 1:
+        return [Outcome(ways[0].block, [], ways[0].own)]
+    meeting = Meeting(site, causes)
+    return [Outcome(way.block, [], way.own, meeting) for way in ways]
+
+
+CHOICES["If"] = _if
 
 
 @control("Loop")

@@ -2,12 +2,14 @@
 """Runs an ONNX graph once on symbolic tensors and records what it computes.
 
 A node of control flow may end in several *outcomes*: where the sides of an If give values of the same types they are joined, and what
-differs becomes a block parameter; where they cannot be one, each goes its own way through the rest of the graph.
+differs becomes a block parameter; where they cannot be one, each goes its own way through the rest of the graph. When ways are joined, see
+:mod:`.ways`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,13 +33,18 @@ from dycl_tvm.frontend.onnx.values import (
     signature,
     tensor_type,
 )
+from dycl_tvm.frontend.onnx.ways import Meeting, Reads, alike, by_constants, everything, stays_apart
 from dycl_tvm.hcfg.nodes import Block, Edge, Jump, Origin, Raise, Value
 
-Env = dict[str, Datum]
+Env = MutableMapping[str, Datum]
 Control = Callable[["Executor", "Scope", Node, Env], list[Outcome]]
+Choice = Callable[["Executor", "Scope", Node, Env, list[Outcome], frozenset[str]], list[Outcome]]
+NONE: frozenset[str] = frozenset()
 
 #: Nodes that may end in several outcomes: ``fn(executor, scope, node, env)``, with ``executor.recorder.block`` as the block to go on in.
 CONTROL: dict[str, Control] = {}
+#: Nodes that take several ways at once: ``fn(executor, scope, node, env, ways, kept)``, as in :meth:`Executor.run`.
+CHOICES: dict[str, Choice] = {}
 
 
 def control(*names: str) -> Callable[[Control], Control]:
@@ -112,15 +119,25 @@ class Executor:
         self._functions: dict[Any, tuple[Any, Any]] = {}
 
     # -- graphs --------------------------------------------------------------------------------------------------------
-    def run(self, graph: Any, scope: Scope, env: Env, arguments: Sequence[Datum]) -> list[Outcome]:
-        """Run the body of a node on arguments, in the scope of ``env``; the outcomes are joined where they can be."""
+    def run(
+        self, graph: Any, scope: Scope, env: Env, arguments: Sequence[Datum], ways: list[Outcome] | None = None, kept: frozenset[str] = NONE
+    ) -> list[Outcome]:
+        """Run the body of a node on arguments, in the scope of ``env``; its outcomes are not joined.
+
+        Parameters
+        ----------
+        ways : list of Outcome, optional
+            The ways that lead into the body; by default the recorder's block.
+        kept : frozenset of str
+            The names of the graphs around it that are read after it.
+        """
         if len(graph.input) != len(arguments):
             raise UnsupportedError(
                 f"the graph {graph.name!r} has {len(graph.input)} inputs, its node gives {len(arguments)}", self.recorder.origin
             )
         inner = {**env, **dict(zip((i.name for i in graph.input), arguments))}
         self.add_initializers(graph, inner)
-        return self.join(self.run_nodes(graph.node, scope, inner, [o.name for o in graph.output]), scope.site)
+        return self.run_nodes(graph.node, scope, inner, [o.name for o in graph.output], ways, kept)
 
     def add_initializers(self, graph: Any, env: Env) -> None:
         """Define the weights of a graph."""
@@ -133,19 +150,31 @@ class Executor:
         if graph.sparse_initializer:
             raise UnsupportedError("a sparse initializer", self.recorder.origin, "store the weights as dense tensors")
 
-    def run_nodes(self, nodes: Sequence[Any], scope: Scope, env: Env, outputs: Sequence[str]) -> list[Outcome]:
+    def run_nodes(
+        self,
+        nodes: Sequence[Any],
+        scope: Scope,
+        env: Env,
+        outputs: Sequence[str],
+        ways: list[Outcome] | None = None,
+        kept: frozenset[str] = NONE,
+    ) -> list[Outcome]:
         """Run nodes in their order, on every way that leads through them."""
         done: list[Outcome] = []
-        pending = [(0, self.recorder.block, env)]
+        reads = Reads(nodes, outputs)
+        pending = [(0, env, ways or [Outcome(self.recorder.block, [])])]
         while pending:
-            start, block, env = pending.pop()
+            start, env, ways = pending.pop()
             for k in range(start, len(nodes)):
-                self.recorder.block = block
-                found = self.run_node(nodes[k], k, scope, env)
-                names = list(nodes[k].output)
-                for other in reversed(found[1:]):
-                    pending.append((k + 1, other.block, {**env, **_bound(names, other.values)}))
-                if len(pending) + len(done) > self.max_paths:
+                if len(ways) > 1:
+                    read = reads.from_(k) | kept
+                    for way in ways:
+                        way.own = {name: value for name, value in way.own.items() if name in read}
+                    if nodes[k].op_type not in CHOICES and not stays_apart(nodes[k], ways, env):
+                        ways, *others = ([way] for way in self.meet(ways))
+                        pending += [(k, {**env}, other) for other in others]
+                found = self._step(nodes[k], k, scope, env, ways, reads, kept)
+                if len(pending) + len(done) + len(found) > self.max_paths:
                     raise PathExplosionError(
                         f"more than {self.max_paths} ways lead through the graph that cannot be joined: shapes or structures differ",
                         self.recorder.origin,
@@ -153,11 +182,47 @@ class Executor:
                     )
                 if not found:
                     break  # every way ended in an error
-                block = found[0].block
-                env.update(_bound(names, found[0].values))
+                pending += [(k + 1, {**env, **new}, others) for new, others in reversed(found[1:])]
+                env.update(found[0][0])
+                ways = found[0][1]
             else:
-                done.append(Outcome(block, [self._output(env, name) for name in outputs]))
+                for way in ways:
+                    around = ChainMap(way.own, env)
+                    own = {name: value for name, value in way.own.items() if name in kept}
+                    done.append(Outcome(way.block, [self._output(around, name) for name in outputs], own, way.group))
         return done
+
+    def _step(
+        self, proto: Any, k: int, scope: Scope, env: Env, ways: list[Outcome], reads: Reads, kept: frozenset[str]
+    ) -> list[tuple[Env, list[Outcome]]]:
+        """Run one node; return the ways that go on side by side, and what names mean on all of them."""
+        if proto.op_type in CHOICES and proto.domain in ("", "ai.onnx"):
+            after = reads.from_(k + 1) | kept if any(way.own for way in ways) else kept
+            outcomes = CHOICES[proto.op_type](self, scope, self._node(proto, k, scope), env, ways, after)
+        else:
+            outcomes = []
+            for way in ways:
+                self.recorder.block = way.block
+                for outcome in self.run_node(proto, k, scope, ChainMap(way.own, env) if way.own else env):
+                    outcome.own = way.own
+                    outcome.group = way.group if len(ways) > 1 else outcome.group
+                    outcomes.append(outcome)
+        together: dict[int, list[Outcome]] = {}
+        for outcome in outcomes:
+            together.setdefault(id(outcome if outcome.group is None else outcome.group), []).append(outcome)
+        found: list[tuple[Env, list[Outcome]]] = []
+        for group in together.values():
+            new: Env = {}
+            going: list[Outcome] = []
+            for outcome in group:
+                bound = _bound(list(proto.output), outcome.values)
+                own = {**outcome.own, **bound}
+                if len(group) == 1:
+                    new = {name: value for name, value in own.items() if name not in kept}
+                    own = {name: value for name, value in own.items() if name in kept}
+                going.append(Outcome(outcome.block, [], own, outcome.group if len(group) > 1 else None))
+            found.append((new, going))
+        return found
 
     def _output(self, env: Env, name: str) -> Datum:
         if not name:
@@ -166,14 +231,20 @@ class Executor:
             raise UnsupportedError(f"no node gives the output {name!r} of its graph", self.recorder.origin)
         return env[name]
 
+    def _node(self, proto: Any, index: int, scope: Scope) -> Node:
+        node = self._nodes.get((id(proto), scope.site))
+        if node is None:
+            domain = "" if proto.domain == "ai.onnx" else proto.domain
+            origin = self.recorder.origin = Origin(self.file, index + 1, scope.site, _text(proto))
+            node = self._nodes[id(proto), scope.site] = Node(proto, scope.opsets.get(domain, 1), origin, self.recorder, scope.attributes)
+        self.recorder.origin = node.origin
+        return node
+
     def run_node(self, proto: Any, index: int, scope: Scope, env: Env) -> list[Outcome]:
         """Run one node."""
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        node = self._nodes.get((id(proto), scope.site))
-        if node is None:
-            origin = self.recorder.origin = Origin(self.file, index + 1, scope.site, _text(proto))
-            node = self._nodes[id(proto), scope.site] = Node(proto, scope.opsets.get(domain, 1), origin, self.recorder, scope.attributes)
-        origin = self.recorder.origin = node.origin
+        node = self._node(proto, index, scope)
+        origin = node.origin
         inputs = []
         for name in proto.input:
             if name and name not in env:
@@ -249,14 +320,32 @@ class Executor:
         """Make outcomes of the same types one, by a block in which their ways meet; ``causes`` decide which way is taken."""
         if len(outcomes) < 2 or ("merge", site) in self.forced:
             return outcomes
-        groups: dict[Any, list[Outcome]] = {}
-        for outcome in outcomes:
-            groups.setdefault(tuple(signature(v) for v in outcome.values), []).append(outcome)
-        return [group[0] if len(group) == 1 else self._joined(group, site, causes) for group in groups.values()]
+        return [group[0] if len(group) == 1 else self._joined(group, site, causes) for group in alike(outcomes)]
+
+    def meet(self, ways: list[Outcome]) -> list[Outcome]:
+        """Join ways that went on side by side."""
+        if len(ways) < 2:
+            return ways
+        meeting = ways[0].group
+        assert isinstance(meeting, Meeting)
+        return [Outcome(o.block, o.values, o.own) for o in self.join(ways, meeting.site, meeting.causes)]
+
+    def settle(self, outcomes: list[Outcome], site: str, causes: frozenset[Cause]) -> list[Outcome]:
+        """Join outcomes as :meth:`join` does, but for those that differ in constants by which code may choose: these go on side by side."""
+        if len(outcomes) < 2 or ("merge", site) in self.forced:
+            return [Outcome(o.block, o.values, o.own) for o in outcomes]
+        found = []
+        for group in alike(outcomes):
+            classes = by_constants(group)
+            meeting = Meeting(site, causes) if len(classes) > 1 else None
+            for members in classes:
+                one = members[0] if len(members) == 1 else self._joined(members, site, causes)
+                found.append(Outcome(one.block, one.values, one.own, meeting))
+        return found
 
     def _joined(self, group: list[Outcome], site: str, causes: frozenset[Cause]) -> Outcome:
         target = Block(site.rsplit("/", 1)[-1] + ".join", origin=self.recorder.origin)
-        columns = list(zip(*[list(leaves(o.values)) for o in group]))
+        columns = list(zip(*[list(leaves(everything(o))) for o in group]))
         merged: list[torch.Tensor] = []
         edges: list[list[Any]] = [[] for _ in group]
         for column in columns:
@@ -271,8 +360,9 @@ class Executor:
         for outcome, args in zip(group, edges):
             assert outcome.block.terminator is None
             outcome.block.terminator = Jump(Edge(target, args))
-        tensors = iter(merged)
-        return Outcome(target, [rebuild(v, tensors) for v in group[0].values])
+        tensors, first = iter(merged), group[0]
+        values = [rebuild(v, tensors) for v in first.values]
+        return Outcome(target, values, {name: rebuild(v, tensors) for name, v in first.own.items()})
 
     def raise_(self, block: Block, kind: str, message: str) -> None:
         """End a block by an error."""

@@ -4,7 +4,8 @@
 A loop is *rolled* (a cycle in the HCFG, its state in block parameters) where every iteration carries the same types. Only what an iteration
 changes is carried: the body is run on the assumption that it changes nothing, and again without the assumptions that were wrong.
 Where a shape follows from the state or from the number of the iteration, where a sequence grows, or where branches give values of
-several shapes, the loop is *unrolled*; that needs a bound.
+several shapes, the loop is *unrolled*; that needs a bound. A way through the body that surely ends the loop (its condition is constantly
+false there) leads straight out of it.
 
 The length of a scan output, in this order:
 
@@ -131,14 +132,14 @@ class _Rolled:
         trip: Operand | None = rec.item(loop.trip) if isinstance(loop.trip, torch.Tensor) else loop.trip
         varying: set[int] = set()
         while True:
-            header, params, inside, number, outcome, after = self.body(varying)
+            header, params, inside, number, outcome, after, stops = self.body(varying)
             new = {k for k, (a, b) in enumerate(zip(inside, after)) if k not in varying and not same(a, b)}
             if not new:
                 break
             varying |= new
         scans = outcome.values[len(self.carried) :]
         cond = inside[0]
-        if trip is None and not is_runtime(cond):
+        if trip is None and not is_runtime(cond) and not stops:
             raise UnsupportedError(
                 "a loop without trip count whose condition is always true never ends", rec.origin, "give it a trip count"
             )
@@ -159,27 +160,36 @@ class _Rolled:
             buffers.append(rec.wrap(param, self.causes | causes_of(row)) if zeros.numel() else zeros)
             made = torch.ops.aten.index_copy.default(buffers[-1], 0, number.reshape(1), row.unsqueeze(0)) if zeros.numel() else zeros
             written.append(made)
-        following = rec.host("add", params["number"], 1, type_=INT)
-        back: list[Operand] = [following, *(rec.operand(after[k]) for k in sorted(varying)), *(rec.operand(t) for t in written)]
-        rec.block.terminator = Jump(Edge(header, back))
+        if outcome.values:
+            following = rec.host("add", params["number"], 1, type_=INT)
+            back: list[Operand] = [following, *(rec.operand(after[k]) for k in sorted(varying)), *(rec.operand(t) for t in written)]
+            rec.block.terminator = Jump(Edge(header, back))
         before.terminator = Jump(Edge(header, entered))
         rec.block = header
         goes: Operand | None = None if trip is None else rec.host("lt", params["number"], trip, type_=BOOL)
         if is_runtime(cond):
             holds = rec.item(cond, BOOL)
             goes = holds if goes is None else rec.host("and", goes, holds, type_=BOOL)
-        assert goes is not None
         leave = Block("loop.exit", origin=rec.origin)
+        stopped = [Outcome(o.block, o.values[1 : len(self.carried)]) for o in stops]
+        if goes is None:
+            header.terminator = Jump(Edge(body))
+            return self.ex.settle(stopped, f"{loop.site}.exit", self.causes)
         header.terminator = Branch(goes, Edge(body), Edge(leave), rec.origin)
         states = list(rebuild(self.carried, iter(inside))[1:])
         if exact:
             leave = self.guard_after(leave, params["number"], length)
         if switch:
             return self.by_length(leave, params["number"], states, buffers, length)
-        return [Outcome(leave, [*states, *buffers])]
+        return self.ex.settle([Outcome(leave, [*states, *buffers]), *stopped], f"{loop.site}.exit", self.causes)
 
-    def body(self, varying: set[int]) -> tuple[Block, dict[str, Any], list[torch.Tensor], torch.Tensor, Outcome, list[torch.Tensor]]:
-        """Run the body with some of the state in block parameters."""
+    def body(
+        self, varying: set[int]
+    ) -> tuple[Block, dict[str, Any], list[torch.Tensor], torch.Tensor, Outcome, list[torch.Tensor], list[Outcome]]:
+        """Run the body with some of the state in block parameters.
+
+        The last results are the way that goes on (without values if there is none), what it carries, and the ways that lead out.
+        """
         rec = self.rec
         header, body = Block("loop", origin=rec.origin), Block("loop.body", origin=rec.origin)
         number = Value(INT, "iteration")
@@ -197,16 +207,19 @@ class _Rolled:
         cond, *states = rebuild(self.carried, iter(inside))
         outcomes = self.loop.body(as_tensor, cond, states)
         rec.origin = origin
-        if len(outcomes) != 1:
+        # The rows of scan outputs are counted at the header.
+        stops = [o for o in outcomes if not self.loop.scans and not is_runtime(o.values[0]) and not bool(o.values[0])]
+        going = self.ex.join([o for o in outcomes if not any(o is s for s in stops)], f"{self.loop.site}.body", self.causes)
+        if not going:
+            return header, {"body": body, "number": number}, inside, as_tensor, Outcome(body, []), inside, stops
+        if len(going) != 1:
             raise NotRollable("its branches give values of different shapes")
-        values = outcomes[0].values
-        rec.block = outcomes[0].block
+        values = going[0].values
         values[0] = values[0].reshape(())
-        outcomes[0].block = rec.block
         after = values[: len(self.carried)]
         if signature(after) != self.shape:
             raise NotRollable("an iteration changes the shape, the type or the number of the values that it carries")
-        return header, {"body": body, "number": number}, inside, as_tensor, outcomes[0], list(leaves(after))
+        return header, {"body": body, "number": number}, inside, as_tensor, going[0], list(leaves(after)), stops
 
     def length(self, trip: Operand | None, cond: torch.Tensor) -> tuple[int, bool, bool]:
         """Return the length of the scan outputs, whether to check it, and whether there is one way for each."""

@@ -8,7 +8,7 @@ a Python list, an optional without an element is None. So sequences and optional
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,10 +56,20 @@ class NeedsValue(UnsupportedError):
 
 @dataclass
 class Outcome:
-    """One way through a graph: the block in which it ends, and the values that it gives there."""
+    """One way through a graph: the block in which it ends, and the values that it gives there.
+
+    Attributes
+    ----------
+    own : dict
+        What names of graphs around it stand for on this way only; others share an environment.
+    group : object or None
+        Outcomes of one group may be joined later; one without a group goes its own way to the end.
+    """
 
     block: Block
     values: list[Datum]
+    own: dict[str, Datum] = field(default_factory=dict)
+    group: object | None = None
 
 
 def is_runtime(x: Any) -> bool:
