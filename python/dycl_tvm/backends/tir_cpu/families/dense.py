@@ -1,0 +1,334 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Products with a constant right side: from one row (streaming weights) to many (register tiles).
+
+Weights (k, n) are packed to panels (ceil(n / width), k, width), zero beyond n: a tile of rows x one panel reads them in exactly the order
+of memory. Few rows are bound by that stream and by the latency of an addition; ``splits`` keeps several sums over every splits-th k
+and adds them at the end. A long k over few columns is cut into ``k_pieces`` that run in parallel.
+Error: one rounding per multiply-add, |error| <= k 2^-24 sum |x w| (less with splits), as any float32 product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan, Tensor
+
+#: Steps of k in the body of the innermost loop; more only lengthens the code.
+_UNROLL = 4
+#: Multiply-adds that must be under way to hide their latency, on cores with two units and latency 4.
+_IN_FLIGHT = 8
+#: Bytes of the left side that a block of rows may hold in L2 while the panels pass by.
+_ROWS_SHARE = 3
+
+
+def zeros(count: int, width: int) -> list[Any]:
+    """Declare accumulators: one small buffer each, so that all of them live in registers."""
+    return [T.alloc_buffer((width,), "float32") for _ in range(count)]
+
+
+def vectors(width: int, lanes: int, emit: Callable[[Any], None]) -> None:
+    """Emit ``emit(element)`` for the elements of a row of ``width``, as whole vectors and at most one shorter one."""
+    for start in range(0, width, lanes):
+        size = min(lanes, width - start)
+        if size == 1:
+            emit(start)
+            continue
+        with T.vectorized(0, size) as v:
+            emit(start + v)
+
+
+def multiply_add(
+    accumulators: Sequence[Any],
+    width: int,
+    lanes: int,
+    steps: int,
+    left: Callable[[int, Any], Any],
+    right: Callable[[Any, Any], Any],
+    splits: int = 1,
+    place: Callable[[int], int] = lambda start: start,
+) -> None:
+    """Emit accumulators[row * splits + s][j] += sum over the k with k % splits == s of left(row, k) * right(k, j).
+
+    ``steps`` is the extent of k. ``place`` tells where in an accumulator the vector of columns from ``start`` is summed.
+    """
+    rows = len(accumulators) // splits
+    unroll = -(-_UNROLL // splits) * splits
+
+    def step(k: Any, split: int) -> None:
+        for start in range(0, width, lanes):
+            for row in range(rows):
+                total = accumulators[row * splits + split]
+                with T.vectorized(0, min(lanes, width - start)) as v:
+                    j = place(start) + v
+                    store(total, [j], total[j] + left(row, k) * right(k, start + v))
+
+    if steps >= unroll:
+        with T.serial(0, steps // unroll) as block:
+            for e in range(unroll):
+                step(block * unroll + e, e % splits)
+    for k in range(steps - steps % unroll, steps):
+        step(k, k % splits)
+
+
+def clear(accumulators: Iterable[Any], width: int, lanes: int) -> None:
+    """Emit stores of zero."""
+    for total in accumulators:
+        vectors(width, lanes, lambda j, total=total: store(total, [j], tirx.const(0, "float32")))
+
+
+def add_splits(accumulators: Sequence[Any], width: int, lanes: int, splits: int) -> list[Any]:
+    """Emit the sum of each row's partial sums; return the rows' accumulators."""
+    for row in range(0, len(accumulators), splits):
+        first = accumulators[row]
+        span = splits
+        while span > 1:  # pairwise: a chain of additions would be waited for
+            half = (span + 1) // 2
+            for s in range(span - half):
+                a, b = accumulators[row + s], accumulators[row + s + half]
+                vectors(width, lanes, lambda j, a=a, b=b: store(a, [j], a[j] + b[j]))
+            span = half
+        assert first is accumulators[row]
+    return list(accumulators[::splits])
+
+
+def even_tiles(total: int, size: int, index: Any, emit: Callable[[int, Any], None]) -> None:
+    """Emit ``emit(rows, first row)`` for tile ``index`` of ceil(total / size) tiles whose sizes differ by at most one."""
+    tiles = -(-total // size)
+    base, more = divmod(total, tiles)
+    if not more:
+        emit(base, index * base)
+        return
+    with T.If(index < more):
+        with T.Then():
+            emit(base + 1, index * (base + 1))
+        with T.Else():
+            emit(base, index * base + more)
+
+
+class _Dense:
+    name = "dense"
+
+    def plans(self, work: Dense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+        """Return tile choices, best estimate first; [] unless the right side is a weight that the batch shares."""
+        if not (work.constant and work.shared):
+            return []
+        total = work.batch * work.m
+        found: dict[tuple[tuple[str, int], ...], Plan] = {}
+        for rows, wide, splits in _tiles(total, work.n, machine):
+            width = wide * machine.lanes
+            tiles, panels = -(-total // rows), -(-work.n // width)
+            alone = _seconds(work, machine, rows, wide, splits)
+            k_pieces = 1
+            if tiles * panels < machine.cores and alone > 4 * machine.launch and work.k >= 4096:
+                k_pieces = 2 * machine.cores
+            pieces = _pieces(tiles, panels, machine)
+            cut = max(-(-tiles // p) * -(-panels // q) * p * q / (tiles * panels) for p, q in [pieces])
+            shared = alone * cut / min(machine.cores, max(k_pieces, pieces[0] * pieces[1])) + machine.launch
+            seconds = shared if alone > 3 * machine.launch else alone
+            params = (
+                ("rows", rows), ("vectors", wide), ("splits", splits), ("row_pieces", pieces[0]), ("column_pieces", pieces[1]),
+                ("k_pieces", k_pieces),
+            )  # fmt: skip
+            found[params] = Plan(self.name, params, seconds)
+        return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
+
+    def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
+        """Return (panels, k, columns of a panel)."""
+        width = plan["vectors"] * machine.lanes
+        return (-(-work.n // width), work.k, width)
+
+    def pack(self, work: Dense, plan: Plan, machine: Machine) -> Any:
+        """Return the PrimFunc (weights (k, n), packed weights)."""
+        panels, k, width = self.packed_shape(work, plan, machine)
+
+        def body(w: Any, packed: Any) -> None:
+            with T.serial(0, panels) as p, T.serial(0, k) as i, T.serial(0, width) as j:
+                column = p * width + j
+                value = w[i, column]
+                if work.n % width:
+                    value = tirx.if_then_else(column < work.n, w[i, tirx.min(column, work.n - 1)], tirx.const(0, "float32"))
+                store(packed, [p, i, j], value)
+
+        return prim_func([("w", (work.k, work.n), "float32"), ("packed", (panels, k, width), "float32")], body)
+
+    def kernel(self, work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+        """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
+        y = Tensor((work.batch, work.m, work.n))
+        buffers = [
+            ("x", (work.batch, work.m, work.k), "float32"),
+            ("w", self.packed_shape(work, plan, machine), "float32"),
+            *epilogue_buffers(epilogue),
+            ("y", y.shape, "float32"),
+        ]
+        make = _split_body if plan["k_pieces"] > 1 else _body
+        return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
+
+
+def _row(work: Dense, r: Any) -> tuple[Any, Any]:
+    """Return the batch's index and the row in it of a row of all."""
+    if work.batch == 1:
+        return (0, r)
+    return (r, 0) if work.m == 1 else (r // work.m, r % work.m)
+
+
+def _store_rows(
+    work: Dense, width: int, lanes: int, epilogue: Epilogue, operands: Sequence[Any], y: Any, sums: Sequence[Any], row: Any, panel: Any
+) -> None:
+    """Emit the epilogue of a tile; the last panel stores only the columns that there are."""
+    panels = -(-work.n // width)
+    out = Tensor((work.batch, work.m, work.n))
+
+    def emit(valid: int, first: Any) -> None:
+        for r, total in enumerate(sums):
+            at = _row(work, row + r)
+
+            def element(j: Any, total: Any = total, at: Any = at) -> None:
+                index = [*at, first + j]
+                store(y, index, finish(epilogue, operands, out, total[j], index))
+
+            vectors(valid, lanes, element)
+
+    rest = work.n - (panels - 1) * width
+    if rest == width:
+        emit(width, panel * width)
+    elif panels == 1:
+        emit(rest, 0)
+    else:
+        with T.If(panel < panels - 1):
+            with T.Then():
+                emit(width, panel * width)
+            with T.Else():
+                emit(rest, (panels - 1) * width)
+
+
+def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
+    lanes, rows, splits = machine.lanes, plan["rows"], plan["splits"]
+    width, total = plan["vectors"] * lanes, work.batch * work.m
+    tiles, panels = -(-total // rows), -(-work.n // width)
+    row_pieces, column_pieces = plan["row_pieces"], plan["column_pieces"]
+    block = max(1, machine.l2 // _ROWS_SHARE // (4 * work.k * rows))
+
+    def tile(count: int, row: Any, panel: Any) -> None:
+        sums = zeros(count * splits, width)
+        clear(sums, width, lanes)
+
+        def left(r: int, k: Any) -> Any:
+            return x[(*_row(work, row + r), k)]
+
+        multiply_add(sums, width, lanes, work.k, left, lambda k, j: w[panel, k, j], splits)
+        _store_rows(work, width, lanes, epilogue, operands, y, add_splits(sums, width, lanes, splits), row, panel)
+
+    def panels_of(columns: Any, first: Any, end: Any) -> None:
+        with (
+            T.serial(columns * panels // column_pieces, (columns + 1) * panels // column_pieces) as panel,
+            T.serial(first, end) as index,
+        ):
+            even_tiles(total, rows, index, lambda count, row: tile(count, row, panel))
+
+    seconds = _seconds(work, machine, rows, plan["vectors"], splits)
+    with parallel(row_pieces * column_pieces, machine, seconds) as piece:
+        part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
+        first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
+        if -(-tiles // row_pieces) <= block:
+            panels_of(columns, first, end)
+        else:
+            # rows that stay in L2 while all panels pass by
+            with T.serial(0, (end - first + block - 1) // block) as b:
+                panels_of(columns, first + b * block, tirx.min(first + (b + 1) * block, end))
+
+
+def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
+    """Emit k in pieces: partial sums to memory, in parallel, then their sums."""
+    lanes, rows, splits, pieces = machine.lanes, plan["rows"], plan["splits"], plan["k_pieces"]
+    width, total = plan["vectors"] * lanes, work.batch * work.m
+    tiles, panels = -(-total // rows), -(-work.n // width)
+    unroll = -(-_UNROLL // splits) * splits
+    length = -(-work.k // (pieces * unroll)) * unroll  # of all pieces but the last
+    pieces = -(-work.k // length)
+    partial = T.alloc_buffer((pieces, total, panels * width), "float32")
+
+    def tile(count: int, row: Any, panel: Any, piece: Any, steps: int) -> None:
+        sums = zeros(count * splits, width)
+        clear(sums, width, lanes)
+        multiply_add(
+            sums,
+            width,
+            lanes,
+            steps,
+            lambda r, k: x[(*_row(work, row + r), piece * length + k)],
+            lambda k, j: w[panel, piece * length + k, j],
+            splits,
+        )
+        for r, acc in enumerate(add_splits(sums, width, lanes, splits)):
+            vectors(width, lanes, lambda j, r=r, acc=acc: store(partial, [piece, row + r, panel * width + j], acc[j]))
+
+    def whole(piece: Any, steps: int) -> None:
+        with T.serial(0, panels) as panel, T.serial(0, tiles) as index:
+            even_tiles(total, rows, index, lambda count, row: tile(count, row, panel, piece, steps))
+
+    with T.parallel(0, pieces) as piece:
+        last = work.k - (pieces - 1) * length
+        if last == length:
+            whole(piece, length)
+        else:
+            with T.If(piece < pieces - 1):
+                with T.Then():
+                    whole(piece, length)
+                with T.Else():
+                    whole(pieces - 1, last)
+    with T.serial(0, total) as row, T.serial(0, panels) as panel:
+        sums = zeros(1, width)
+        clear(sums, width, lanes)
+        with T.serial(0, pieces) as piece:
+            vectors(width, lanes, lambda j: store(sums[0], [j], sums[0][j] + partial[piece, row, panel * width + j]))
+        _store_rows(work, width, lanes, epilogue, operands, y, sums, row, panel)
+
+
+# ---- choice of tiles -------------------------------------------------------------------------------------------------
+
+
+def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
+    """Return (rows, vectors, splits) whose accumulators, and one row of the right side, fit the registers."""
+    found = []
+    for wide in (1, 2, 3, 4, 6, 8):
+        if (wide > 1 and (wide - 1) * machine.lanes >= n) or wide * machine.vector_bytes > 512:
+            continue
+        most = min(total, max(1, (machine.registers - wide - 1) // wide))
+        most = -(-total // -(-total // most))  # even tiles
+        for rows in sorted({most, max(1, most - 1), max(1, most // 2)}):
+            splits = max(1, min(8, machine.registers // 2 // (rows * wide)))
+            found += [(rows, wide, s) for s in {1, splits}]
+    return found
+
+
+def _pieces(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:
+    """Return pieces of the rows and of the columns: 2 a core, of the columns first, as then no core reads another one's weights."""
+    wanted = 4 * machine.cores
+    columns = max((p for p in range(1, min(panels, wanted) + 1) if p % machine.cores == 0 or p == 1), default=1)
+    if panels >= 2 * wanted or tiles == 1:
+        return 1, columns
+    return min(tiles, max(1, wanted // columns)), columns
+
+
+def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -> float:
+    """Estimate the time of one core."""
+    total, width = work.batch * work.m, wide * machine.lanes
+    tiles, panels = -(-total // rows), -(-work.n // width)
+    rows = -(-total // tiles)
+    fma = 2.0 * total * panels * width * work.k / (machine.gflops * 1e9)
+    waiting = _IN_FLIGHT / (rows * wide * splits)
+    loading = (rows + wide) / (rows * wide)
+    compute = fma * max(1.06, waiting, loading) + 2e-9 * tiles * panels * rows * wide
+    weights = 4.0 * panels * width * work.k
+    rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5 if weights > machine.l2 / 2 else 5.0)
+    # the panels pass by once for each block of rows
+    return max(compute, weights / rate) + 0.1 * min(compute, weights / rate) + 2e-7
+
+
+FAMILY = _Dense()
