@@ -14,7 +14,7 @@ from tvm.ir.expr import TensorLoad, Var
 from dycl_tvm.backends.tir_cpu.workload import Tensor
 
 #: Nodes of one expression: inlining repeats what is read several times, and must end.
-_MAX_NODES = 3000
+_MAX_NODES = 4000
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,10 @@ def inlined(stages: Sequence[Stage]) -> list[Stage] | None:
     for stage in stages:
 
         def put(load: Any) -> Any:
-            for copy in copies:
-                if load.source.same_as(copy.out):
-                    return substitute(copy.value, copy.axes, load.indices)
-            return load
+            copy = next((c for c in copies if load.source.same_as(c.out)), None)
+            return load if copy is None else substitute(copy.value, copy.axes, load.indices)
 
+        # no variable for what is read several times: TVM reasons about comparisons of variables as if none could be NaN
         value = replace_loads(stage.value, put)
         if size_of(value) > _MAX_NODES:
             return None

@@ -352,12 +352,9 @@ class _Emitter:
                     store(total, [j, lane], self._combined(total[j, lane], item))
 
     def _combined(self, total: Any, item: Any) -> Any:
-        """Return the combination of two expressions, which are computed once: a maximum that keeps NaN reads them five times."""
-        reduction = self.op.reduction
-        assert reduction is not None
-        if isinstance(reduction.combine, tirx.Select):
-            total, item = T.bind(total), T.bind(item)
-        return reduction.combined(total, item)
+        """Return the combination of two expressions. Loads stay loads: TVM takes variables that it compares for ordered numbers."""
+        assert self.op.reduction is not None
+        return self.op.reduction.combined(total, item)
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
