@@ -153,6 +153,10 @@ class _Function:
             self._source[view] = expr
         return self._views[key]
 
+    def transposed(self, var: Var, shape: tuple[int, int]) -> Any:
+        """Return a tensor, seen as a matrix of ``shape``, with rows and columns exchanged."""
+        return self.bb.emit(relax.op.permute_dims(self._view(self._stored(var, 1), Tensor(shape, var.tensor.dtype)), [1, 0]))
+
     def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor) -> Any:
         """Emit a call of a PrimFunc."""
         gv = self.module.kernel(name, key, make)

@@ -19,7 +19,7 @@ from dycl_tvm.backends.tir_cpu.families.channelwise import ChannelwiseOp, channe
 from dycl_tvm.backends.tir_cpu.workload import Tensor
 
 #: Operators that the families take as they are.
-ANCHORS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul", "relax.nn.softmax")
+ANCHORS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul", "relax.nn.softmax", "relax.concat")
 
 
 @dataclass(eq=False)

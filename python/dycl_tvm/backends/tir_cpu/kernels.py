@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from dycl_tvm.backends.partition import Offload
 from dycl_tvm.backends.tir_cpu import match
-from dycl_tvm.backends.tir_cpu.families import channelwise
+from dycl_tvm.backends.tir_cpu.families import channelwise, concat
 from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
 from dycl_tvm.backends.tir_cpu.loops import in_place
@@ -33,6 +33,9 @@ class Emitter(Protocol):
     def read(self, var: Var, tensor: Tensor) -> Any:
         """Return a tensor of the function as an array of another layout, or of dimensions of 1 more or fewer."""
 
+    def transposed(self, var: Var, shape: tuple[int, int]) -> Any:
+        """Return a tensor, seen as a matrix of ``shape``, with rows and columns exchanged."""
+
     def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor) -> Any:
         """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``."""
 
@@ -53,6 +56,8 @@ class Kernels:
         """Return the layout that a node asks for."""
         if self._convolution(node) is not None:
             return Want.PACKED
+        if self._concatenation(node):
+            return Want.FOLLOW
         if node.channelwise is not None and node.output is not None and not node.output.constant and "channelwise" not in self._disabled:
             return Want.FOLLOW
         return Want.PLAIN
@@ -72,6 +77,14 @@ class Kernels:
     def _convolution(self, node: Node) -> Conv2D | None:
         work = match.conv_work(node, self.machine.lanes)
         return work if work is not None and self.selector.convolution(work) is not None else None
+
+    def _concatenation(self, node: Node) -> bool:
+        """Whether a node joins images along their channels, in whole blocks."""
+        if node.anchor != "relax.concat" or node.output is None or not node.output.packable or not all(v.packable for v in node.inputs):
+            return False
+        lanes = self.machine.lanes
+        parts, y = [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs], Tensor(node.output.tensor.shape, block=lanes)
+        return int(node.value.attrs.axis) == 1 and len(parts) == len(node.value.args[0].fields) and concat.takes(parts, y)
 
     # -- emission ------------------------------------------------------------------------------------------------------
 
@@ -94,7 +107,7 @@ class Kernels:
         work = self._convolution(node)
         if work is not None:
             return self._emit_convolution(node, work, out)
-        return self._emit_channelwise(node, out)
+        return self._emit_concatenation(node, out) if node.anchor == "relax.concat" else self._emit_channelwise(node, out)
 
     def _emit_convolution(self, node: Node, work: Conv2D, out: Emitter) -> str:
         chosen = self.selector.convolution(work)
@@ -151,6 +164,17 @@ class Kernels:
 
         return out.call(name, key, make, args, y)
 
+    def _emit_concatenation(self, node: Node, out: Emitter) -> str:
+        lanes = self.machine.lanes
+        parts, y = [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs], Tensor(node.last.tensor.shape, block=lanes)
+        operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
+        epilogue = epilogue_of(node, operands)
+        args = [*(out.read(v, t) for v, t in zip(node.inputs, parts)), *self._read_operands(node, operands, out)]
+        key = ("concat", tuple(parts), epilogue.key, epilogue.operands)
+        result = out.call(_name("concatenate", node), key, lambda: concat.kernel(parts, y, self.machine, epilogue), args, y)
+        out.write(node.last, y, result)
+        return "concatenate"
+
     def _emit_product(self, node: Node, out: Emitter) -> str:
         work = match.dense_work(node)
         chosen = self.selector.product(work) if work is not None else None
@@ -168,7 +192,7 @@ class Kernels:
             f"pack_{family.name}",
             ("pack", work, plan),
             lambda: family.pack(work, plan, self.machine),
-            [out.read(w, Tensor((work.k, work.n)))],
+            [out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n)))],
             Tensor(tuple(family.packed_shape(work, plan, self.machine))),
         )
         args = [out.read(x, Tensor((work.batch, work.m, work.k))), weights, *self._read_operands(node, operands, out)]

@@ -15,7 +15,7 @@ FEW_CHANNELS = 4
 
 def conv_work(node: Node, lanes: int) -> Conv2D | None:
     """Return the workload of a convolution with packed output, or None if no family could take it."""
-    if node.anchor not in ("relax.nn.conv2d", "relax.nn.conv1d") or len(node.inputs) != 2 or node.output is None:
+    if node.anchor not in ("relax.nn.conv2d", "relax.nn.conv1d") or len(node.inputs) != 2 or node.output is None or is_product(node):
         return None
     x, w = node.inputs
     attrs: Any = node.value.attrs
@@ -45,8 +45,23 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if len(shape) != 3 else (shape[0], shape[1], 1, shape[2])
 
 
+def is_product(node: Node) -> bool:
+    """Whether a convolution is a product of (N, C) and (C, O): one pixel, one tap."""
+    if node.anchor != "relax.nn.conv2d" or len(node.inputs) != 2 or node.output is None or int(node.value.attrs.groups) != 1:
+        return False
+    return all(v.tensor.shape[2:] == (1, 1) for v in (*node.inputs, node.output))
+
+
 def dense_work(node: Node) -> Dense | None:
-    """Return the workload of a product with a weight on its right side."""
+    """Return the workload of a product with a weight on its right side.
+
+    For a convolution that is one, the weights are (n, k).
+    """
+    if is_product(node):
+        x, w = node.inputs
+        if not w.constant or x.constant or x.tensor.dtype != "float32":
+            return None
+        return Dense(1, x.tensor.shape[0], w.tensor.shape[0], w.tensor.shape[1])
     if node.anchor != "relax.matmul" or len(node.inputs) != 2 or node.output is None:
         return None
     x, w = node.inputs
@@ -90,6 +105,8 @@ def product_operand(tensor: Tensor, out: tuple[int, ...], work: Dense) -> tuple[
     work : Dense
     """
     shape = (1,) * (len(out) - len(tensor.shape)) + tensor.shape
+    while len(out) > 2 and out[-1] == 1 and shape[-1] == 1:  # an image of one pixel
+        out, shape = out[:-1], shape[:-1]
     if shape == out:
         return product_shape(work)
     if math.prod(shape[:-1]) == 1:

@@ -1,0 +1,144 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Packed layouts cross sub-DNNs; epilogues take what follows; the results stay those of PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dycl_tvm
+from dycl_tvm.artifact import Artifact
+from dycl_tvm.compile.program import KernelCall
+
+torch.manual_seed(0)
+
+
+def conv(i: int, o: int, size: int = 3, **options: Any) -> nn.Conv2d:
+    return nn.Conv2d(i, o, size, padding=options.pop("padding", size // 2), **options)
+
+
+def check(model: nn.Module, inputs: list[tuple[Tensor, ...]], folder: Path, **options: Any) -> Artifact:
+    """Build a model, run it on all inputs, compare with eager, and return the artefact."""
+    model = model.eval().requires_grad_(False)
+    built = dycl_tvm.build(model, inputs[0], **options)
+    built.export_library(folder / "m.so")
+    built.save_params(folder / "m.params")
+    module = dycl_tvm.load(folder / "m.so", folder / "m.params")
+    for args in inputs:
+        want, got = model(*args), torch.as_tensor(module(*args))
+        assert got.shape == want.shape
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    return built
+
+
+def kernels(built: Artifact) -> list[str]:
+    return [k.symbol for k in built._lowered.program.kernels]
+
+
+def calls(built: Artifact) -> list[str]:
+    program = built._lowered.program
+    return [program.kernels[i.kernel].symbol for b in program.blocks for i in b.instrs if isinstance(i, KernelCall)]
+
+
+class Gated(nn.Module):
+    """A gate decides between blocks; the packed image flows past it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a, self.b = conv(16, 24), conv(24, 24), conv(24, 24)
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        if x.mean() > 0.35:
+            x = x + torch.relu(self.a(x))
+        else:
+            x = torch.relu(self.b(x)) * 2
+        return self.head(x.mean((2, 3)))
+
+
+def test_layouts_cross_the_branch(tmp_path: Path) -> None:
+    x = torch.randn(1, 16, 12, 12)
+    inputs = [(x * s,) for s in (0.1, 0.3, 3.0, 9.0)]
+    built = check(Gated(), inputs, tmp_path)
+    relaid = [c for c in calls(built) if "pack" in c]
+    assert len([c for c in relaid if "unpack" not in c]) == 1, "the input alone is packed"
+    assert built._lowered.stats.generic == ()
+    alone = check(Gated(), inputs, tmp_path, layout_planning=False)
+    assert len([c for c in calls(alone) if "pack" in c]) > len(relaid)
+
+
+def test_epilogues_take_activation_and_residual(tmp_path: Path) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = conv(16, 16), conv(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.nn.functional.silu(self.a(x))
+            return torch.relu(self.b(y) + x)
+
+    built = check(Block(), [(torch.randn(2, 16, 9, 7),)], tmp_path)
+    work = [k for k in kernels(built) if "pack" not in k]
+    assert len(work) == 2 and all("conv2d" in k for k in work), work
+
+
+NETWORKS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "odd_channels": (nn.Sequential(conv(5, 13), nn.ReLU(), conv(13, 7), nn.Sigmoid(), conv(7, 3)), (2, 5, 9, 11)),
+    "strided_pooled": (nn.Sequential(conv(3, 20, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1), conv(20, 24)), (1, 3, 33, 31)),
+    "depthwise": (nn.Sequential(conv(16, 40, 1), nn.ReLU6(), conv(40, 40, groups=40), nn.Hardswish(), conv(40, 16, 1)), (1, 16, 10, 10)),
+    "grouped_dilated": (nn.Sequential(conv(32, 64, groups=4), conv(64, 32, padding=2, dilation=2)), (1, 32, 9, 9)),
+    "one_dimension": (nn.Sequential(nn.Conv1d(8, 24, 3, padding=1), nn.ReLU(), nn.Conv1d(24, 12, 5, stride=2)), (2, 8, 30)),
+    "one_pixel": (nn.Sequential(conv(16, 24), nn.AdaptiveAvgPool2d(1), conv(24, 10, 1), nn.ReLU(), nn.Flatten()), (2, 16, 6, 6)),
+    "flattened": (nn.Sequential(conv(16, 20, stride=2), nn.Flatten(), nn.Linear(20 * 9, 6)), (1, 16, 6, 6)),
+    "upsampled": (nn.Sequential(conv(16, 16), nn.Upsample(scale_factor=2), conv(16, 8)), (1, 16, 5, 5)),
+    "transposed": (nn.Sequential(conv(16, 16), nn.ConvTranspose2d(16, 8, 2, 2), conv(8, 16)), (1, 16, 5, 5)),
+    "shuffled": (nn.Sequential(conv(16, 32), nn.PixelShuffle(2), conv(8, 16)), (1, 16, 5, 5)),
+    "normalised": (nn.Sequential(conv(16, 32), nn.GroupNorm(4, 32), nn.GELU(), conv(32, 8)), (1, 16, 6, 6)),
+    "doubles": (nn.Sequential(conv(4, 8), nn.ReLU(), conv(8, 4)).double(), (1, 4, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("target", ["llvm", "native"])
+def test_operators_between_packed_ones(name: str, target: str, tmp_path: Path) -> None:
+    model, shape = NETWORKS[name]
+    dtype = next(model.parameters()).dtype
+    check(model, [(torch.randn(shape, dtype=dtype),) for _ in range(2)], tmp_path, target=target)
+
+
+def test_concatenation_keeps_the_layout(tmp_path: Path) -> None:
+    class Inception(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = conv(16, 32, 1), conv(16, 16), conv(48, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c(torch.relu(torch.cat([self.a(x), self.b(x)], 1)))
+
+    built = check(Inception(), [(torch.randn(1, 16, 6, 6),)], tmp_path)
+    assert len([c for c in calls(built) if "pack" in c]) == 2, "the model's input and output"
+
+
+def test_what_no_family_takes_is_reported(tmp_path: Path) -> None:
+    built = check(nn.Sequential(conv(4, 8)).double(), [(torch.randn(1, 4, 6, 6, dtype=torch.float64),)], tmp_path)
+    assert len(built._lowered.stats.generic) == 1 and "float64" in built._lowered.stats.generic[0]
+
+
+def test_strict_accuracy_and_families_can_be_chosen(tmp_path: Path) -> None:
+    model, x = nn.Sequential(conv(64, 64)), (torch.randn(1, 64, 16, 16),)
+    assert any("winograd" in k for k in kernels(check(model, [x], tmp_path)))
+    assert not any("winograd" in k for k in kernels(check(model, [x], tmp_path, disable_families=["winograd"])))
+    check(model, [x], tmp_path, accuracy="strict")
+
+
+def test_wrong_options_are_refused() -> None:
+    model, x = nn.ReLU(), (torch.randn(2),)
+    with pytest.raises(dycl_tvm.UsageError, match="accuracy"):
+        dycl_tvm.build(model, x, accuracy="best")  # type: ignore[arg-type]
+    with pytest.raises(dycl_tvm.UsageError, match="disable_families"):
+        dycl_tvm.build(model, x, disable_families=["fft"])
