@@ -99,7 +99,7 @@ class Artifact:
         """Return the generated C++ of the dispatcher."""
         return codegen.generate(self._lowered.program)
 
-    def export_library(self, path: PathLike, embed_params: bool = False) -> Path:
+    def export_library(self, path: PathLike, embed_params: bool = False, *, cxx: str = "") -> Path:
         """Write the shared library.
 
         Parameters
@@ -108,15 +108,22 @@ class Artifact:
             Usually ends in ``.so``.
         embed_params : bool, optional
             Put the weights inside, so that this is the only file.
+        cxx : str, optional
+            The C++ compiler, with options, such as ``"aarch64-linux-gnu-g++ --sysroot=/opt/board"``. Left out: ``CXX``, or the one
+            of this machine; zig for other machines.
 
         Raises
         ------
         CompileError
             If the tool-chain fails; the message holds its words.
+        BuildGateError
+            If the library could not run on its target, because of too new a glibc for one.
         """
         out = Path(path)
         with self._phases.phase("link", f"write {out}"):
-            codegen.link(self._lowered.program, self._lowered.library, out, self.target.target, embed_params=embed_params)
+            codegen.link(
+                self._lowered.program, self._lowered.library, out, self.target.target, embed_params, glibc=self.target.glibc, cxx=cxx
+            )
         return out
 
     def save_params(self, path: PathLike) -> Path:

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 from dycl_tvm import compile, passes
 from dycl_tvm.artifact import Artifact
-from dycl_tvm.codegen.machine import runs_here
+from dycl_tvm.codegen.cross import compiler_for
+from dycl_tvm.codegen.machine import machine_of, runs_here
 from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
@@ -117,6 +118,7 @@ def build(
     phases = Phases(progress)
     resolved = resolve_target(target, host)
     check_buildable(resolved)
+    check_tool_chain(resolved)
     check_passes(disable_passes)
     options = _kernel_options(resolved, disable_families, accuracy, layout_planning, tune, tuning_file)
     graph = stage_model(
@@ -135,6 +137,18 @@ def build(
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
         lowered = compile.lower(graph, resolved.target, disabled_backends=disable_backends, progress=phases.step, options=options)
     return Artifact(graph, lowered, resolved, stats, phases)
+
+
+def check_tool_chain(target: ResolvedTarget) -> None:
+    """Refuse to begin where the compiler that the end needs is missing; a build for this machine may as well be only looked at.
+
+    Raises
+    ------
+    CompileError
+        If there is no cross-compiler; the message says how to get one.
+    """
+    if not target.is_native:
+        compiler_for(machine_of(target.target), target.glibc)
 
 
 def _kernel_options(

@@ -65,6 +65,10 @@ class CompileError(DyclError):
     """A kernel could not be compiled or linked; the message holds the tool's own words."""
 
 
+class BuildGateError(CompileError):
+    """A library was linked, but could not run on its target: of another machine, with too new a glibc, with libraries that are not there."""
+
+
 class ArtifactError(DyclError):
     """An artefact or a params file that is damaged, of another version or target, or that does not belong together."""
 

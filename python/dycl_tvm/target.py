@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import platform
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _TEGRA_HOSTS = {
 _CORRECTED_HOSTS = {"nvidia/jetson-orin-nano": "cortex-a78"}
 
 _MACHINES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "i686": "i386"}
+#: Architectures that libraries are made for.
+_CROSS_MACHINES = ("x86_64", "aarch64")
 #: Options of TVM before 0.20 that have another name now.
 _RENAMED_OPTIONS = {"target": "mtriple", "march": "arch"}
 
@@ -59,6 +62,8 @@ class ResolvedTarget:
         LLVM name of the host's CPU; empty for the baseline of the architecture.
     arch : str
         GPU architecture (``sm_72``); empty for CPU targets.
+    glibc : str
+        The newest glibc that the library may need (``2.31``), where the target says it.
     """
 
     target: tvm.target.Target
@@ -68,6 +73,7 @@ class ResolvedTarget:
     triple: str
     mcpu: str
     arch: str
+    glibc: str = ""
 
     @property
     def machine(self) -> str:
@@ -95,7 +101,8 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
     target : str, dict or tvm.target.Target
         Plain ``"llvm"`` on x86-64 means CPUs with AVX2 and FMA (``x86-64-v3``), unless this machine itself is older;
         ``"llvm -mcpu=x86-64"`` is every one. Others: ``"native"`` (this CPU), ``"llvm -mcpu=skylake-avx512"``, ``"cuda -arch=sm_72"``,
-        ``"nvidia/jetson-agx-xavier"``, ``{"kind": "llvm", "mcpu": "haswell"}``.
+        ``"nvidia/jetson-agx-xavier"``, ``{"kind": "llvm", "mcpu": "haswell"}``. ``glibc`` may be added to any, as in
+        ``"llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a57 -glibc=2.27"``: the version on the machine that will run the library.
     host : same, optional
         CPU that runs the dispatcher of a device target. Left out: the one the target names; that of the board for
         the GPU architectures which only exist on Jetson boards; this machine otherwise.
@@ -106,6 +113,8 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
         If the target is unknown or incomplete; the message lists near matches.
     """
     spec = target if isinstance(target, str) else str(target)
+    (target, glibc), (host, host_glibc) = _split_glibc(target), _split_glibc(host)
+    assert target is not None
     resolved = _create(target)
     host_target = _create(host) if host is not None else resolved.host
     kind = str(resolved.kind.name)
@@ -126,7 +135,7 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
         resolved = tvm.target.Target(resolved, host_target)
     mcpu, triple = str(host_target.attrs.get("mcpu", "")), _triple(host_target)
     _check_cpu(mcpu, triple)
-    return ResolvedTarget(resolved, host_target, spec, kind, triple, mcpu, arch)
+    return ResolvedTarget(resolved, host_target, spec, kind, triple, mcpu, arch, glibc or host_glibc)
 
 
 def check_buildable(resolved: ResolvedTarget) -> None:
@@ -135,17 +144,17 @@ def check_buildable(resolved: ResolvedTarget) -> None:
     Raises
     ------
     TargetError
-        For GPUs, and for CPUs of another architecture than this machine's.
+        For GPUs, and for CPUs for which there is no cross tool-chain.
     """
     if resolved.kind != "llvm":
         raise TargetError(
             f"target {resolved.spec!r} ({resolved}) is understood, but code for {resolved.kind} devices cannot be generated yet; "
             'build for a CPU: target="llvm"'
         )
-    if not resolved.is_native:
+    if "linux" not in resolved.triple or resolved.machine not in _CROSS_MACHINES:
         raise TargetError(
-            f"target {resolved.spec!r} ({resolved}) is understood, but this machine is {native_machine()} and cross-compiling is not "
-            f'supported yet; build on a machine with {resolved.machine}, target="llvm" there'
+            f"target {resolved.spec!r} ({resolved}) is understood, but libraries can be made for Linux on "
+            f"{' and '.join(_CROSS_MACHINES)} only yet"
         )
 
 
@@ -158,6 +167,26 @@ def native_machine() -> str:
 def known_tags() -> list[str]:
     """Return the target tags that TVM knows, sorted."""
     return sorted(str(t) for t in tvm.target.list_tags())
+
+
+def _split_glibc(target: TargetLike | None) -> tuple[TargetLike | None, str]:
+    """Take ``glibc`` out of a target: a property of the system, of which TVM's targets know nothing."""
+    if isinstance(target, str) and target.lstrip().startswith("{"):
+        try:
+            target = json.loads(target)
+        except json.JSONDecodeError:
+            return target, ""  # the error comes from where targets are read
+    glibc = ""
+    if isinstance(target, str):
+        if found := re.search(r"\s--?glibc[= ]\s*(\S+)", target):
+            glibc, target = found[1], target[: found.start()] + target[found.end() :]
+    elif isinstance(target, Mapping):
+        nested, inner = _split_glibc(target.get("host"))
+        glibc = str(target.get("glibc", inner))
+        target = {key: nested if key == "host" else value for key, value in target.items() if key != "glibc"}
+    if glibc and not re.fullmatch(r"2\.\d+", glibc):
+        raise TargetError(f"glibc is a version such as 2.27, got {glibc!r}")
+    return target, glibc
 
 
 def _create(target: TargetLike) -> tvm.target.Target:

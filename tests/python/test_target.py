@@ -138,6 +138,27 @@ def test_targets_that_cannot_be_built_are_refused_by_name(target: str) -> None:
     assert "yet" in str(caught.value)
 
 
-def test_native_targets_can_be_built() -> None:
-    for target in ("llvm", "native"):
+@pytest.mark.parametrize(
+    "target, glibc, mcpu",
+    [
+        ("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a57 -glibc=2.27", "2.27", "cortex-a57"),
+        ("llvm -glibc 2.31 -mtriple=aarch64-linux-gnu", "2.31", ""),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "carmel", "glibc": "2.35"}, "2.35", "carmel"),
+        ('{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "glibc": "2.31"}', "2.31", ""),
+        ({"kind": "cuda", "arch": "sm_72", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "glibc": "2.31"}}, "2.31", ""),
+        ("raspberry-pi/4b-aarch64", "", "cortex-a72"),
+    ],
+)
+def test_glibc_of_the_board(target, glibc: str, mcpu: str) -> None:
+    resolved = resolve_target(target)
+    assert (resolved.glibc, resolved.machine, resolved.mcpu) == (glibc, "aarch64", mcpu)
+
+
+def test_glibc_must_be_a_version() -> None:
+    with pytest.raises(TargetError, match=r"a version such as 2\.27, got 'new'"):
+        resolve_target("llvm -glibc=new")
+
+
+def test_native_targets_and_other_machines_with_a_tool_chain_can_be_built() -> None:
+    for target in ("llvm", "native", "raspberry-pi/4b-aarch64", "llvm -mtriple=aarch64-linux-gnu"):
         check_buildable(resolve_target(target))

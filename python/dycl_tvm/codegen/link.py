@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dycl_tvm.codegen import toolchain
+from dycl_tvm.codegen.cross import compiler_for, glibc_bound
 from dycl_tvm.codegen.dispatcher import generate
+from dycl_tvm.codegen.gate import check_library
 from dycl_tvm.codegen.machine import Machine, machine_of
 from dycl_tvm.codegen.metadata import metadata_of
 from dycl_tvm.codegen.text import string
@@ -52,7 +54,15 @@ def save_params(program: Program, path: str | os.PathLike[str]) -> None:
     write_params(path, weight_tensors(program), fingerprint_of(generate(program), digest), digest)
 
 
-def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[str], target: Any, embed_params: bool = False) -> Linked:
+def link(
+    program: Program,
+    library: KernelLibrary,
+    out_path: str | os.PathLike[str],
+    target: Any,
+    embed_params: bool = False,
+    glibc: str = "",
+    cxx: str = "",
+) -> Linked:
     """Compile the dispatcher of a program and link the library.
 
     Parameters
@@ -67,11 +77,17 @@ def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[s
         What the kernels were compiled for; the loader checks it.
     embed_params : bool, optional
         Put the weights inside.
+    glibc : str, optional
+        The newest glibc that the library may need, such as ``2.27``. Left out: any for this machine, JetPack 4's for others.
+    cxx : str, optional
+        The C++ compiler, see :func:`dycl_tvm.codegen.cross.compiler_for`.
 
     Raises
     ------
     CompileError
         If the tool-chain fails; the message holds its words.
+    BuildGateError
+        If what it made could not run on the target.
     """
     machine = target if isinstance(target, Machine) else machine_of(target)
     for kernel in program.kernels:
@@ -84,10 +100,10 @@ def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[s
     fingerprint = fingerprint_of(source, digest)
     metadata = metadata_of(program, machine, fingerprint, embed_params, _hash_of(library))
     clock.lap("generate")
-    compiler = toolchain.find_compiler()
+    compiler = compiler_for(machine, glibc, cxx)
     runtime = toolchain.runtime_objects(compiler)
     clock.lap("runtime")
-    out = Path(out_path)
+    out, exports = Path(out_path), toolchain.runtime_sources().exports
     with tempfile.TemporaryDirectory(prefix="dycl-link-") as scratch_name:
         scratch = Path(scratch_name)
         inputs = _write_inputs(scratch, source, library, metadata, embed_params)
@@ -98,9 +114,8 @@ def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[s
         library_path = scratch / "model.so"
         command = [
             *toolchain.LINK_FLAGS,
-            "-static-libstdc++",
-            "-static-libgcc",
-            f"-Wl,--version-script={toolchain.runtime_sources().exports}",
+            *compiler.link_flags,
+            f"-Wl,--version-script={exports}",
             "-o",
             str(library_path),
             *map(str, objects),
@@ -109,6 +124,7 @@ def link(program: Program, library: KernelLibrary, out_path: str | os.PathLike[s
             *toolchain.LINK_LIBRARIES,
         ]
         compiler.run(command, f"link {out.name}")
+        check_library(library_path, machine.arch, glibc_bound(machine, glibc), exports, library.link_flags)
         append_trailer(library_path, metadata)
         _publish(library_path, out)
     clock.lap("link")

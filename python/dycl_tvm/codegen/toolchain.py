@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +87,14 @@ def include_flags() -> list[str]:
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler: its command, and what it says of itself."""
+    """A C++ compiler: its command, what it says of itself, and what it needs beside the arguments of every compiler."""
 
     command: tuple[str, ...]
     version: str
+    environment: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
+    #: The library must bring the C++ library along: boards have an old one, or none.
+    link_flags: tuple[str, ...] = ("-static-libstdc++", "-static-libgcc")
 
     def run(self, arguments: Sequence[str], what: str) -> None:
         """Run the compiler.
@@ -100,11 +104,11 @@ class Compiler:
         CompileError
             If it fails, with its own words.
         """
-        run_tool([*self.command, *arguments], what)
+        run_tool([*self.command, *self.flags, *arguments], what, dict(self.environment))
 
 
-def run_tool(command: Sequence[str], what: str) -> None:
-    """Run a tool.
+def run_tool(command: Sequence[str], what: str, environment: Mapping[str, str] | None = None) -> None:
+    """Run a tool; ``environment`` is added to that of this process.
 
     Raises
     ------
@@ -112,7 +116,9 @@ def run_tool(command: Sequence[str], what: str) -> None:
         If it is not there or fails, with its own words.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, **(environment or {})}
+        )
     except OSError as error:
         raise CompileError(f"{what}: cannot run {command[0]}: {error.strerror}") from None
     if done.returncode != 0:
@@ -120,14 +126,26 @@ def run_tool(command: Sequence[str], what: str) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _compiler(command: tuple[str, ...]) -> Compiler:
+def compiler_of(
+    command: tuple[str, ...],
+    environment: tuple[tuple[str, str], ...] = (),
+    flags: tuple[str, ...] = (),
+    link_flags: tuple[str, ...] = Compiler.link_flags,
+) -> Compiler:
+    """Return the compiler of a command, asked for its version.
+
+    Raises
+    ------
+    CompileError
+        If it cannot be run.
+    """
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, env={**os.environ, **dict(environment)})
     except OSError as error:
         raise CompileError(f"the C++ compiler {command[0]!r} cannot be run: {error.strerror}; set CXX to one that can") from None
     if done.returncode != 0:
         raise CompileError(f"the C++ compiler {shlex.join(command)} does not work:\n{done.stderr}")
-    return Compiler(command, done.stdout)
+    return Compiler(command, done.stdout, environment, flags, link_flags)
 
 
 def find_compiler() -> Compiler:
@@ -139,10 +157,10 @@ def find_compiler() -> Compiler:
         If there is none.
     """
     if chosen := shlex.split(os.environ.get("CXX", "")):
-        return _compiler(tuple(chosen))
+        return compiler_of(tuple(chosen))
     for name in ("g++", "c++", "clang++"):
         if path := shutil.which(name):
-            return _compiler((path,))
+            return compiler_of((path,))
     raise CompileError("there is no C++ compiler: install g++ (Debian and Ubuntu: apt-get install g++), or set CXX")
 
 
@@ -160,7 +178,7 @@ def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> lis
     """
     sources = runtime_sources()
     digest = hashlib.sha256()
-    for part in (*compiler.command, compiler.version, *flags, *include_flags()[4:]):
+    for part in (*compiler.command, compiler.version, *compiler.flags, *flags, *include_flags()[4:]):
         digest.update(part.encode() + b"\0")
     for path in sorted([*sources.source.glob("*.cc"), *sources.source.glob("*.h"), *sources.include.glob("dycl/*.h")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -7,6 +7,7 @@ before, and 8 bytes magic.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -90,8 +91,20 @@ def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> Non
         )
 
 
+#: What AT_HWCAP (16) and AT_HWCAP2 (26) say of an aarch64 CPU, by the names of /proc/cpuinfo; arch/arm64/include/uapi/asm/hwcap.h of Linux.
+_HWCAPS = {
+    "atomics": (16, 8), "asimdhp": (16, 10), "asimdrdm": (16, 12), "asimddp": (16, 20), "sve": (16, 22), "asimdfhm": (16, 23),
+    "sve2": (26, 1), "i8mm": (26, 13), "bf16": (26, 14),
+}  # fmt: skip
+
+
 def cpu_flags() -> set[str]:
     """Return what the kernel says this CPU can do."""
+    if platform.machine() == "aarch64":
+        # Not from /proc/cpuinfo: an emulator or a container may show that of another machine.
+        getauxval = ctypes.CDLL(None).getauxval
+        getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+        return {name for name, (kind, bit) in _HWCAPS.items() if getauxval(kind) >> bit & 1}
     found: set[str] = set()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")

@@ -2,6 +2,7 @@
 // Reads the trailer of a library: JSON, 8 bytes size, 32 bytes SHA-256 of all before, 8 bytes
 // magic.
 #include <dycl/module.h>
+#include <sys/auxv.h>
 #include <sys/utsname.h>
 
 #include <cerrno>
@@ -27,6 +28,30 @@ Status Bad(const std::string& library, const std::string& why) {
   return Status("ArtifactError", "'" + library + "' " + why);
 }
 
+#if defined(__aarch64__)
+
+// The kernel's own answer, by the names of /proc/cpuinfo: an emulator or a container may show the
+// cpuinfo of another machine. Bits: arch/arm64/include/uapi/asm/hwcap.h of Linux.
+std::set<std::string> CpuFlags() {
+  struct Bit {
+    const char* name;
+    int type;
+    int bit;
+  };
+  static const Bit kBits[] = {
+      {"atomics", AT_HWCAP, 8},  {"asimdhp", AT_HWCAP, 10}, {"asimdrdm", AT_HWCAP, 12},
+      {"asimddp", AT_HWCAP, 20}, {"sve", AT_HWCAP, 22},     {"asimdfhm", AT_HWCAP, 23},
+      {"sve2", AT_HWCAP2, 1},    {"i8mm", AT_HWCAP2, 13},   {"bf16", AT_HWCAP2, 14},
+  };
+  std::set<std::string> flags;
+  for (const Bit& b : kBits) {
+    if ((getauxval(static_cast<unsigned long>(b.type)) >> b.bit & 1) != 0) flags.insert(b.name);
+  }
+  return flags;
+}
+
+#else
+
 std::set<std::string> CpuFlags() {
   std::set<std::string> flags;
   std::ifstream file("/proc/cpuinfo");
@@ -43,6 +68,8 @@ std::set<std::string> CpuFlags() {
   }
   return flags;
 }
+
+#endif
 
 Status CheckMachine(const std::string& library, const Json& metadata) {
   const Json* target = metadata.Find("target");

@@ -25,7 +25,7 @@ def test_objects_are_kept_until_something_changes(tmp_path, monkeypatch: pytest.
     monkeypatch.setenv("DYCL_CACHE_DIR", str(tmp_path))
     compiler = toolchain.find_compiler()
     ran: list[str] = []
-    monkeypatch.setattr(toolchain, "run_tool", lambda command, what: (ran.append(what), open(command[-1], "wb").close()))
+    monkeypatch.setattr(toolchain, "run_tool", lambda command, what, environment: (ran.append(what), open(command[-1], "wb").close()))
     first = toolchain.runtime_objects(compiler)
     assert len(ran) == len(toolchain.runtime_sources().units()) == len(first)
     assert toolchain.runtime_objects(compiler) == first

@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Which C++ compiler makes a library for which machine: this machine's own, one that the user names, or zig for other machines."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from functools import lru_cache
+
+from dycl_tvm.codegen.machine import Machine
+from dycl_tvm.codegen.toolchain import Compiler, cache_dir, compiler_of, find_compiler
+from dycl_tvm.errors import CompileError
+
+#: What a library for another machine may need at most, unless the target says another version: that of Ubuntu 18.04 and JetPack 4. It
+#: is there on all newer systems, so that all boards share one compiled runtime.
+DEFAULT_GLIBC = "2.27"
+
+#: zig checks for undefined behaviour in what it compiles unless told otherwise, and the default of clang is libc++ with debug information.
+_ZIG_FLAGS = ("-fno-sanitize=undefined", "-g0")
+_ZIG_LINK_FLAGS = ("-s",)
+
+
+def glibc_bound(machine: Machine, glibc: str = "") -> str | None:
+    """Return the newest glibc that a library may need; None for a library for this machine where the target does not say it."""
+    return glibc or (None if machine.arch == _native() else DEFAULT_GLIBC)
+
+
+def compiler_for(machine: Machine, glibc: str = "", cxx: str = "") -> Compiler:
+    """Return the compiler for a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+        Of the target's host.
+    glibc : str, optional
+        Version that the target asks for.
+    cxx : str, optional
+        The compiler to take, with options. Without it: ``CXX`` of the environment where that compiler makes code for the machine; for
+        this machine the first of g++, c++ and clang++; for another machine, or another glibc, zig.
+
+    Raises
+    ------
+    CompileError
+        If there is none; the message says how to get it.
+    """
+    if cxx:
+        return _checked(tuple(shlex.split(cxx)), machine, "")
+    if machine.arch == _native() and not glibc:
+        return find_compiler()
+    if chosen := tuple(shlex.split(os.environ.get("CXX", ""))):
+        compiler = _checked(chosen, machine, "; unset CXX to compile with zig", fail=False)
+        if compiler is not None:
+            return compiler
+    if importlib.util.find_spec("ziglang") is None:
+        raise CompileError(
+            f"a library for {machine.triple} with glibc {glibc or DEFAULT_GLIBC} needs a cross-compiler: pip install 'dycl-tvm[cross]', or "
+            f"set CXX to a C++ compiler that makes code for {machine.arch}"
+        )
+    return _zig(machine.arch, glibc or DEFAULT_GLIBC)
+
+
+@lru_cache(maxsize=8)
+def _zig(arch: str, glibc: str) -> Compiler:
+    # The older one also runs where a newer one is asked for.
+    version = min(glibc, DEFAULT_GLIBC, key=lambda text: [int(n) for n in text.split(".")])
+    flags = ("-target", f"{arch}-linux-gnu.{version}", *_ZIG_FLAGS)
+    # Its compiled libc++ and libunwind are kept there. Left alone it would make a folder in the current directory.
+    kept = os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache_dir() / "zig")
+    environment = (("ZIG_GLOBAL_CACHE_DIR", kept), ("ZIG_LOCAL_CACHE_DIR", kept))
+    return compiler_of((sys.executable, "-m", "ziglang", "c++"), environment, flags, _ZIG_LINK_FLAGS)
+
+
+def _checked(command: tuple[str, ...], machine: Machine, hint: str, fail: bool = True) -> Compiler | None:
+    compiler = compiler_of(command)
+    done = subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True, check=False)
+    made = done.stdout.strip().split("-")[0]
+    if {"amd64": "x86_64", "arm64": "aarch64"}.get(made, made) == machine.arch:
+        return compiler
+    if fail:
+        raise CompileError(
+            f"the compiler {shlex.join(command)} makes code for {made or 'an unknown machine'}, the target is {machine.arch}{hint}"
+        )
+    return None
+
+
+def _native() -> str:
+    name = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)

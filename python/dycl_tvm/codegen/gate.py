@@ -1,0 +1,98 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The build gate: a finished library is read again, and refused if it could not run where it is meant to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from dycl_tvm.codegen.elf import ElfError, Library, read_library
+from dycl_tvm.errors import BuildGateError
+
+#: Every Linux system with glibc has these.
+_SYSTEM = (
+    "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
+)  # fmt: skip
+
+
+def check_library(path: Path, arch: str, glibc: str | None, exports: Path, link_flags: Sequence[str] = ()) -> Library:
+    """Check a linked library, and return what it says of itself.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    arch : str
+        Architecture that it is for: ``x86_64``, ``aarch64``.
+    glibc : str, optional
+        The newest glibc that it may need, such as ``2.27``; None leaves it open (a library for the machine that builds).
+    exports : Path
+        The linker's version script: what it lists as global may be exported, and nothing else.
+    link_flags : sequence of str
+        What backends asked the linker for: ``-lNAME`` allows ``libNAME.so`` in any version.
+
+    Raises
+    ------
+    BuildGateError
+        With all that is wrong.
+    """
+    try:
+        library = read_library(path.read_bytes())
+    except ElfError as error:
+        raise BuildGateError(f"the linker wrote a file that cannot be used: {error}") from None
+    wrong = list(_faults(library, arch, glibc, exported_patterns(exports), _requested(link_flags)))
+    if wrong:
+        raise BuildGateError("the library was linked but could not run where it is meant to:\n" + "\n".join(f"  {w}" for w in wrong))
+    return library
+
+
+def exported_patterns(script: Path) -> list[str]:
+    """Return the patterns of the symbols that a version script makes global."""
+    text = re.sub(r"/\*.*?\*/", "", script.read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = re.search(r"global:(.*?)local:", text, flags=re.DOTALL)
+    return [name.strip() for name in found[1].split(";") if name.strip()] if found else []
+
+
+def newest_glibc(library: Library) -> tuple[int, ...]:
+    """Return the version of glibc that a library needs at least, such as (2, 27)."""
+    return max((v for name in library.versions if (v := _glibc(name)) is not None), default=(0,))
+
+
+def _faults(library: Library, arch: str, glibc: str | None, patterns: Collection[str], requested: Collection[str]) -> list[str]:
+    wrong = []
+    if library.machine != arch:
+        wrong.append(f"it is code for {library.machine}, the target is {arch}: is the compiler (CXX) one for {arch}?")
+    if glibc is not None:
+        bound = tuple(int(n) for n in glibc.split("."))
+        late = sorted((v for name in library.versions if (v := _glibc(name)) is not None and v > bound))
+        if late:
+            newest = ".".join(map(str, late[-1]))
+            wrong.append(
+                f"it needs glibc {newest}, the target has {glibc}: use the default tool-chain (dycl-tvm[cross]) or an older sysroot"
+            )
+    for name in library.needed:
+        if name not in _SYSTEM and not any(name.startswith(f"lib{r}.so") for r in requested):
+            wrong.append(f"it needs {name}, which the target may not have")
+    strange = sorted(s for s in library.exported if not any(fnmatchcase(s, p) for p in patterns))
+    if strange:
+        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+        wrong.append(f"it exports {', '.join(strange[:5])}{more}, which could meet symbols of the program that loads it")
+    missing = sorted(p for p in patterns if "*" not in p and p not in library.exported)
+    if missing:
+        wrong.append(f"it does not export {', '.join(missing)}")
+    if not library.nodelete:
+        wrong.append("it may be unloaded while its threads live (-z nodelete is missing)")
+    if library.executable_stack:
+        wrong.append("it asks for an executable stack")
+    return wrong
+
+
+def _requested(link_flags: Sequence[str]) -> set[str]:
+    return {flag[2:] for flag in link_flags if flag.startswith("-l")}
+
+
+def _glibc(version: str) -> tuple[int, ...] | None:
+    found = re.fullmatch(r"GLIBC_(\d+(?:\.\d+)+)", version)
+    return tuple(int(n) for n in found[1].split(".")) if found else None
