@@ -160,18 +160,7 @@ def _reduction(stage: Stage, final: Stage) -> Reduction | None:
     def moved(e: Any) -> Any:
         return substitute(e, stage.axes, final.axes)
 
-    combine = _shorter(combine, total, item)
     return Reduction(stage.reduced, stage.windows, stage.init, moved(element), tuple(moved(g) for g in guard), total, item, combine)
-
-
-def _shorter(combine: Any, total: Any, item: Any) -> Any:
-    """Return the maximum and minimum that keep NaN with one comparison less; other combinations as they are."""
-    for a, b, larger, at_least in ((total, item, tirx.GT, tirx.GE), (total, item, tirx.LT, tirx.LE)):
-        spread = tirx.Select(larger(a, b), a, tirx.Select(at_least(b, a), b, tirx.Add(a, b)))
-        if tvm_ffi.structural_equal(combine, spread):
-            # of unordered operands the second is taken; a NaN that is first has to be kept
-            return tirx.Select(tirx.isnan(a), a, tirx.Select(larger(a, b), a, b))
-    return combine
 
 
 def _channel_dims(parts: Sequence[Any], params: Sequence[Any], channel: Any, channels: int) -> tuple[int | None, ...] | None:

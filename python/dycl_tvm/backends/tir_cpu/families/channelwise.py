@@ -352,9 +352,14 @@ class _Emitter:
                     store(total, [j, lane], self._combined(total[j, lane], item))
 
     def _combined(self, total: Any, item: Any) -> Any:
-        """Return the combination of two expressions. Loads stay loads: TVM takes variables that it compares for ordered numbers."""
-        assert self.op.reduction is not None
-        return self.op.reduction.combined(total, item)
+        """Return the combination of a load of a total and an item."""
+        reduction = self.op.reduction
+        assert reduction is not None
+        if isinstance(reduction.combine, tirx.Select):
+            # a maximum that keeps NaN reads its operands several times, which takes TVM's passes long. Only one may become a
+            # variable: TVM takes variables that it compares for ordered numbers
+            item = T.bind(item)
+        return reduction.combined(total, item)
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
