@@ -9,6 +9,7 @@ Error: one rounding per multiply-add, |error| <= k 2^-24 sum |x w| (less with sp
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -76,10 +77,20 @@ def multiply_add(
         step(k, k % splits)
 
 
+def fill(buffer: Any, width: int, lanes: int, value: float = 0.0) -> None:
+    """Emit stores of one value."""
+    vectors(width, lanes, lambda j: store(buffer, [j], tirx.const(value, "float32")))
+
+
+def merge(into: Any, other: Any, width: int, lanes: int, combine: Callable[[Any, Any], Any], offset: int = 0) -> None:
+    """Emit into[j] = combine(into[j], other[offset + j])."""
+    vectors(width, lanes, lambda j: store(into, [j], combine(into[j], other[j + offset])))
+
+
 def clear(accumulators: Iterable[Any], width: int, lanes: int) -> None:
     """Emit stores of zero."""
     for total in accumulators:
-        vectors(width, lanes, lambda j, total=total: store(total, [j], tirx.const(0, "float32")))
+        fill(total, width, lanes)
 
 
 def add_splits(accumulators: Sequence[Any], width: int, lanes: int, splits: int) -> list[Any]:
@@ -90,8 +101,7 @@ def add_splits(accumulators: Sequence[Any], width: int, lanes: int, splits: int)
         while span > 1:  # pairwise: a chain of additions would be waited for
             half = (span + 1) // 2
             for s in range(span - half):
-                a, b = accumulators[row + s], accumulators[row + s + half]
-                vectors(width, lanes, lambda j, a=a, b=b: store(a, [j], a[j] + b[j]))
+                merge(accumulators[row + s], accumulators[row + s + half], width, lanes, operator.add)
             span = half
         assert first is accumulators[row]
     return list(accumulators[::splits])
@@ -177,6 +187,10 @@ def _row(work: Dense, r: Any) -> tuple[Any, Any]:
     return (r, 0) if work.m == 1 else (r // work.m, r % work.m)
 
 
+def _at(work: Dense, r: Any, k: Any) -> tuple[Any, Any, Any]:
+    return (*_row(work, r), k)
+
+
 def _store_rows(
     work: Dense, width: int, lanes: int, epilogue: Epilogue, operands: Sequence[Any], y: Any, sums: Sequence[Any], row: Any, panel: Any
 ) -> None:
@@ -219,7 +233,7 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
         clear(sums, width, lanes)
 
         def left(r: int, k: Any) -> Any:
-            return x[(*_row(work, row + r), k)]
+            return x[_at(work, row + r, k)]
 
         multiply_add(sums, width, lanes, work.k, left, lambda k, j: w[panel, k, j], splits)
         _store_rows(work, width, lanes, epilogue, operands, y, add_splits(sums, width, lanes, splits), row, panel)
@@ -261,12 +275,16 @@ def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x
             width,
             lanes,
             steps,
-            lambda r, k: x[(*_row(work, row + r), piece * length + k)],
+            lambda r, k: x[_at(work, row + r, piece * length + k)],
             lambda k, j: w[panel, piece * length + k, j],
             splits,
         )
         for r, acc in enumerate(add_splits(sums, width, lanes, splits)):
-            vectors(width, lanes, lambda j, r=r, acc=acc: store(partial, [piece, row + r, panel * width + j], acc[j]))
+
+            def element(j: Any, r: int = r, acc: Any = acc) -> None:
+                store(partial, [piece, row + r, panel * width + j], acc[j])
+
+            vectors(width, lanes, element)
 
     def whole(piece: Any, steps: int) -> None:
         with T.serial(0, panels) as panel, T.serial(0, tiles) as index:

@@ -53,7 +53,7 @@ def _kernel(
     centred: bool,
 ) -> Any:
     n, lanes = channels * space, machine.lanes
-    minus, zero, one = (tirx.const(v, "float32") for v in (-1, 0, 1))
+    minus, one = tirx.const(-1, "float32"), tirx.const(1, "float32")
 
     def body(x: Any, *rest: Any) -> None:
         tables = [T.decl_buffer((groups * channels,), "float32", data=b.data) for b in rest[:-1]]
@@ -73,9 +73,9 @@ def _kernel(
             return x[row, j] + offset[0] if centred else x[row, j]
 
         if centred:
-            total = reduce_row(n, lanes, zero, lambda j: x[row, j], lambda a, b: a + b)
+            total = reduce_row(n, lanes, 0.0, lambda j: x[row, j], lambda a, b: a + b)
             store(offset, [0], minus * total[0] / tirx.const(n, "float32"))
-        squares = reduce_row(n, lanes, zero, lambda j: let(moved(j), lambda v: v * v), lambda a, b: a + b)
+        squares = reduce_row(n, lanes, 0.0, lambda j: let(moved(j), lambda v: v * v), lambda a, b: a + b)
         store(scale, [0], one / tirx.sqrt(squares[0] / tirx.const(n, "float32") + tirx.const(eps, "float32")))
 
         def put(j: Any, at: Any) -> None:

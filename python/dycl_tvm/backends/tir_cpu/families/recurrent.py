@@ -60,7 +60,8 @@ def pack(cell: Cell, machine: Machine) -> Any:
 
         def entry(matrix: Any, block: Any, gate: Any, lane: Any, *column: Any) -> Any:
             unit = block * lanes + lane
-            value = matrix[(gate * hidden + tirx.min(unit, hidden - 1), *column)]
+            index = (gate * hidden + tirx.min(unit, hidden - 1), *column)
+            value = matrix[index]
             return tirx.if_then_else(unit < hidden, value, tirx.const(0, "float32"))
 
         with T.serial(0, packed.shape[0]) as block:
@@ -152,18 +153,21 @@ def kernel(cell: Cell, machine: Machine) -> Any:
         def put(number: int, value: Callable[[Any], Any]) -> None:
             each(lambda v: store(values[number], [v], value(v)))
 
+        def activate(number: int, fn: Callable[[Any], Any]) -> None:
+            put(number, lambda v: fn(gate(number, v)))
+
         if lstm:
             c, new_h, new_c = buffers[2], buffers[4], buffers[5]
-            for number, fn in enumerate((sigmoid, sigmoid, tanh, sigmoid)):
-                put(number, lambda v, number=number, fn=fn: fn(gate(number, v)))
+            for number, fn in ((0, sigmoid), (1, sigmoid), (2, tanh), (3, sigmoid)):
+                activate(number, fn)
             put(2, lambda v: values[1][v] * c[row, first + v] + values[0][v] * values[2][v])
             each(lambda v: store(new_c, [row, first + v], values[2][v]))
             put(0, lambda v: tanh(values[2][v]))
             each(lambda v: store(new_h, [row, first + v], values[3][v] * values[0][v]))
             return
         h, new_h = buffers[1], buffers[3]
-        put(0, lambda v: sigmoid(gate(0, v)))
-        put(1, lambda v: sigmoid(gate(1, v)))
+        activate(0, sigmoid)
+        activate(1, sigmoid)
         put(2, lambda v: gate(2, v) + values[0][v] * gate(3, v))
         put(3, lambda v: tanh(values[2][v]))
         # PyTorch's form: n + z (h - n)

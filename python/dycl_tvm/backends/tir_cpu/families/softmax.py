@@ -1,13 +1,14 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Softmax and log-softmax over one axis: maximum, exponentials with their sum, scaling, while the row is in cache.
 
-Relative error of y: (|x - maximum| + 8) 2^-24, for the difference is rounded before its exponential is taken; of a log-softmax that is the
-absolute error. Results under 1e-38 may be 0. NaN in a row, or a row of -inf, gives NaN in all of it, as PyTorch.
+Relative error of y: (|x - maximum| + 8) 2^-24, for the difference is rounded before its exponential is taken; twice that is
+the absolute error of a log-softmax. Results under 1e-38 may be 0. NaN in a row, or a row of -inf, gives NaN in all of it, as PyTorch.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families import vector_math
-from dycl_tvm.backends.tir_cpu.families.dense import vectors
+from dycl_tvm.backends.tir_cpu.families.dense import fill, merge, vectors
 from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 
@@ -32,7 +33,7 @@ def across(buffer: Any, lanes: int, combine: Callable[[Any, Any], Any]) -> None:
     """Emit the reduction of a buffer's lanes into its first element."""
     half = lanes // 2
     while half:
-        vectors(half, half, lambda j, half=half: store(buffer, [j], combine(buffer[j], buffer[j + half])))
+        merge(buffer, buffer, half, half, combine, half)
         half //= 2
 
 
@@ -43,8 +44,11 @@ def along(n: int, lanes: int, emit: Callable[[int, int, Any], None]) -> None:
 
     def block(base: Any, size: int) -> None:
         for start in range(0, size, lanes):
-            count = min(lanes, size - start)
-            vectors(count, lanes, lambda v, start=start: emit(start // lanes, v, base + start + v))
+
+            def element(v: Any, start: int = start) -> None:
+                emit(start // lanes, v, base + start + v)
+
+            vectors(min(lanes, size - start), lanes, element)
 
     if done:
         with T.serial(0, n // step) as i:
@@ -58,15 +62,15 @@ def pieces_of(rows: int, machine: Machine) -> int:
     return min(rows, 4 * machine.cores)
 
 
-def reduce_row(n: int, lanes: int, identity: Any, value: Callable[[Any], Any], combine: Callable[[Any, Any], Any]) -> Any:
+def reduce_row(n: int, lanes: int, identity: float, value: Callable[[Any], Any], combine: Callable[[Any, Any], Any]) -> Any:
     """Emit the reduction of ``value(element)`` over n elements; return a buffer whose first element is the result."""
     chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(_CHAINS, -(-n // lanes)))]
     for chain in chains:
-        vectors(lanes, lanes, lambda v, chain=chain: store(chain, [v], identity))
+        fill(chain, lanes, lanes, identity)
     along(n, lanes, lambda c, v, j: store(chains[c], [v], combine(chains[c][v], value(j))))
     first = chains[0]
     for chain in chains[1:]:
-        vectors(lanes, lanes, lambda v, chain=chain: store(first, [v], combine(first[v], chain[v])))
+        merge(first, chain, lanes, lanes, combine)
     across(first, lanes, combine)
     return first
 
@@ -75,10 +79,10 @@ def softmax_row(
     n: int, lanes: int, load: Callable[[Any], Any], put: Callable[[Any, Any], None], again: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
     """Emit one row: exponentials of ``load`` less its maximum to ``put``; return buffers with the maximum and the sum as first elements."""
-    peak = reduce_row(n, lanes, tirx.const(-math.inf, "float32"), load, larger)
+    peak = reduce_row(n, lanes, -math.inf, load, larger)
     chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(_CHAINS, -(-n // lanes)))]
     for chain in chains:
-        vectors(lanes, lanes, lambda v, chain=chain: store(chain, [v], tirx.const(0, "float32")))
+        fill(chain, lanes, lanes)
 
     def element(c: int, v: Any, j: Any) -> None:
         put(j, vector_math.exp_of_difference(load(j) + tirx.const(-1, "float32") * peak[0]))
@@ -87,8 +91,8 @@ def softmax_row(
     along(n, lanes, element)
     first = chains[0]
     for chain in chains[1:]:
-        vectors(lanes, lanes, lambda v, chain=chain: store(first, [v], first[v] + chain[v]))
-    across(first, lanes, lambda a, b: a + b)
+        merge(first, chain, lanes, lanes, operator.add)
+    across(first, lanes, operator.add)
     return peak, first
 
 
