@@ -33,9 +33,7 @@ def load_model(reference: str, state_dict: str | None = None) -> tuple[Any, tupl
         return (reference, None) if reference.endswith(".onnx") else (_exported(reference), None)
     where, colon, path = reference.partition(":")
     if not colon or not where or not path:
-        raise UsageError(
-            f"{reference!r} names no model; write zoo:NAME, path/to/file.py:OBJECT, package.module:OBJECT, model.onnx or program.pt2"
-        )
+        raise UsageError(f"{reference!r} names no model; write zoo:NAME, file.py:OBJECT, package.module:OBJECT, model.onnx or program.pt2")
     if where == "zoo":
         model, examples = _from_zoo(path)
     else:

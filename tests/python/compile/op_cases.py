@@ -261,6 +261,17 @@ def _indexing() -> list[Case]:
         ("scatter_smaller", lambda x, s: x.scatter(0, torch.tensor([[0, 2]]), s), [f(3, 6), f(3, 4)]),
         ("scatter_value", lambda x, j: x.scatter(1, j, 7.0), [f(3, 6), i(3, 2, lo=0, hi=6)]),
         ("scatter_add", lambda x, j, s: x.scatter_add(1, j, s), [f(3, 6), i(3, 5, lo=0, hi=6), f(3, 5)]),
+        *(
+            (f"scatter_{how}{kind}", lambda x, j, s, how=how: torch.scatter_reduce(x, 1, j, s, how), [x, i(3, 5, lo=0, hi=6), s])
+            for how in ("sum", "prod", "amax", "amin")
+            for kind, x, s in (("", f(3, 6), f(3, 5)), ("_int", i(3, 6), i(3, 5)), ("_special", SPECIAL.repeat(1, 2)[:3, :6], f(3, 5)))
+        ),
+        *(
+            (f"{name}_{dtype}".replace("torch.", ""), fn, [torch.tensor([1, -5, 7, 100, -128, 3]).to(dtype), torch.tensor(by).to(dtype)])
+            for name, fn in (("shift_left", torch.bitwise_left_shift), ("shift_right", torch.bitwise_right_shift))
+            for dtype, by in ((torch.int64, [0, 1, 63, 64, 2, 62]), (torch.int32, [0, 1, 31, 32, 2, -1]), (torch.uint8, [0, 1, 7, 8, 2, 5]))
+        ),
+        ("isnan_bfloat16", lambda x: torch.isnan(x.bfloat16()), [SPECIAL.clone()]),
         ("select_scatter", lambda x, s: torch.select_scatter(x, s, 1, -2), [f(3, 6), f(3)]),
         ("slice_scatter", lambda x, s: torch.slice_scatter(x, s, 1, 1, 6, 2), [f(3, 7), f(3, 3)]),
         ("index_put", lambda x, j, v: torch.index_put(x, (j,), v), [f(5, 4), torch.tensor([3, 0]), f(2, 4)]),

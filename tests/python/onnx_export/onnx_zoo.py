@@ -106,13 +106,10 @@ def out(name: str, runs: int, folder: Path) -> Row:
     return row
 
 
-def there_and_back(name: str, runs: int, folder: Path) -> Row:
-    """Write a network, read it again and run both graphs: same values; ``ways`` pairs their paths."""
+def back(name: str, graph: HCFG, runs: int, folder: Path) -> Row:
+    """Read a network again that :func:`out` wrote, and run both graphs: same values; ``ways`` pairs their paths."""
     entry = zoo.load(name)
-    row = Row(name, graph_of(entry.model, entry.example_inputs))
-    path = folder / "model.onnx"
-    if not path.exists():
-        export_model(row.graph, path)
+    row, path = Row(name, graph), folder / "model.onnx"
     row.again = graph_of(str(path), None)
     sites = OnnxModel(path).description["sites"]
     for inputs in entry.inputs(runs):
@@ -161,13 +158,14 @@ def main() -> int:
     for name in args.names:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            row, back = out(name, args.runs, Path(folder)), there_and_back(name, args.runs, Path(folder))
+            row = out(name, args.runs, Path(folder))
+            again = back(name, row.graph, args.runs, Path(folder))
             nested = depth(onnx.load(Path(folder) / "model.onnx").graph)
-        before, after = back.paths
-        bad += not back.one_to_one
+        before, after = again.paths
+        bad += not again.one_to_one
         print(
             f"| `{name}` | {nested} | {len(row.sites)} of {len(row.graph.return_sites())} | {len(row.ways)} | {row.worst:.1e} "
-            f"| {before}{'' if before == after else f', {after}'} | {'yes' if back.one_to_one else 'NO'} "
+            f"| {before}{'' if before == after else f', {after}'} | {'yes' if again.one_to_one else 'NO'} "
             f"| {time.perf_counter() - start:.0f} |",
             flush=True,
         )

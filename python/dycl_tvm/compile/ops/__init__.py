@@ -5,7 +5,18 @@ Every converter here is compared with PyTorch by a test. What is not in the tabl
 is; nothing else is accepted.
 """
 
-from dycl_tvm.compile.ops import convolution, elementwise, indexing, linear, norm, pooling, reduction, resize, shape  # noqa: F401  # they register
+from dycl_tvm.compile.ops import (  # noqa: F401  # they register
+    convolution,
+    elementwise,
+    indexing,
+    integers,
+    linear,
+    norm,
+    pooling,
+    reduction,
+    resize,
+    shape,
+)
 from dycl_tvm.compile.ops.context import CONVERTERS, OpContext
 
 __all__ = ["CONVERTERS", "OpContext"]

@@ -168,6 +168,8 @@ def _masked_fill(ctx: OpContext, x: Any, mask: Any, value: Any) -> Any:
 def _isnan(ctx: OpContext, x: Any) -> Any:
     if not is_float(ctx.dtype(x)):
         return ctx.elementwise(lambda v: tirx.const(False, "bool"), x, name="isnan")
+    if ctx.dtype(x) == "bfloat16":  # TVM's isnan does not know it
+        x = ctx.cast(x, "float32")
     return ctx.elementwise(semantics.is_nan, x, name="isnan")
 
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
 
+from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, broadcast_index, broadcast_shape, converter, int64
 
 
@@ -83,6 +85,15 @@ def _index(ctx: OpContext, x: Any, indices: list[Any]) -> Any:
     return ctx.compute(element, x, *tensors, name="index")
 
 
+_PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
+#: Reductions of ``scatter_reduce``: how two are combined, the reducer, and what changes nothing.
+_REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[..., Any], Callable[[str], Any]]] = {
+    "prod": (semantics.multiply, _PRODUCT, lambda dtype: tirx.const(1, dtype)),
+    "amax": (semantics.maximum, semantics.max_reducer, semantics.lowest),
+    "amin": (semantics.minimum, semantics.min_reducer, semantics.highest),
+}
+
+
 def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, how: str, name: str) -> Any:
     """Scatter as a gather: each output element looks for the entries of ``index`` that name it.
 
@@ -112,6 +123,11 @@ def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, 
             zero = tirx.const(0, dtype)
             total = te.compute(extents, lambda *i: te.sum(tirx.Select(hit(i, k), s(*entry(i, k)), zero), axis=k), name="scattered")
             return te.compute(extents, lambda *i: t(*i) + total(*i), name=name)
+        if how in _REDUCTIONS:
+            combine, reducer, neutral = _REDUCTIONS[how]
+            first = neutral(dtype)
+            found = te.compute(extents, lambda *i: reducer(tirx.Select(hit(i, k), s(*entry(i, k)), first), axis=k), name="reduced")
+            return te.compute(extents, lambda *i: combine(t(*i), found(*i)), name=name)
         last = te.compute(extents, lambda *i: te.max(tirx.Select(hit(i, k), k, int64(-1)), axis=k), name="last")
         return te.compute(
             extents,
@@ -145,6 +161,13 @@ def _scatter_set(ctx: OpContext, x: Any, dim: int, index: Any, source: Any) -> A
 @converter("scatter_add.default")
 def _scatter_add(ctx: OpContext, x: Any, dim: int, index: Any, source: Any) -> Any:
     return _scatter(ctx, x, dim, index, source, "add")
+
+
+@converter("scatter_reduce.two")
+def _scatter_reduce(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
+    if not include_self or reduce == "mean" or ctx.type.dtype == "bool":
+        raise NotConvertible("scatter_reduce by mean, without include_self or of bools")
+    return _scatter(ctx, x, dim, index, source, "add" if reduce == "sum" else reduce)
 
 
 @converter("index_copy.default", "index_fill.int_Scalar", "index_add.default")
