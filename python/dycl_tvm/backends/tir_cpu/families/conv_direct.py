@@ -2,12 +2,12 @@
 """Direct convolutions: a tile of outputs (blocks of channels x rows x columns) in registers, one broadcast input element at a time.
 
 Tiles at the border leave out the taps that fall into the padding, so nothing is padded or copied, and small images cost less than
-the formula says. Tiles of one row find the taps' rows at run time; tiles of several rows, and the columns, at build time. Kernels so wide that this
-would be too much code read a padded copy of the rows that a piece needs.
+the formula says. Tiles of one row find the taps' rows at run time; tiles of several rows, and the columns, at build time. Kernels so
+wide that this would be too much code read a padded copy of the rows that a piece needs.
 
-Two orders of the sum. Taps of a kernel's row one after the other, each over the lanes of a block: few elements are alive, so a tile may fill the registers.
-Or lanes outside and taps inside (``interleaved``): tiles that are small, or small at the border, wait less for their sums, but
-compilers keep the elements that taps share in registers.
+Two orders of the sum. Taps of a kernel's row one after the other, each over the lanes of a block: few elements are alive, so a tile
+may fill the registers. Or lanes outside and taps inside (``interleaved``): tiles that are small, or small at the border, wait less
+for their sums, but compilers keep the elements that taps share in registers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, direct_plans, unrolled_lanes
+from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, direct_plans, one_core, unrolled_lanes
 from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, problem, share, tiles
 from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
@@ -103,7 +103,7 @@ class _Emitter:
         p, plan = self.p, self.plan
         out_parts, parts = plan["output_parts"], plan["parts"]
         pieces = p.images * out_parts * parts
-        with parallel(pieces, self.machine, plan.seconds * self.machine.cores) as piece:
+        with parallel(pieces, self.machine, one_core(self.work, self.machine)) as piece:
             n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
             part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
             along = self.rows if p.rows.out > 1 else self.columns
@@ -263,7 +263,8 @@ class _Tile:
             return
         wide = kernel * len(self.acc) > WIDE_TAPS and all(len(t) == len(self.points) for t in taps)
         with T.serial(0, kernel) if wide else nullcontext() as any_tap:
-            for k, points in [(any_tap, self.points)] if wide else enumerate(taps):
+            each: list[tuple[Any, Any]] = [(any_tap, self.points)] if wide else list(enumerate(taps))
+            for k, points in each:
                 if points:
                     with T.serial(0, count) as outer, T.unroll(0, unroll) as inner:
                         self.tap(c, outer * unroll + inner, i, k, points)

@@ -20,10 +20,16 @@ WIDE_TAPS = 300
 _CODE = 2000
 
 #: Slots from a multiply-add to the next on its sum, for pipelines of two of 256 bits and of one of 512 bits a cycle.
-_LATENCY, _WIDE_LATENCY = 8, 5
+_LATENCY, _WIDE_LATENCY = 9, 5
 
 #: Bytes a second that a core reads from the cache that cores share, over its bandwidth from memory.
 _SHARED_CACHE = 2.5
+
+#: Slots that a vector of weights takes at least if a tile's weights do not stay in the first cache.
+_STREAMED = 3
+
+#: What few registers cost where neighbouring taps share elements and LLVM merges their loops (measured on AVX2, 3x3).
+_SPILLS = 1.25
 
 _MOST_PLANS = 12
 
@@ -39,6 +45,11 @@ class _Tile:
     @property
     def sums(self) -> int:
         return self.blocks * self.rows * self.columns
+
+
+def one_core(work: Conv2D, machine: Machine) -> float:
+    """Return about how long one core takes, in seconds: whether threads are worth it."""
+    return 2 * work.macs / (machine.gflops * 1e9)
 
 
 def unrolled_lanes(p: Problem, sums: int) -> tuple[int, int | None]:
@@ -92,7 +103,9 @@ def _tiles(p: Problem, machine: Machine, copy: bool) -> Iterator[_Tile]:
                 if sums * 4 < machine.registers and sums < min(p.outputs * p.rows.out * p.columns.out, machine.registers // 4):
                     continue
                 yield _Tile(blocks, rows, columns, False, copy)
-                if p.columns.kernel > 1 and sums + blocks <= machine.registers * 3 // 4:
+                # compilers keep the elements that taps share in registers, too: the more, the wider the kernel
+                kept = 4 if machine.registers <= 16 else 8 if p.columns.kernel <= 3 else 12
+                if p.columns.kernel > 1 and sums + blocks + kept <= machine.registers:
                     yield _Tile(blocks, rows, columns, True, copy)
 
 
@@ -133,13 +146,16 @@ def _slots(p: Problem, t: _Tile, machine: Machine) -> float:
                 number = repeats * (out.last - out.first)
                 sums = out.size * row.size * column.size
                 unroll, _ = unrolled_lanes(p, sums * (p.columns.kernel if t.interleaved else 1))
+                stream = _STREAMED * out.size * (p.reduction * out.size * machine.vector_bytes > machine.l1)
                 for times, height in reached:
-                    taps = [max(height * w * out.size, height * w + out.size) for w in width if w and height]
+                    taps = [max(height * w * out.size, height * w + out.size, stream) for w in width if w and height]
                     if t.interleaved:
-                        step = max(sum(taps), latency * len(taps)) + 3 / unroll
+                        step = max(sum(taps), latency * len(taps)) + 2 / unroll
                     else:
-                        # the tap before is done before this one's sums are: a little longer than the pure latency
-                        step = sum(max(slots, latency + 2) + 3 / unroll + 10 / p.block for slots in taps)
+                        # one tap's sums wait for each other only, and each tap is a loop
+                        step = sum(max(slots, latency + 1) + 2 / unroll + 4 / p.block for slots in taps)
+                        if len(width) > 1 and p.columns.stride == 1 and machine.registers <= 16:
+                            step *= _SPILLS
                     total += number * times * (p.channels * step + 8 * p.inputs)
                 total += number * (row.last - row.first) * (3 * sums + 20)
     return total * p.groups * p.images + (p.groups * p.inputs * p.rows.size * p.columns.size * p.block * p.images if t.copy else 0)
@@ -166,7 +182,7 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, seconds: float, machine: Machine) 
             traffic = weights * parts * p.images if weights / output_parts > machine.l2 / 2 else weights * machine.cores
             traffic += work.x.nbytes * (output_parts if fits else tiles(outputs))
             moved = traffic / machine.cores / (machine.bandwidth * 1e9 * _SHARED_CACHE)
-            serial = seconds <= 3 * machine.launch or pieces == 1
+            serial = one_core(work, machine) <= 3 * machine.launch or pieces == 1
             cost = seconds if serial else max(seconds * turns, moved) + 0.1 * moved + machine.launch
             # a piece's own cost, and that threads of other numbers than `cores` share them well
             cost += (pieces - 1) * 2e-8 + (0.02 * seconds / pieces)

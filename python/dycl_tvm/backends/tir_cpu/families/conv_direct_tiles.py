@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,9 +183,3 @@ def share(part: Any, parts: int, count: int) -> tuple[Any, Any]:
 def largest_divisor(n: int, limit: int) -> int:
     """Return the largest divisor of ``n`` up to ``limit`` (at least 1)."""
     return next(d for d in range(max(1, min(n, limit)), 0, -1) if n % d == 0)
-
-
-def waste(work: Conv2D, p: Problem) -> float:
-    """Return by what factor merged groups and partly filled blocks enlarge the work."""
-    done = p.groups * p.outputs * p.lanes * p.channels * math.prod(work.kernel) * work.y.shape[0] * work.y.shape[2] * work.y.shape[3]
-    return done / work.macs
