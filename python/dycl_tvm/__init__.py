@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dycl_tvm.errors import (
         ArtifactError,
         CompileError,
+        DeviceError,
         DyclError,
         InputError,
         PathExplosionError,
@@ -46,6 +47,7 @@ _HOME = {
     "Module": "dycl_tvm.runtime",
     "ArtifactError": "dycl_tvm.errors",
     "CompileError": "dycl_tvm.errors",
+    "DeviceError": "dycl_tvm.errors",
     "DyclError": "dycl_tvm.errors",
     "InputError": "dycl_tvm.errors",
     "PathExplosionError": "dycl_tvm.errors",
@@ -60,6 +62,7 @@ __all__ = [
     "Artifact",
     "ArtifactError",
     "CompileError",
+    "DeviceError",
     "DyclError",
     "InputError",
     "Module",

@@ -12,6 +12,7 @@ from dycl_tvm.artifact import Artifact
 from dycl_tvm.codegen.cross import compiler_for
 from dycl_tvm.codegen.machine import machine_of, runs_here
 from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions
+from dycl_tvm.codegen.cuda import add_device_code
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
@@ -136,6 +137,7 @@ def build(
     stats = simplify(graph, disable_passes, phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
         lowered = compile.lower(graph, resolved.target, disabled_backends=disable_backends, progress=phases.step, options=options)
+        lowered.library = add_device_code(lowered.program, lowered.library)
     return Artifact(graph, lowered, resolved, stats, phases)
 
 

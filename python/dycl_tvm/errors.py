@@ -66,7 +66,7 @@ class CompileError(DyclError):
 
 
 class BuildGateError(CompileError):
-    """A library was linked, but could not run on its target: of another machine, with too new a glibc, with libraries that are not there."""
+    """A library was linked but could not run on its target: the machine, the glibc or the libraries that it needs are others."""
 
 
 class ArtifactError(DyclError):
@@ -75,6 +75,10 @@ class ArtifactError(DyclError):
 
 class InputError(DyclError, ValueError):
     """A call's inputs are wrong: count, structure, dtype, shape or device. The message names the input."""
+
+
+class DeviceError(DyclError, RuntimeError):
+    """The GPU or its driver: missing, too old, of another architecture than the library's, or failed in a run."""
 
 
 class RunError(DyclError, RuntimeError):

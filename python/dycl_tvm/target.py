@@ -144,12 +144,12 @@ def check_buildable(resolved: ResolvedTarget) -> None:
     Raises
     ------
     TargetError
-        For GPUs, and for CPUs for which there is no cross tool-chain.
+        For GPUs other than NVIDIA's, and for CPUs for which there is no cross tool-chain.
     """
-    if resolved.kind != "llvm":
+    if resolved.kind not in ("llvm", "cuda"):
         raise TargetError(
             f"target {resolved.spec!r} ({resolved}) is understood, but code for {resolved.kind} devices cannot be generated yet; "
-            'build for a CPU: target="llvm"'
+            'build for a CPU (target="llvm") or for an NVIDIA GPU (target="cuda -arch=sm_72")'
         )
     if "linux" not in resolved.triple or resolved.machine not in _CROSS_MACHINES:
         raise TargetError(

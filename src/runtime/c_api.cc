@@ -57,6 +57,9 @@ int32_t dycl_model_create(const char* params_path, DyclModel** out) {
           "'%s' has its weights in a params file; give the path of the file that was saved with it",
           kProgram.name);
     }
+    if (status == DYCL_OK && kProgram.device != nullptr) {
+      status = kProgram.device->open(model->params, &model->device);
+    }
     if (status == DYCL_OK) *out = model.release();
     return status;
   });
@@ -193,8 +196,7 @@ int32_t dycl_call_runs(const DyclSession* session, uint64_t* counts, size_t capa
 
 int32_t dycl_reset_state(DyclSession* session) {
   CHECK_NOT_NULL(session);
-  session->ResetState();
-  return DYCL_OK;
+  return session->ResetState();
 }
 
 const DyclApi* dycl_api(int32_t abi_version) {

@@ -70,6 +70,11 @@ int32_t UsageError(const char* format, ...) {
   return DYCL_ERROR_USAGE;
 }
 
+int32_t DeviceStatus() {
+  if (strcmp(t_error.kind, "DeviceError") == 0) return DYCL_ERROR_DEVICE;
+  return strcmp(t_error.kind, "MemoryError") == 0 ? DYCL_ERROR_MEMORY : DYCL_ERROR_RUN;
+}
+
 int32_t MemoryError(uint64_t bytes) {
   SetError("MemoryError", "could not allocate %" PRIu64 " bytes", bytes);
   return DYCL_ERROR_MEMORY;

@@ -22,6 +22,9 @@ __attribute__((format(printf, 1, 2))) int32_t ArtifactError(const char* format, 
 __attribute__((format(printf, 1, 2))) int32_t UsageError(const char* format, ...);
 int32_t MemoryError(uint64_t bytes);
 
+// The DyclStatus of this thread's error, where a run on a device may have ended in any.
+int32_t DeviceStatus();
+
 }  // namespace dycl
 
 #endif  // DYCL_RUNTIME_ERROR_H_

@@ -221,8 +221,8 @@ uint64_t BytesOf(const DLTensor& t) {
   return bytes;
 }
 
-// A tensor of the host with a copy of the view: it outlives the session.
-int SetTensor(TVMFFIAny* result, const DLTensor& view) {
+// A tensor in CPU memory with a copy of the view: it outlives the session.
+int SetTensor(DyclSession* session, TVMFFIAny* result, const DLTensor& view) {
   if (Host().tensor_from_dlpack == nullptr) {
     UsageError("this function returns a tensor, for which the process needs libtvm_ffi");
     return Raise();
@@ -236,10 +236,15 @@ int SetTensor(TVMFFIAny* result, const DLTensor& view) {
     MemoryError(bytes);
     return Raise();
   }
-  memcpy(data, view.data, bytes);
   DLTensor& t = owned->managed.dl_tensor;
   t = view;
   t.data = data;
+  t.device = DLDevice{kDLCPU, 0};
+  if (session->CopyOutput(view, t) != DYCL_OK) {
+    free(data);
+    free(owned);
+    return Raise();
+  }
   t.shape = owned->shape();
   t.strides = owned->shape() + view.ndim;
   memcpy(t.shape, view.shape, sizeof(int64_t) * static_cast<size_t>(view.ndim));
@@ -264,7 +269,7 @@ int GetOutput(Args& args, TVMFFIAny* result) {
   if (!args.Session(&session) || !args.Int(&k)) return Raise();
   if (dycl_output(session, static_cast<size_t>(k), &value) != DYCL_OK) return Raise();
   SetInt(result, value.u.v_int);
-  if (value.type == DYCL_TENSOR) return SetTensor(result, *value.u.tensor);
+  if (value.type == DYCL_TENSOR) return SetTensor(session, result, *value.u.tensor);
   if (value.type == DYCL_FLOAT) {
     result->type_index = kTVMFFIFloat;
     result->v_float64 = value.u.v_float;
@@ -287,14 +292,12 @@ int CopyOutput(Args& args, TVMFFIAny*) {
   const DLTensor* source = from.u.tensor;
   const DLTensor* target = to.u.tensor;
   if (from.type != DYCL_TENSOR || target->dtype.code != source->dtype.code ||
-      target->dtype.bits != source->dtype.bits || BytesOf(*target) != BytesOf(*source) ||
-      target->device.device_type != kDLCPU) {
+      target->dtype.bits != source->dtype.bits || BytesOf(*target) != BytesOf(*source)) {
     UsageError("copy_output: output %lld is of another type or size than the given tensor",
                static_cast<long long>(k));
     return Raise();
   }
-  memcpy(static_cast<char*>(target->data) + target->byte_offset, source->data, BytesOf(*source));
-  return 0;
+  return session->CopyOutput(*source, *target) == DYCL_OK ? 0 : Raise();
 }
 
 int GetPath(Args& args, TVMFFIAny* result) {
@@ -326,7 +329,7 @@ int SetNumThreads(Args& args, TVMFFIAny*) {
 int ResetState(Args& args, TVMFFIAny*) {
   DyclSession* session;
   if (!args.Session(&session)) return Raise();
-  session->ResetState();
+  if (session->ResetState() != DYCL_OK) return Raise();
   return 0;
 }
 

@@ -8,8 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace dycl {
+
+class DeviceModel;
+class DeviceSession;
+class Params;
 
 enum class DType : uint8_t {
   kFloat64,
@@ -119,6 +124,7 @@ struct Frame {
   const Scalar* inputs;
   Scalar* state;
   Output* outputs;
+  DeviceSession* device;  // null where the tensors are in CPU memory
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.
@@ -132,6 +138,45 @@ struct Table {
   const T* data;
   uint32_t size;
   const T& operator[](uint32_t k) const { return data[k]; }
+};
+
+// An argument of a launch: a tensor of the call, by its place in it, or (kNone) bytes of the
+// workspace.
+struct LaunchArg {
+  uint32_t tensor;
+  uint64_t offset;
+};
+
+// A launch of a device function; its arguments are DeviceDesc::args[first_arg ...].
+struct LaunchDesc {
+  const char* function;
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t shared_bytes;
+  uint32_t first_arg;
+  uint32_t num_args;
+};
+
+// The launches of a kernel: DeviceDesc::launches[first .. first + count).
+struct KernelLaunches {
+  uint32_t first;
+  uint32_t count;
+};
+
+// What a program has besides, whose tensors live on a device.
+struct DeviceDesc {
+  const char* kind;
+  const char* arch;
+  int arch_number;          // 72 for sm_72
+  const char* ptx_version;  // what the driver must take where it refuses the machine code
+  uint64_t workspace_bytes;
+  uint64_t output_bytes;  // of the largest return site, each tensor aligned to 64 bytes
+  Table<LaunchDesc> launches;
+  Table<LaunchArg> args;
+  Table<KernelLaunches> kernels;
+  const unsigned char* cubin;
+  const unsigned char* ptx;
+  int32_t (*open)(const Params& params, std::unique_ptr<DeviceModel>* out);
 };
 
 struct ProgramDesc {
@@ -150,6 +195,7 @@ struct ProgramDesc {
   Table<WeightDesc> weights;
   uint32_t max_leaves;
   int32_t (*run)(Frame& f);  // returns the return site, or kRunFailed
+  const DeviceDesc* device;  // null: all runs on the CPU
 };
 
 // Defined by the generated dispatcher.

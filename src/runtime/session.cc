@@ -63,11 +63,13 @@ struct Layout {
   char** state_tensors;
   DLTensor* views;
   int64_t* view_strides;
+  char** output_data;
 };
 
 uint64_t Carve(char* block, Layout* l) {
   Carver c(block);
-  l->arena = c.Take(kProgram.arena_bytes);
+  bool on_device = kProgram.device != nullptr;
+  l->arena = c.Take(on_device ? 0 : kProgram.arena_bytes);
   l->tensors = c.Take<DLTensor>(kProgram.tensors.size);
   l->args = c.Take<TVMFFIAny>(kProgram.args.size);
   l->calls = c.Take<dycl::Call>(kProgram.calls.size);
@@ -86,8 +88,9 @@ uint64_t Carve(char* block, Layout* l) {
     char* place = c.Take(BytesOf(kProgram.tensors[kProgram.inputs[k].tensor]));
     if (block != nullptr) l->staging[k] = place;
   }
+  l->output_data = c.Take<char*>(kProgram.max_leaves);
   for (uint32_t k = 0; k < kProgram.state.size; ++k) {
-    if (kProgram.state[k].kind != Kind::kTensor) continue;
+    if (kProgram.state[k].kind != Kind::kTensor || on_device) continue;
     char* place = c.Take(BytesOf(kProgram.tensors[kProgram.state[k].tensor]));
     if (block != nullptr) l->state_tensors[k] = place;
   }
@@ -110,13 +113,20 @@ int32_t DyclSession::Create(DyclModel* model, DyclSession** out) {
   if (posix_memalign(&block, kAlign, bytes + kAlign) != 0) return dycl::MemoryError(bytes);
   session->block_ = static_cast<char*>(block);
   session->block_bytes_ = bytes;
+  if (model->device != nullptr) {
+    if (int32_t status = model->device->CreateSession(&session->device_)) return status;
+  }
   session->Bind();
-  session->ResetState();
+  if (session->device_ != nullptr) {
+    if (int32_t status = session->device_->Bind(session->frame_)) return status;
+  }
+  if (int32_t status = session->ResetState()) return status;
   *out = session.release();
   return DYCL_OK;
 }
 
 DyclSession::~DyclSession() {
+  device_.reset();
   free(block_);
   model_->Release();
 }
@@ -124,7 +134,7 @@ DyclSession::~DyclSession() {
 void DyclSession::Bind() {
   Layout l;
   // The arena may hold anything; the tables after it begin as zeros.
-  uint64_t arena = (kProgram.arena_bytes + kAlign - 1) / kAlign * kAlign;
+  uint64_t arena = device_ ? 0 : (kProgram.arena_bytes + kAlign - 1) / kAlign * kAlign;
   memset(block_ + arena, 0, block_bytes_ - arena);
   Carve(block_, &l);
   inputs_data_ = l.input_data;
@@ -133,6 +143,7 @@ void DyclSession::Bind() {
   input_scalars_ = l.inputs;
   views_ = l.views;
   view_strides_ = l.view_strides;
+  output_data_ = l.output_data;
 
   for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
     const TensorDesc& desc = kProgram.tensors[t];
@@ -142,6 +153,11 @@ void DyclSession::Bind() {
     tensor.dtype = dycl::ToDLDataType(desc.dtype);
     tensor.shape = const_cast<int64_t*>(DimsOf(desc));
     tensor.strides = nullptr;  // compact; kernels check that faster than strides
+    if (device_ != nullptr) {
+      tensor.device = device_->device();
+      tensor.data = device_->Place(desc);
+      continue;
+    }
     switch (desc.space) {
       case Space::kArena:
         tensor.data = l.arena + desc.offset;
@@ -166,19 +182,30 @@ void DyclSession::Bind() {
     l.calls[c] = dycl::Call{kProgram.kernels[desc.kernel].function, l.args + desc.first_arg,
                             static_cast<int32_t>(desc.num_args)};
   }
-  frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path, 0, l.inputs, l.state, l.outputs};
+  frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path,       0,
+                       l.inputs,  l.state, l.outputs,   device_.get()};
 }
 
-void DyclSession::ResetState() {
+int32_t DyclSession::ResetState() {
+  if (device_ != nullptr) {
+    if (int32_t status = device_->Begin()) return status;
+  }
+  bool good = true;
   for (uint32_t k = 0; k < kProgram.state.size; ++k) {
     const dycl::StateDesc& state = kProgram.state[k];
-    if (state.kind == Kind::kTensor) {
-      memcpy(state_tensors_[k], model_->params.weight(state.weight),
-             BytesOf(kProgram.tensors[state.tensor]));
-    } else {
+    uint64_t bytes = state.kind == Kind::kTensor ? BytesOf(kProgram.tensors[state.tensor]) : 0;
+    if (state.kind != Kind::kTensor) {
       frame_.state[k] = state.initial;
+    } else if (device_ != nullptr) {
+      good = good && device_->Copy(frame_.tensors[state.tensor].data,
+                                   model_->device->weight(state.weight), bytes);
+    } else {
+      memcpy(state_tensors_[k], model_->params.weight(state.weight), bytes);
     }
   }
+  if (device_ == nullptr) return DYCL_OK;
+  int32_t status = device_->End();
+  return good ? status : dycl::DeviceStatus();
 }
 
 int32_t DyclSession::SetNumThreads(int32_t num_threads) {
@@ -206,6 +233,7 @@ void DyclSession::PlaceInput(uint32_t input, void* data) {
 int32_t DyclSession::BindTensor(const dycl::InputDesc& want, const DLTensor* given) {
   const TensorDesc& desc = kProgram.tensors[want.tensor];
   if (int32_t status = dycl::CheckTensor(want.name, desc, given)) return status;
+  if (device_ != nullptr) return UploadTensor(want, *given);
   uint64_t bytes = BytesOf(desc);
   char* data = static_cast<char*>(given->data) + given->byte_offset;
   bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
@@ -267,7 +295,9 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* si
   site_ = dycl::kRunFailed;
   frame_.path_count = 0;
   memset(frame_.call_runs, 0, kProgram.calls.size * sizeof(uint32_t));
-  int32_t status = DYCL_OK;
+  int32_t status = device_ != nullptr ? device_->Begin() : DYCL_OK;
+  bool begun = device_ != nullptr && status == DYCL_OK;
+  device_inputs_ = false;
   for (uint32_t k = 0; k < kProgram.inputs.size && status == DYCL_OK; ++k) {
     status = BindInput(k, inputs[k]);
   }
@@ -278,12 +308,70 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* si
     }
     dycl::ScopedPool scope(pool_.get());
     dycl::SetError("", "%s", "");
-    site_ = kProgram.run(frame_);
-    if (site_ == dycl::kRunFailed) status = DYCL_ERROR_RUN;
+    status = RunProgram();
   }
+  if (begun) {
+    int32_t ended = device_->End();
+    if (status == DYCL_OK) status = ended;
+  }
+  if (status != DYCL_OK) site_ = dycl::kRunFailed;
   if (site != nullptr) *site = site_;
   running_.store(false, std::memory_order_release);
   return status;
+}
+
+int32_t DyclSession::RunProgram() {
+  site_ = kProgram.run(frame_);
+  if (site_ == dycl::kRunFailed) return device_ != nullptr ? dycl::DeviceStatus() : DYCL_ERROR_RUN;
+  return device_ != nullptr ? PlaceOutputs() : DYCL_OK;
+}
+
+int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& given) {
+  const TensorDesc& desc = kProgram.tensors[want.tensor];
+  const DLDevice device = device_->device();
+  uint64_t bytes = BytesOf(desc);
+  char* data = static_cast<char*>(given.data) + given.byte_offset;
+  void* place = device_->Place(desc);
+  bool there = given.device.device_type == device.device_type;
+  device_inputs_ = device_inputs_ || there;
+  if (there) {
+    if (given.device.device_id != device.device_id) {
+      return dycl::InputError("input '%s': the tensor is on GPU %d, the library runs on GPU %d",
+                              want.name, given.device.device_id, device.device_id);
+    }
+    if (!dycl::IsContiguous(given)) {
+      return dycl::InputError("input '%s': a tensor on the GPU must be contiguous", want.name);
+    }
+    bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
+    if (bytes != 0 && aligned && !device_->Owns(data, bytes)) {
+      PlaceInput(desc.index, data);
+      return DYCL_OK;
+    }
+    PlaceInput(desc.index, place);
+    return device_->Copy(place, data, bytes) ? DYCL_OK : dycl::DeviceStatus();
+  }
+  const void* from = data;
+  if (!dycl::IsContiguous(given)) {
+    dycl::CopyStrided(given, dycl::ItemBytes(desc.dtype), staging_[desc.index]);
+    from = staging_[desc.index];
+  }
+  PlaceInput(desc.index, place);
+  return device_->Upload(place, from, bytes) ? DYCL_OK : dycl::DeviceStatus();
+}
+
+int32_t DyclSession::PlaceOutputs() {
+  uint32_t leaves = kProgram.sites[static_cast<uint32_t>(site_)].num_leaves;
+  char* host = device_->host_outputs();
+  for (uint32_t k = 0; k < leaves; ++k) {
+    if (frame_.outputs[k].kind != Kind::kTensor) continue;
+    const DLTensor& tensor = frame_.tensors[frame_.outputs[k].tensor];
+    output_data_[k] = device_inputs_ ? static_cast<char*>(tensor.data) : host;
+    if (device_inputs_) continue;
+    uint64_t bytes = BytesOf(kProgram.tensors[frame_.outputs[k].tensor]);
+    if (!device_->Download(host, tensor.data, bytes)) return dycl::DeviceStatus();
+    host += (bytes + kAlign - 1) / kAlign * kAlign;
+  }
+  return DYCL_OK;
 }
 
 int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
@@ -299,6 +387,10 @@ int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
       // Unlike for kernels, strides are given: DLPack 1.2 wants them.
       DLTensor& view = views_[k];
       view = frame_.tensors[output.tensor];
+      if (device_ != nullptr) {
+        view.data = output_data_[k];
+        if (!device_inputs_) view.device = DLDevice{kDLCPU, 0};
+      }
       view.strides = view_strides_ + k * MaxRank();
       int64_t stride = 1;
       for (int d = view.ndim - 1; d >= 0; --d) {
@@ -319,4 +411,28 @@ int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
       break;
   }
   return DYCL_OK;
+}
+
+int32_t DyclSession::CopyOutput(const DLTensor& from, const DLTensor& to) {
+  uint64_t bytes = from.dtype.bits / 8;
+  for (int d = 0; d < from.ndim; ++d) bytes *= static_cast<uint64_t>(from.shape[d]);
+  char* data = static_cast<char*>(to.data) + to.byte_offset;
+  bool from_host = from.device.device_type == kDLCPU;
+  bool to_host = to.device.device_type == kDLCPU || to.device.device_type == kDLCUDAHost;
+  bool on_device = device_ != nullptr && to.device.device_type == device_->device().device_type &&
+                   to.device.device_id == device_->device().device_id;
+  if (!to_host && !on_device) {
+    return dycl::UsageError("the output cannot be copied to device type %d, number %d",
+                            static_cast<int>(to.device.device_type), to.device.device_id);
+  }
+  if (from_host && to_host) {
+    memcpy(data, from.data, bytes);
+    return DYCL_OK;
+  }
+  if (int32_t status = device_->Begin()) return status;
+  bool good = from_host ? device_->Upload(data, from.data, bytes)
+              : to_host ? device_->Download(data, from.data, bytes)
+                        : device_->Copy(data, from.data, bytes);
+  int32_t status = device_->End();
+  return good ? status : dycl::DeviceStatus();
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 
+#include "device.h"
 #include "dycl/dycl.h"
 #include "params.h"
 #include "program.h"
@@ -14,6 +15,7 @@
 
 struct DyclModel {
   dycl::Params params;
+  std::unique_ptr<dycl::DeviceModel> device;  // null: all runs on the CPU
   std::atomic<uint32_t> references{1};
 
   void Release() {
@@ -33,11 +35,15 @@ struct DyclSession {
 
   int32_t SetNumThreads(int32_t num_threads);
   int32_t Run(const DyclValue* inputs, size_t num_inputs, int32_t* site);
-  void ResetState();
+  // Returns a DyclStatus: a device may fail.
+  int32_t ResetState();
 
   // The last run's return site; kRunFailed before the first run and after a failed one.
   int32_t site() const { return site_; }
   int32_t GetOutput(size_t k, DyclValue* out);
+  // Copies an output that GetOutput gave to a compact tensor of its type, on the host or the
+  // device.
+  int32_t CopyOutput(const DLTensor& from, const DLTensor& to);
   const dycl::Frame& frame() const { return frame_; }
 
  private:
@@ -46,6 +52,10 @@ struct DyclSession {
   void Bind();
   int32_t BindInput(uint32_t k, const DyclValue& value);
   int32_t BindTensor(const dycl::InputDesc& want, const DLTensor* given);
+  int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);
+  // Runs the dispatcher; on a device then brings the outputs to where the inputs were.
+  int32_t RunProgram();
+  int32_t PlaceOutputs();
   // Points every view of an input at the caller's bytes, or at the staging area.
   void PlaceInput(uint32_t input, void* data);
 
@@ -59,6 +69,9 @@ struct DyclSession {
   dycl::Scalar* input_scalars_ = nullptr;
   DLTensor* views_ = nullptr;  // the outputs as the caller sees them
   int64_t* view_strides_ = nullptr;
+  std::unique_ptr<dycl::DeviceSession> device_;
+  bool device_inputs_ = false;    // whether an input of this run lies on the device
+  char** output_data_ = nullptr;  // where the outputs of a run on a device lie
   int32_t site_ = dycl::kRunFailed;
   int32_t num_threads_ = 0;
   std::unique_ptr<dycl::ThreadPool> pool_;  // null: the shared one

@@ -81,9 +81,11 @@ int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* gi
   if (!same) {
     return InputError("input '%s': expected %s, got %s", name, expected.text, got.text);
   }
-  if (given->device.device_type != kDLCPU && given->device.device_type != kDLCUDAHost) {
-    return InputError("input '%s': expected a tensor in CPU memory, got one on device type %d",
-                      name, static_cast<int>(given->device.device_type));
+  int device = static_cast<int>(given->device.device_type);
+  if (device != kDLCPU && device != kDLCUDAHost &&
+      (kProgram.device == nullptr || device != kDLCUDA)) {
+    return InputError("input '%s': expected a tensor in CPU memory%s, got one on device type %d",
+                      name, kProgram.device != nullptr ? " or on the GPU" : "", device);
   }
   if (given->data == nullptr && NumBytes(want.dtype, dims, want.ndim) != 0) {
     return InputError("input '%s': expected %s, got a null pointer to its data", name,

@@ -101,7 +101,8 @@ def link(
     metadata = metadata_of(program, machine, fingerprint, embed_params, _hash_of(library))
     clock.lap("generate")
     compiler = compiler_for(machine, glibc, cxx)
-    runtime = toolchain.runtime_objects(compiler)
+    # the driver of a GPU is looked for by libraries for GPUs only
+    runtime = [o for o in toolchain.runtime_objects(compiler) if program.device is not None or not o.name.startswith("cuda_")]
     clock.lap("runtime")
     out, exports = Path(out_path), toolchain.runtime_sources().exports
     with tempfile.TemporaryDirectory(prefix="dycl-link-") as scratch_name:

@@ -24,6 +24,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "fingerprint": fingerprint,
         "code": code,
         "target": machine.describe(),
+        "device": None if program.device is None else {"kind": program.device.kind, "arch": program.device.arch},
         "input_structure": program.input_structure,
         "input_names": list(program.input_names),
         "inputs": [_type(home.type) if isinstance(home, Slot) else {"type": home.kind} for home in program.inputs],

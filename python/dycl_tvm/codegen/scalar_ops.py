@@ -69,9 +69,9 @@ def assign(dst: Reg, src: Scalar) -> str:
     return f"{register(dst)} = {convert[dst.kind](src)};"
 
 
-def read_item(dst: Reg, dtype: str, tensor: int) -> str:
-    """Return the statement that reads the one element of a tensor."""
-    read = f"ReadItem<DType::{DTYPES[dtype]}>(f, {tensor})"
+def read_item(dst: Reg, dtype: str, tensor: int, reader: str = "ReadItem") -> str:
+    """Return the statement that reads the one element of a tensor (or what ``reader`` finds under a number)."""
+    read = f"{reader}<DType::{DTYPES[dtype]}>(f, {tensor})"
     if dst.kind == "int" and dtype not in _INT_DTYPES and dtype != "bool":
         return f"TRY(ops::ToInt({read}, &{register(dst)}), kNone);"
     if dst.kind == "float" and dtype in _INT_DTYPES:

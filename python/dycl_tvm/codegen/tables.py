@@ -19,6 +19,7 @@ from dycl_tvm.compile.program import (
     Goto,
     HostInstr,
     Instr,
+    Kernel,
     KernelCall,
     Leave,
     Program,
@@ -158,7 +159,7 @@ class Tables:
         parts = [
             table("int64_t", "kDims", _wrapped(self._dim_list)),
             table("TensorDesc", "kTensors", tensors),
-            table("KernelDesc", "kKernels", [f"{{{string(k.symbol)}, __tvm_ffi_{k.symbol}}},  // {k.backend}" for k in program.kernels]),
+            table("KernelDesc", "kKernels", [self._kernel_row(k) for k in program.kernels]),
             "// The tensors of each call, one call a line.\n" if args else "",
             table("uint32_t", "kArgs", [row for row in args if row]),
             table("CallDesc", "kCalls", calls),
@@ -184,8 +185,14 @@ class Tables:
         return (
             "extern const ProgramDesc kProgram = {\n"
             f"    {string(program.name)},\n    {program.arena_bytes},  // bytes of the arena\n{refs}"
-            f"    {leaves},  // most leaves of a return site\n    Run,\n}};\n"
+            f"    {leaves},  // most leaves of a return site\n    Run,\n"
+            f"    {'&kDevice' if program.device else 'nullptr'},\n}};\n"
         )
+
+    def _kernel_row(self, kernel: Kernel) -> str:
+        # On a device a kernel is not a function of the host but a row of the table of launches.
+        function = "nullptr" if self.program.device else f"__tvm_ffi_{kernel.symbol}"
+        return f"{{{string(kernel.symbol)}, {function}}},  // {kernel.backend}"
 
     def _input_rows(self) -> list[str]:
         rows = []

@@ -22,6 +22,7 @@ from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, 
 from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.workload import Accuracy
 from dycl_tvm.compile.call_list import call_list
+from dycl_tvm.compile.device import build_device_code, is_device
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import Layouts, constant_params, plan_layouts
 from dycl_tvm.compile.lowering import Lowering
@@ -96,11 +97,14 @@ def lower(
         parts = partition(imported, active_backends(disabled_backends), target)
     with _timed(stats, "legalise"):
         legal = legalise(parts.mod, target)
+    on_device = is_device(target)
     with _timed(stats, "layouts"):
         selector = Selector(machine_of(target), options or KernelOptions(), target, progress)
         kernels = Kernels(selector)
-        packed, layouts = choose_kernels(graph, legal, kernels)
-        selector.save()
+        # the families are kernels of CPUs
+        packed, layouts = (legal, None) if on_device else choose_kernels(graph, legal, kernels)
+        if not on_device:
+            selector.save()
     with _timed(stats, "passes"):
         low = to_kernels(packed, target)
     table = KernelSet(dedup=dedup)
@@ -113,7 +117,9 @@ def lower(
     with _timed(stats, "kernels"):
         # what was folded away is not compiled for the target
         wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
-        built = build_kernels(wanted, target, progress)
+        if on_device:
+            program.device = build_device_code(program.kernels, table.functions, target, progress)[0]
+        built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated
     library = KernelLibrary(

@@ -194,9 +194,53 @@ class StateHome:
     initial: Union[int, float, bool]
 
 
+@dataclass(frozen=True)
+class Workspace:
+    """A place in the memory that the launches of one kernel share, ``offset`` bytes from its beginning."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a device function: constant but for the addresses of the tensors.
+
+    ``shared_bytes`` is the dynamic shared memory. An argument is the number of a tensor of the call, or a place in the workspace.
+    """
+
+    function: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    args: tuple[Union[int, Workspace], ...]
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """What a program needs whose tensors live on a device: all its slots are then addresses there.
+
+    Attributes
+    ----------
+    kind, arch : str
+        ``cuda`` and the architecture, such as ``sm_72``.
+    launches : tuple
+        For each kernel of the program its launches in order.
+    workspace_bytes : int
+        The largest workspace of a kernel; no two kernels run at once.
+    source : str
+        The device functions as the builder's compiler takes them. It is no part of an artefact.
+    """
+
+    kind: str
+    arch: str
+    launches: tuple[tuple[Launch, ...], ...]
+    workspace_bytes: int
+    source: str
+
+
 @dataclass
 class Program:
-    """A whole lowered network. Block 0 is the entry."""
+    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU."""
 
     name: str
     input_structure: Any
@@ -209,6 +253,7 @@ class Program:
     regs: list[ScalarKind]
     arena_bytes: int
     state: list[StateHome] = field(default_factory=list)
+    device: DeviceCode | None = None
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""

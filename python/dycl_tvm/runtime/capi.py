@@ -7,9 +7,9 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from dycl_tvm.errors import ArtifactError, DyclError, InputError, RunError, UsageError
+from dycl_tvm.errors import ArtifactError, DeviceError, DyclError, InputError, RunError, UsageError
 
-OK, ERROR_INPUT, ERROR_ARTIFACT, ERROR_RUN, ERROR_MEMORY, ERROR_USAGE = range(6)
+OK, ERROR_INPUT, ERROR_ARTIFACT, ERROR_RUN, ERROR_MEMORY, ERROR_USAGE, ERROR_DEVICE = range(7)
 TENSOR, INT, FLOAT, BOOL = range(4)
 
 #: DLPack's (code, bits) of each dtype.
@@ -107,5 +107,10 @@ def check(library: ctypes.CDLL, status: int) -> None:
         raise RunError(f"{kind}: {message}", kind)
     if status == ERROR_MEMORY:
         raise MemoryError(message)
-    kinds: dict[int, type[DyclError]] = {ERROR_INPUT: InputError, ERROR_ARTIFACT: ArtifactError, ERROR_USAGE: UsageError}
+    kinds: dict[int, type[DyclError]] = {
+        ERROR_INPUT: InputError,
+        ERROR_ARTIFACT: ArtifactError,
+        ERROR_USAGE: UsageError,
+        ERROR_DEVICE: DeviceError,
+    }
     raise kinds.get(status, DyclError)(message)

@@ -46,7 +46,9 @@ enum DyclStatus {
   /** Not enough memory. */
   DYCL_ERROR_MEMORY = 4,
   /** A function was used wrongly, such as an output asked for before any run. */
-  DYCL_ERROR_USAGE = 5
+  DYCL_ERROR_USAGE = 5,
+  /** The GPU or its driver: missing, too old, of another architecture, or failed in the run. */
+  DYCL_ERROR_DEVICE = 6
 };
 
 /** The type of a value that goes in or comes out. */
@@ -111,7 +113,11 @@ DYCL_API void dycl_session_destroy(DyclSession* session);
 DYCL_API int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads);
 
 /** Runs the network. On success `*site` is the return site, an index into "sites" of the metadata.
- * Tensors that are contiguous and 64-byte aligned are read in place, others are copied first. */
+ * Tensors that are contiguous and 64-byte aligned are read in place, others are copied first.
+ *
+ * A model for a GPU takes tensors in CPU memory, which it copies to the GPU, and tensors on the GPU
+ * (kDLCUDA), which it reads in place. Its outputs are on the GPU if one of its inputs is, otherwise
+ * in CPU memory. It waits for the GPU before it returns. */
 DYCL_API int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
                           int32_t* site);
 

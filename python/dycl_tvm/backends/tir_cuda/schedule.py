@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Which schedules a kernel may have on a GPU, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm.s_tir import dlight
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A scheduled PrimFunc and the name of the rule that made it."""
+
+    rule: str
+    function: Any
+
+
+def _dlight(rule: Any) -> Callable[[Any, Any], Any]:
+    def apply(fn: Any, target: tvm.target.Target) -> Any:
+        found = rule.apply(fn, target, False)
+        if found is None:
+            return None
+        schedule = found[0] if isinstance(found, (list, tuple)) else found
+        return schedule.mod["main"]
+
+    return apply
+
+
+#: Rules in the order in which they are asked. The last one takes everything that has no threads of its own.
+_RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
+    ("matmul", _dlight(dlight.gpu.Matmul())),
+    ("gemv", _dlight(dlight.gpu.GEMV())),
+    ("reduction", _dlight(dlight.gpu.Reduction())),
+    ("general_reduction", _dlight(dlight.gpu.GeneralReduction())),
+    ("transpose", _dlight(dlight.gpu.Transpose())),
+    ("fallback", _dlight(dlight.gpu.Fallback())),
+)
+
+
+def candidates(fn: Any, target: tvm.target.Target) -> Iterator[Candidate]:
+    """Yield the schedules of a PrimFunc for a GPU, best first; the caller takes the first that compiles.
+
+    Parameters
+    ----------
+    fn : tvm.tirx.PrimFunc
+        Unscheduled.
+    target : tvm.target.Target
+        Of kind ``cuda``.
+    """
+    with target:
+        for name, rule in _RULES:
+            try:
+                scheduled = rule(fn, target)
+            except Exception:  # a rule that meets a form it was not written for; the next one is asked
+                continue
+            if scheduled is not None:
+                yield Candidate(name, scheduled)

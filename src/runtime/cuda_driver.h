@@ -1,0 +1,100 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// NVIDIA's driver, found at run time: a library links nothing of CUDA. The types are those of the
+// driver's binary interface.
+#ifndef DYCL_RUNTIME_CUDA_DRIVER_H_
+#define DYCL_RUNTIME_CUDA_DRIVER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dycl {
+namespace cuda {
+
+using Result = int;  // CUresult
+using Device = int;
+using Pointer = unsigned long long;
+using Context = struct ContextTag*;
+using Module = struct ModuleTag*;
+using Function = struct FunctionTag*;
+using Stream = struct StreamTag*;
+using Graph = struct GraphTag*;
+using GraphExec = struct GraphExecTag*;
+
+// Results that are told apart here.
+constexpr Result kSuccess = 0;
+constexpr Result kOutOfMemory = 2;
+constexpr Result kNoDevice = 100;
+
+// CUdevice_attribute and CUjit_option.
+constexpr int kComputeMajor = 75;
+constexpr int kComputeMinor = 76;
+constexpr int kMaxDynamicShared = 8;  // CUfunction_attribute
+constexpr int kJitErrorLog = 5;
+constexpr int kJitErrorLogBytes = 6;
+constexpr int kCaptureThreadLocal = 1;
+
+// What every driver since CUDA 10 has: (name here, symbol, parameters).
+#define DYCL_CUDA_FUNCTIONS(X)                                                               \
+  X(Init, "cuInit", (unsigned))                                                              \
+  X(DriverGetVersion, "cuDriverGetVersion", (int*))                                          \
+  X(DeviceGetCount, "cuDeviceGetCount", (int*))                                              \
+  X(DeviceGet, "cuDeviceGet", (Device*, int))                                                \
+  X(DeviceGetName, "cuDeviceGetName", (char*, int, Device))                                  \
+  X(DeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, Device))                         \
+  X(PrimaryRetain, "cuDevicePrimaryCtxRetain", (Context*, Device))                           \
+  X(PrimaryRelease, "cuDevicePrimaryCtxRelease", (Device))                                   \
+  X(CtxPush, "cuCtxPushCurrent_v2", (Context))                                               \
+  X(CtxPop, "cuCtxPopCurrent_v2", (Context*))                                                \
+  X(ModuleLoadDataEx, "cuModuleLoadDataEx", (Module*, const void*, unsigned, int*, void**))  \
+  X(ModuleUnload, "cuModuleUnload", (Module))                                                \
+  X(ModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))              \
+  X(FuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                            \
+  X(MemAlloc, "cuMemAlloc_v2", (Pointer*, size_t))                                           \
+  X(MemFree, "cuMemFree_v2", (Pointer))                                                      \
+  X(MemGetInfo, "cuMemGetInfo_v2", (size_t*, size_t*))                                       \
+  X(MemHostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned))                              \
+  X(MemFreeHost, "cuMemFreeHost", (void*))                                                   \
+  X(MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Pointer, const void*, size_t, Stream))         \
+  X(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Pointer, size_t, Stream))               \
+  X(MemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Pointer, Pointer, size_t, Stream))             \
+  X(MemsetD8Async, "cuMemsetD8Async", (Pointer, unsigned char, size_t, Stream))              \
+  X(MemsetD16Async, "cuMemsetD16Async", (Pointer, unsigned short, size_t, Stream))           \
+  X(MemsetD32Async, "cuMemsetD32Async", (Pointer, unsigned, size_t, Stream))                 \
+  X(StreamCreate, "cuStreamCreate", (Stream*, unsigned))                                     \
+  X(StreamDestroy, "cuStreamDestroy_v2", (Stream))                                           \
+  X(StreamSynchronize, "cuStreamSynchronize", (Stream))                                      \
+  X(GetErrorName, "cuGetErrorName", (Result, const char**))                                  \
+  X(GetErrorString, "cuGetErrorString", (Result, const char**))                              \
+  X(LaunchKernel, "cuLaunchKernel",                                                          \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, \
+     void**, void**))
+
+// CUDA graphs: without them launches go to the stream one by one.
+#define DYCL_CUDA_GRAPH_FUNCTIONS(X)                                                \
+  X(StreamBeginCapture, "cuStreamBeginCapture_v2", (Stream, int))                   \
+  X(StreamEndCapture, "cuStreamEndCapture", (Stream, Graph*))                       \
+  X(GraphInstantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, uint64_t)) \
+  X(GraphLaunch, "cuGraphLaunch", (GraphExec, Stream))                              \
+  X(GraphExecDestroy, "cuGraphExecDestroy", (GraphExec))                            \
+  X(GraphDestroy, "cuGraphDestroy", (Graph))
+
+struct Driver {
+#define DYCL_CUDA_MEMBER(name, symbol, parameters) Result(*name) parameters = nullptr;
+  DYCL_CUDA_FUNCTIONS(DYCL_CUDA_MEMBER)
+  DYCL_CUDA_GRAPH_FUNCTIONS(DYCL_CUDA_MEMBER)
+#undef DYCL_CUDA_MEMBER
+  bool has_graphs = false;
+  int version = 0;  // 11040 for CUDA 11.4
+};
+
+// Finds and initialises the driver, once a process; null with an error where there is none, where
+// it is too old, or where there is no GPU.
+const Driver* GetDriver();
+
+// An error of the device; returns DYCL_ERROR_DEVICE, or DYCL_ERROR_MEMORY.
+__attribute__((format(printf, 2, 3))) int32_t Fail(Result result, const char* format, ...);
+
+}  // namespace cuda
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_CUDA_DRIVER_H_

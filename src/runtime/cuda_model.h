@@ -1,0 +1,142 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The code and weights of a program on a CUDA GPU.
+#ifndef DYCL_RUNTIME_CUDA_MODEL_H_
+#define DYCL_RUNTIME_CUDA_MODEL_H_
+
+#include <vector>
+
+#include "cuda_driver.h"
+#include "device.h"
+
+namespace dycl {
+namespace cuda {
+
+// Makes a context current as long as it lives; the caller's own one comes back afterwards.
+class ScopedContext {
+ public:
+  ScopedContext(const Driver& driver, Context context) : driver_(driver) {
+    result_ = driver.CtxPush(context);
+  }
+  ~ScopedContext() {
+    Context popped;
+    if (result_ == kSuccess) driver_.CtxPop(&popped);
+  }
+  ScopedContext(const ScopedContext&) = delete;
+  ScopedContext& operator=(const ScopedContext&) = delete;
+  Result result() const { return result_; }
+
+ private:
+  const Driver& driver_;
+  Result result_;
+};
+
+inline Pointer ToPointer(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+inline void* ToAddress(Pointer pointer) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(pointer));
+}
+
+class CudaModel final : public DeviceModel {
+ public:
+  CudaModel(const Driver& driver, const DeviceDesc& program) : driver_(driver), program_(program) {}
+  ~CudaModel() override;
+
+  // Takes the GPU, loads the code, copies the weights. Returns a DyclStatus.
+  int32_t Open(const Params& params);
+
+  int32_t CreateSession(std::unique_ptr<DeviceSession>* out) override;
+  void* weight(uint32_t k) const override { return weights_[k]; }
+
+  const Driver& driver() const { return driver_; }
+  const DeviceDesc& program() const { return program_; }
+  Context context() const { return context_; }
+  int ordinal() const { return ordinal_; }
+  // The function of a row of DeviceDesc::launches.
+  Function function(uint32_t launch) const { return functions_[launch]; }
+  // Memory of the GPU, or an error that says what it was for.
+  int32_t Allocate(uint64_t bytes, const char* what, Pointer* out) const;
+
+ private:
+  int32_t LoadCode(int number);
+  int32_t FindFunctions();
+  int32_t CopyWeights(const Params& params);
+
+  const Driver& driver_;
+  const DeviceDesc& program_;
+  int ordinal_ = 0;
+  Device device_ = 0;
+  Context context_ = nullptr;
+  Module module_ = nullptr;
+  Pointer weights_block_ = 0;
+  std::vector<Function> functions_;
+  std::vector<void*> weights_;
+};
+
+// Memory of the session: in one block on the GPU, and pinned on the host.
+class CudaSession final : public DeviceSession {
+ public:
+  explicit CudaSession(const CudaModel* model) : model_(model), driver_(model->driver()) {}
+  ~CudaSession() override;
+  int32_t Allocate();
+
+  DLDevice device() const override { return DLDevice{kDLCUDA, model_->ordinal()}; }
+  void* Place(const TensorDesc& tensor) const override;
+  bool Owns(const void* address, uint64_t bytes) const override;
+  char* host_outputs() const override { return pinned_ + kFetchSlots * kItemBytes; }
+  int32_t Bind(const Frame& frame) override;
+
+  int32_t Begin() override;
+  int32_t End() override;
+  bool Upload(void* to, const void* from, uint64_t bytes) override;
+  bool Download(void* to, const void* from, uint64_t bytes) override;
+  bool Copy(void* to, const void* from, uint64_t bytes) override;
+  bool Store(void* to, const void* item, uint32_t bytes) override;
+  bool Fetch(uint32_t slot, const void* from, uint32_t bytes) override;
+  bool Wait() override;
+  const void* Fetched(uint32_t slot) const override { return pinned_ + slot * kItemBytes; }
+  bool Launch(uint32_t first, uint32_t count) override;
+
+ private:
+  static constexpr uint64_t kItemBytes = 8;
+
+  // A launch of a call: the pointers to its arguments are made once.
+  struct Prepared {
+    uint32_t launch;  // in DeviceDesc::launches
+    void** args;
+  };
+  // A stretch of calls as a graph. Its arguments are those of `generation`.
+  struct Stretch {
+    GraphExec graph = nullptr;
+    uint64_t generation = 0;
+    uint32_t runs = 0;
+  };
+
+  bool Check(Result result, const char* what);
+  Result LaunchEach(uint32_t first, uint32_t count);
+  bool Capture(uint32_t first, uint32_t count, Stretch* stretch);
+  uint64_t Generation();
+
+  const CudaModel* model_;
+  const Driver& driver_;
+  Stream stream_ = nullptr;
+  Pointer block_ = 0;
+  uint64_t block_bytes_ = 0;
+  char* pinned_ = nullptr;
+  Pointer arena_ = 0;
+  std::vector<Pointer> inputs_;
+  std::vector<Pointer> state_;
+  Pointer workspace_ = 0;
+  const Frame* frame_ = nullptr;
+  std::vector<Prepared> prepared_;      // of all calls, in order
+  std::vector<uint32_t> first_launch_;  // of each call, in prepared_; one more at the end
+  std::vector<void*> args_;
+  std::vector<Pointer> workspace_places_;
+  std::vector<Stretch> stretches_;  // by the first call
+  std::vector<const void*> seen_;   // where the inputs lay when the generation began
+  uint64_t generation_ = 1;
+  bool graphs_ = false;
+};
+
+}  // namespace cuda
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_CUDA_MODEL_H_

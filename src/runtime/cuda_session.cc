@@ -1,0 +1,269 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda_model.h"
+#include "dycl/dycl.h"
+#include "error.h"
+
+namespace dycl {
+namespace cuda {
+namespace {
+
+constexpr uint64_t kAlign = 256;
+// A stretch is run this often before it is made a graph: paths that are rare stay cheap.
+constexpr uint32_t kRunsBeforeGraph = 2;
+// Shorter stretches gain nothing.
+constexpr uint32_t kLeastLaunches = 3;
+
+uint64_t BytesOf(uint32_t tensor) {
+  const TensorDesc& t = kProgram.tensors[tensor];
+  return NumBytes(t.dtype, kProgram.dims.data + t.dims, t.ndim);
+}
+
+// Hands out parts of the session's block; without a block it only adds up.
+class Parts {
+ public:
+  explicit Parts(Pointer block) : block_(block) {}
+  Pointer Take(uint64_t bytes) {
+    uint64_t at = used_;
+    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    return block_ + at;
+  }
+  uint64_t used() const { return used_; }
+
+ private:
+  Pointer block_;
+  uint64_t used_ = 0;
+};
+
+}  // namespace
+
+CudaSession::~CudaSession() {
+  ScopedContext current(driver_, model_->context());
+  for (Stretch& s : stretches_) {
+    if (s.graph != nullptr) driver_.GraphExecDestroy(s.graph);
+  }
+  if (stream_ != nullptr) {
+    driver_.StreamSynchronize(stream_);
+    driver_.StreamDestroy(stream_);
+  }
+  if (block_ != 0) driver_.MemFree(block_);
+  if (pinned_ != nullptr) driver_.MemFreeHost(pinned_);
+}
+
+int32_t CudaSession::Allocate() {
+  const char* wanted = getenv("DYCL_CUDA_GRAPHS");
+  graphs_ = driver_.has_graphs && (wanted == nullptr || strcmp(wanted, "0") != 0);
+  // A blocking stream: it waits for what the caller put on the default stream, such as a
+  // framework's kernels that compute the inputs.
+  if (Result r = driver_.StreamCreate(&stream_, 0)) return Fail(r, "cannot make a CUDA stream");
+  inputs_.assign(kProgram.inputs.size, 0);
+  state_.assign(kProgram.state.size, 0);
+  for (int pass = 0; pass < 2; ++pass) {
+    Parts parts(block_);
+    arena_ = parts.Take(kProgram.arena_bytes);
+    workspace_ = parts.Take(model_->program().workspace_bytes);
+    for (uint32_t k = 0; k < kProgram.inputs.size; ++k) {
+      if (kProgram.inputs[k].kind != Kind::kTensor) continue;
+      inputs_[k] = parts.Take(BytesOf(kProgram.inputs[k].tensor));
+    }
+    for (uint32_t k = 0; k < kProgram.state.size; ++k) {
+      if (kProgram.state[k].kind != Kind::kTensor) continue;
+      state_[k] = parts.Take(BytesOf(kProgram.state[k].tensor));
+    }
+    if (pass != 0) break;
+    block_bytes_ = parts.used();
+    if (int32_t status = model_->Allocate(block_bytes_, "tensors of a session", &block_)) {
+      return status;
+    }
+  }
+  uint64_t pinned = kFetchSlots * kItemBytes + model_->program().output_bytes;
+  void* memory = nullptr;
+  if (Result r = driver_.MemHostAlloc(&memory, pinned, 0)) {
+    return Fail(r, "cannot take %llu bytes of pinned memory",
+                static_cast<unsigned long long>(pinned));
+  }
+  pinned_ = static_cast<char*>(memory);
+  return DYCL_OK;
+}
+
+void* CudaSession::Place(const TensorDesc& tensor) const {
+  switch (tensor.space) {
+    case Space::kArena:
+      return ToAddress(arena_ + tensor.offset);
+    case Space::kInput:
+      return ToAddress(inputs_[tensor.index]);
+    case Space::kWeight:
+      return model_->weight(tensor.index);
+    case Space::kState:
+      return ToAddress(state_[tensor.index]);
+  }
+  return nullptr;
+}
+
+bool CudaSession::Owns(const void* address, uint64_t bytes) const {
+  Pointer at = ToPointer(address);
+  return at + bytes > block_ && at < block_ + block_bytes_;
+}
+
+int32_t CudaSession::Bind(const Frame& frame) {
+  frame_ = &frame;
+  const DeviceDesc& device = model_->program();
+  size_t num_args = 0;
+  for (uint32_t c = 0; c < kProgram.calls.size; ++c) {
+    const KernelLaunches& of = device.kernels[kProgram.calls[c].kernel];
+    for (uint32_t k = of.first; k < of.first + of.count; ++k) {
+      num_args += device.launches[k].num_args;
+    }
+  }
+  // The pointers into these stay good: neither grows any more.
+  args_.reserve(num_args);
+  workspace_places_.reserve(num_args);
+  for (uint32_t c = 0; c < kProgram.calls.size; ++c) {
+    const CallDesc& call = kProgram.calls[c];
+    const KernelLaunches& of = device.kernels[call.kernel];
+    first_launch_.push_back(static_cast<uint32_t>(prepared_.size()));
+    for (uint32_t k = of.first; k < of.first + of.count; ++k) {
+      const LaunchDesc& launch = device.launches[k];
+      prepared_.push_back(Prepared{k, args_.data() + args_.size()});
+      for (uint32_t a = launch.first_arg; a < launch.first_arg + launch.num_args; ++a) {
+        const LaunchArg& arg = device.args[a];
+        if (arg.tensor == kNone) {
+          workspace_places_.push_back(workspace_ + arg.offset);
+          args_.push_back(&workspace_places_.back());
+        } else {
+          // The driver reads the address of the tensor at each launch.
+          args_.push_back(&frame.tensors[kProgram.args[call.first_arg + arg.tensor]].data);
+        }
+      }
+    }
+  }
+  first_launch_.push_back(static_cast<uint32_t>(prepared_.size()));
+  stretches_.resize(kProgram.calls.size);
+  seen_.assign(kProgram.tensors.size, nullptr);
+  return DYCL_OK;
+}
+
+int32_t CudaSession::Begin() {
+  Result r = driver_.CtxPush(model_->context());
+  return r == kSuccess ? DYCL_OK : Fail(r, "cannot use GPU %d", model_->ordinal());
+}
+
+int32_t CudaSession::End() {
+  Result r = driver_.StreamSynchronize(stream_);
+  Context popped;
+  driver_.CtxPop(&popped);
+  return r == kSuccess ? DYCL_OK : Fail(r, "the GPU failed in a run of '%s'", kProgram.name);
+}
+
+bool CudaSession::Check(Result result, const char* what) {
+  if (result == kSuccess) return true;
+  Fail(result, "%s in a run of '%s'", what, kProgram.name);
+  return false;
+}
+
+bool CudaSession::Upload(void* to, const void* from, uint64_t bytes) {
+  if (bytes == 0) return true;
+  return Check(driver_.MemcpyHtoDAsync(ToPointer(to), from, bytes, stream_),
+               "cannot copy to the GPU");
+}
+
+bool CudaSession::Download(void* to, const void* from, uint64_t bytes) {
+  if (bytes == 0) return true;
+  return Check(driver_.MemcpyDtoHAsync(to, ToPointer(from), bytes, stream_),
+               "cannot copy from the GPU");
+}
+
+bool CudaSession::Copy(void* to, const void* from, uint64_t bytes) {
+  if (bytes == 0 || to == from) return true;
+  return Check(driver_.MemcpyDtoDAsync(ToPointer(to), ToPointer(from), bytes, stream_),
+               "cannot copy on the GPU");
+}
+
+bool CudaSession::Store(void* to, const void* item, uint32_t bytes) {
+  Pointer at = ToPointer(to);
+  Result r = kSuccess;
+  if (bytes == 1) {
+    r = driver_.MemsetD8Async(at, *static_cast<const unsigned char*>(item), 1, stream_);
+  } else if (bytes == 2) {
+    uint16_t value;
+    memcpy(&value, item, 2);
+    r = driver_.MemsetD16Async(at, value, 1, stream_);
+  } else {
+    for (uint32_t k = 0; k < bytes && r == kSuccess; k += 4) {
+      uint32_t value;
+      memcpy(&value, static_cast<const char*>(item) + k, 4);
+      r = driver_.MemsetD32Async(at + k, value, 1, stream_);
+    }
+  }
+  return Check(r, "cannot write a number to the GPU");
+}
+
+bool CudaSession::Fetch(uint32_t slot, const void* from, uint32_t bytes) {
+  return Download(pinned_ + slot * kItemBytes, from, bytes);
+}
+
+bool CudaSession::Wait() { return Check(driver_.StreamSynchronize(stream_), "the GPU failed"); }
+
+Result CudaSession::LaunchEach(uint32_t first, uint32_t count) {
+  uint32_t end = first_launch_[first + count];
+  for (uint32_t k = first_launch_[first]; k < end; ++k) {
+    const Prepared& p = prepared_[k];
+    const LaunchDesc& l = model_->program().launches[p.launch];
+    Result r = driver_.LaunchKernel(model_->function(p.launch), l.grid[0], l.grid[1], l.grid[2],
+                                    l.block[0], l.block[1], l.block[2], l.shared_bytes, stream_,
+                                    p.args, nullptr);
+    if (r != kSuccess) return Fail(r, "cannot launch the kernel %s", l.function), r;
+  }
+  return kSuccess;
+}
+
+// Graphs hold the addresses of the inputs: where those move, a new generation begins.
+uint64_t CudaSession::Generation() {
+  bool moved = false;
+  for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
+    if (kProgram.tensors[t].space != Space::kInput) break;  // the tables begin with the inputs
+    moved |= seen_[t] != frame_->tensors[t].data;
+    seen_[t] = frame_->tensors[t].data;
+  }
+  if (moved) ++generation_;
+  return generation_;
+}
+
+bool CudaSession::Capture(uint32_t first, uint32_t count, Stretch* stretch) {
+  if (stretch->graph != nullptr) driver_.GraphExecDestroy(stretch->graph);
+  stretch->graph = nullptr;
+  Graph graph = nullptr;
+  if (driver_.StreamBeginCapture(stream_, kCaptureThreadLocal) != kSuccess) return false;
+  Result launched = LaunchEach(first, count);
+  Result ended = driver_.StreamEndCapture(stream_, &graph);
+  bool good = launched == kSuccess && ended == kSuccess &&
+              driver_.GraphInstantiate(&stretch->graph, graph, 0) == kSuccess;
+  if (graph != nullptr) driver_.GraphDestroy(graph);
+  if (!good) stretch->graph = nullptr;
+  return good;
+}
+
+bool CudaSession::Launch(uint32_t first, uint32_t count) {
+  uint32_t launches = first_launch_[first + count] - first_launch_[first];
+  Stretch& stretch = stretches_[first];
+  if (!graphs_ || launches < kLeastLaunches || stretch.runs < kRunsBeforeGraph) {
+    ++stretch.runs;
+    return LaunchEach(first, count) == kSuccess;
+  }
+  uint64_t generation = Generation();
+  if (stretch.graph == nullptr || stretch.generation != generation) {
+    // Inputs that lie elsewhere in every run would cost a capture each time.
+    if (stretch.graph != nullptr && stretch.generation != generation) stretch.runs = 0;
+    if (!Capture(first, count, &stretch)) {
+      graphs_ = false;
+      return LaunchEach(first, count) == kSuccess;
+    }
+    stretch.generation = generation;
+  }
+  return Check(driver_.GraphLaunch(stretch.graph, stream_), "cannot launch a graph");
+}
+
+}  // namespace cuda
+}  // namespace dycl
