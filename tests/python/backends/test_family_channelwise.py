@@ -80,6 +80,16 @@ def test_with_epilogue(name):
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["max", "average without padding"])
+def test_windows_are_tested_at_borders_only(name):
+    op = channelwise(prim_func(OPERATORS[name], IMAGE))
+    assert op is not None and op.reduction is not None and len(op.reduction.guard) == 4
+    text = kernel(op, [layout(t) for t in (*op.inputs, op.y)], ku.machine()).script()
+    inner = text.split("else:")[0]
+    # one whether the row exists, one whether it is in the interior
+    assert "if_then_else" not in text and inner.count("if ") <= 2 < text.count("if ")
+
+
 def test_one_and_three_spatial_dimensions():
     for fn, x in ((lambda x: x.mean(2), IMAGE[:, :, 0].contiguous()), (lambda x: F.max_pool3d(x, 2, 2, 1), VOLUME)):
         got, want = run(fn, x)

@@ -18,7 +18,7 @@ from dycl_tvm.backends.tir_cpu.workload import Tensor
 _CALL_COST = 12
 
 #: Calls that are an instruction or nothing.
-_CHEAP = {"tirx.if_then_else", "tirx.reinterpret", "tirx.isnan", "tirx.fabs", "tirx.bitwise_and", "tirx.bitwise_or", "tirx.bitwise_xor"}
+_CHEAP = {"if_then_else", "reinterpret", "isnan", "fabs", "bitwise_and", "bitwise_or", "bitwise_xor"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def operations_of(expr: Any) -> int:
             return
         cost = 0
         if isinstance(node, Call):
-            name = str(getattr(node.op, "name", ""))
+            name = str(getattr(node.op, "name", "")).rpartition(".")[2]
             cost = 1 if name in _CHEAP else _CALL_COST if hasattr(node.op, "name") else 0
         elif hasattr(node, "a") or isinstance(node, (tirx.Select, tirx.Cast)):
             cost = 1

@@ -83,7 +83,7 @@ class Decidable:
 
 def is_conditional(expr: Any) -> bool:
     """Whether an expression is a call of ``if_then_else``."""
-    return isinstance(expr, Call) and str(getattr(expr.op, "name", "")) == "tirx.if_then_else"
+    return isinstance(expr, Call) and str(getattr(expr.op, "name", "")).endswith(".if_then_else")
 
 
 def branches(expr: Any) -> tuple[Any, Any, Any]:
