@@ -26,6 +26,7 @@ from dycl_tvm.hcfg.analysis import count_paths
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.onnx_export import OnnxModel, SplitModel, export_model, export_split
+from dycl_tvm.onnx_export.guards import with_guards
 from dycl_tvm.progress import Phases
 from dycl_tvm.runtime.structure import unflatten
 
@@ -77,8 +78,8 @@ class Row:
 
     @property
     def paths(self) -> tuple[int, int]:
-        """The number of paths of the original, and of what was read again."""
-        return count_paths(self.graph), count_paths(self.again) if self.again is not None else 0
+        """The number of paths of the original, its errors as ways of their own as ONNX must write them, and of what was read again."""
+        return count_paths(with_guards(self.graph)), count_paths(self.again) if self.again is not None else 0
 
     @property
     def one_to_one(self) -> bool:
