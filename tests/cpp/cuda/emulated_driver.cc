@@ -1,0 +1,458 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// libcuda.so.1 for machines without a GPU: the part of NVIDIA's driver interface that an artefact
+// uses. It checks what a driver checks (architecture, PTX version, launch limits), runs the kernels
+// as C++, and is as lazy as a GPU: work on a stream is done when somebody waits for it, and memory
+// of the device cannot be touched by the host.
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "blocks.h"
+
+namespace {
+
+enum Result {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kNoBinaryForGpu = 209,
+  kInvalidPtx = 218,
+  kUnsupportedPtx = 222,
+  kNotFound = 500,
+  kLaunchFailed = 719,
+};
+
+struct Settings {
+  int sm = 72;
+  int version = 11040;  // CUDA of the driver
+  bool reject_cubin = false;
+  bool fail_kernels = false;
+  int devices = 1;
+  size_t memory = size_t{1} << 32;
+  std::string kernels;  // the library of the kernels of the next module
+};
+Settings g_settings;
+
+std::recursive_mutex g_mutex;
+std::map<std::string, long> g_counts;
+std::map<uintptr_t, size_t> g_device;  // allocations on the device, by address
+std::map<uintptr_t, size_t> g_pinned;
+int g_contexts = 0;  // pushed
+size_t g_used = 0;
+int g_sticky = kSuccess;
+
+struct Module {
+  std::string image;  // the text or the bytes: names of kernels stand in it
+  const EmulatedKernel* kernels = nullptr;
+  std::map<std::string, std::unique_ptr<struct Function>> functions;
+};
+struct Function {
+  const EmulatedKernel* kernel;
+  int max_dynamic = 48 * 1024;
+};
+using Work = std::function<int()>;
+struct Stream {
+  std::vector<Work> queue;
+  bool capturing = false;
+};
+struct Graph {
+  std::vector<Work> work;
+};
+
+// The host may not touch memory of the device; the device may as long as one of these lives.
+class DeviceAtWork {
+ public:
+  DeviceAtWork() { Protect(PROT_READ | PROT_WRITE); }
+  ~DeviceAtWork() { Protect(PROT_NONE); }
+
+ private:
+  static void Protect(int mode) {
+    for (auto& [address, size] : g_device) mprotect(reinterpret_cast<void*>(address), size, mode);
+  }
+};
+
+bool Contains(const std::map<uintptr_t, size_t>& ranges, uintptr_t address, size_t bytes) {
+  auto after = ranges.upper_bound(address);
+  if (after == ranges.begin()) return false;
+  --after;
+  return address + bytes <= after->first + after->second;
+}
+bool OnDevice(unsigned long long address, size_t bytes) {
+  return Contains(g_device, address, bytes);
+}
+bool Touches(unsigned long long address) { return Contains(g_device, address, 1); }
+
+int Run(Stream* stream) {
+  std::vector<Work> queue;
+  queue.swap(stream->queue);
+  if (queue.empty()) return g_sticky;
+  DeviceAtWork working;
+  for (Work& work : queue) {
+    if (g_sticky == kSuccess) g_sticky = work();
+  }
+  return g_sticky;
+}
+
+int Enqueue(Stream* stream, const char* what, Work work) {
+  ++g_counts[what];
+  if (stream == nullptr || g_contexts == 0) return kInvalidContext;
+  stream->queue.push_back(std::move(work));
+  return kSuccess;
+}
+
+int Parse(const char* text, const char* word, int* major, int* minor) {
+  const char* found = strstr(text, word);
+  return found != nullptr ? sscanf(found + strlen(word), "%d.%d", major, minor) : 0;
+}
+
+// The newest PTX of a driver: 6.5 for CUDA 10.2, 7.n for 11.n, 8.n for 12.n.
+int MaxPtx() {
+  int major = g_settings.version / 1000, minor = g_settings.version % 1000 / 10;
+  return major <= 10 ? 65 : (major - 4) * 10 + minor;
+}
+
+int CheckImage(const void* image, std::string* text) {
+  const char* bytes = static_cast<const char*>(image);
+  if (memcmp(bytes, "\177ELF", 4) == 0) {
+    uint64_t section_table;
+    uint16_t entry, count, machine;
+    uint32_t flags;
+    memcpy(&section_table, bytes + 40, 8);
+    memcpy(&flags, bytes + 48, 4);
+    memcpy(&entry, bytes + 58, 2);
+    memcpy(&count, bytes + 60, 2);
+    memcpy(&machine, bytes + 18, 2);
+    int sm = static_cast<int>(flags & 0xff);
+    if (g_settings.reject_cubin || machine != 190) return kInvalidImage;
+    if (sm / 10 != g_settings.sm / 10 || sm > g_settings.sm) return kNoBinaryForGpu;
+    text->assign(bytes, section_table + static_cast<uint64_t>(entry) * count);
+    ++g_counts["cubin"];
+    return kSuccess;
+  }
+  int major = 0, minor = 0, sm = 0, none = 0;
+  if (Parse(bytes, ".version ", &major, &minor) != 2) return kInvalidImage;
+  if (Parse(bytes, ".target sm_", &sm, &none) < 1) return kInvalidPtx;
+  if (major * 10 + minor > MaxPtx()) return kUnsupportedPtx;
+  if (sm > g_settings.sm) return kInvalidPtx;
+  *text = bytes;
+  ++g_counts["ptx"];
+  return kSuccess;
+}
+
+const EmulatedKernel* LoadKernels() {
+  void* library = dlopen(g_settings.kernels.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    fprintf(stderr, "emulated driver: %s\n", dlerror());
+    return nullptr;
+  }
+  return static_cast<const EmulatedKernel*>(dlsym(library, "emulated_kernels"));
+}
+
+using Guard = std::lock_guard<std::recursive_mutex>;
+
+}  // namespace
+
+#define API extern "C" __attribute__((visibility("default"))) int
+
+// ---- what tests say to the emulation ------------------------------------------------------------
+API emulated_cuda_configure(int sm, int version, int reject_cubin, int fail_kernels, int devices,
+                            size_t memory) {
+  Guard lock(g_mutex);
+  std::string kernels = g_settings.kernels;
+  g_settings =
+      Settings{sm, version, reject_cubin != 0, fail_kernels != 0, devices, memory, kernels};
+  g_sticky = kSuccess;
+  g_counts.clear();
+  return kSuccess;
+}
+API emulated_cuda_kernels(const char* path) {
+  Guard lock(g_mutex);
+  g_settings.kernels = path;
+  return kSuccess;
+}
+API emulated_cuda_count(const char* what) {
+  Guard lock(g_mutex);
+  return static_cast<int>(g_counts[what]);
+}
+
+// ---- the driver ---------------------------------------------------------------------------------
+API cuInit(unsigned) { return g_settings.devices == 0 ? kNoDevice : kSuccess; }
+API cuDriverGetVersion(int* version) {
+  *version = g_settings.version;
+  return kSuccess;
+}
+API cuDeviceGetCount(int* count) {
+  *count = g_settings.devices;
+  return kSuccess;
+}
+API cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < g_settings.devices ? kSuccess : kInvalidDevice;
+}
+API cuDeviceGetName(char* name, int size, int) {
+  snprintf(name, static_cast<size_t>(size), "emulated");
+  return kSuccess;
+}
+API cuDeviceGetAttribute(int* value, int attribute, int) {
+  if (attribute != 75 && attribute != 76) return kInvalidValue;
+  *value = attribute == 75 ? g_settings.sm / 10 : g_settings.sm % 10;
+  return kSuccess;
+}
+API cuDevicePrimaryCtxRetain(void** context, int) {
+  *context = &g_settings;
+  ++g_counts["contexts"];
+  return kSuccess;
+}
+API cuDevicePrimaryCtxRelease(int) {
+  --g_counts["contexts"];
+  return kSuccess;
+}
+API cuCtxPushCurrent_v2(void* context) {
+  Guard lock(g_mutex);
+  if (context != &g_settings) return kInvalidContext;
+  ++g_contexts;
+  return kSuccess;
+}
+API cuCtxPopCurrent_v2(void** context) {
+  Guard lock(g_mutex);
+  *context = &g_settings;
+  return g_contexts-- > 0 ? kSuccess : kInvalidContext;
+}
+API cuModuleLoadDataEx(void** out, const void* image, unsigned, int*, void**) {
+  Guard lock(g_mutex);
+  if (g_contexts == 0) return kInvalidContext;
+  auto module = std::make_unique<Module>();
+  if (int result = CheckImage(image, &module->image)) return result;
+  module->kernels = LoadKernels();
+  if (module->kernels == nullptr) return kInvalidImage;
+  *out = module.release();
+  return kSuccess;
+}
+API cuModuleUnload(void* module) {
+  delete static_cast<Module*>(module);
+  return kSuccess;
+}
+API cuModuleGetFunction(void** out, void* handle, const char* name) {
+  Guard lock(g_mutex);
+  Module* module = static_cast<Module*>(handle);
+  if (module->image.find(name) == std::string::npos) return kNotFound;
+  for (const EmulatedKernel* k = module->kernels; k->name != nullptr; ++k) {
+    if (strcmp(k->name, name) != 0) continue;
+    auto& function = module->functions[name];
+    if (function == nullptr) function.reset(new Function{k});
+    *out = function.get();
+    return kSuccess;
+  }
+  return kNotFound;
+}
+API cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute != 8 || value > 96 * 1024) return kInvalidValue;
+  static_cast<Function*>(function)->max_dynamic = value;
+  return kSuccess;
+}
+API cuMemAlloc_v2(unsigned long long* out, size_t bytes) {
+  Guard lock(g_mutex);
+  if (g_contexts == 0) return kInvalidContext;
+  if (bytes == 0) return kInvalidValue;
+  if (g_used + bytes > g_settings.memory) return kOutOfMemory;
+  size_t size = (bytes + 4095) / 4096 * 4096;
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return kOutOfMemory;
+  // What was never written is not a number.
+  memset(memory, 0xff, size);
+  mprotect(memory, size, PROT_NONE);
+  *out = reinterpret_cast<uintptr_t>(memory);
+  g_device[*out] = size;
+  g_used += size;
+  return kSuccess;
+}
+API cuMemFree_v2(unsigned long long address) {
+  Guard lock(g_mutex);
+  auto found = g_device.find(address);
+  if (found == g_device.end()) return kInvalidValue;
+  munmap(reinterpret_cast<void*>(address), found->second);
+  g_used -= found->second;
+  g_device.erase(found);
+  return kSuccess;
+}
+API cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
+  *free_bytes = g_settings.memory - g_used;
+  *total = g_settings.memory;
+  return kSuccess;
+}
+API cuMemHostAlloc(void** out, size_t bytes, unsigned) {
+  Guard lock(g_mutex);
+  *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  g_pinned[reinterpret_cast<uintptr_t>(*out)] = bytes;
+  return *out != nullptr ? kSuccess : kOutOfMemory;
+}
+API cuMemFreeHost(void* memory) {
+  Guard lock(g_mutex);
+  g_pinned.erase(reinterpret_cast<uintptr_t>(memory));
+  free(memory);
+  return kSuccess;
+}
+API cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes, void* stream) {
+  Guard lock(g_mutex);
+  auto host = reinterpret_cast<uintptr_t>(from);
+  if (!OnDevice(to, bytes) || Touches(host)) return kInvalidValue;
+  void* target = reinterpret_cast<void*>(to);
+  if (Contains(g_pinned, host, bytes)) {
+    return Enqueue(static_cast<Stream*>(stream), "copies",
+                   [=] { return memcpy(target, from, bytes), kSuccess; });
+  }
+  // Pageable memory is read before the call returns.
+  std::string kept(static_cast<const char*>(from), bytes);
+  return Enqueue(static_cast<Stream*>(stream), "copies",
+                 [=] { return memcpy(target, kept.data(), bytes), kSuccess; });
+}
+API cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* stream) {
+  Guard lock(g_mutex);
+  auto host = reinterpret_cast<uintptr_t>(to);
+  if (!OnDevice(from, bytes) || Touches(host)) return kInvalidValue;
+  const void* source = reinterpret_cast<const void*>(from);
+  int result = Enqueue(static_cast<Stream*>(stream), "copies",
+                       [=] { return memcpy(to, source, bytes), kSuccess; });
+  if (result != kSuccess || Contains(g_pinned, host, bytes)) return result;
+  return Run(static_cast<Stream*>(stream));
+}
+API cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes,
+                         void* stream) {
+  Guard lock(g_mutex);
+  if (!OnDevice(to, bytes) || !OnDevice(from, bytes)) return kInvalidValue;
+  return Enqueue(static_cast<Stream*>(stream), "copies", [=] {
+    return memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes),
+           kSuccess;
+  });
+}
+
+template <class T>
+static int Fill(unsigned long long to, T value, size_t count, void* stream) {
+  Guard lock(g_mutex);
+  if (!OnDevice(to, count * sizeof(T)) || to % sizeof(T) != 0) return kInvalidValue;
+  return Enqueue(static_cast<Stream*>(stream), "fills", [=] {
+    for (size_t k = 0; k < count; ++k) reinterpret_cast<T*>(to)[k] = value;
+    return kSuccess;
+  });
+}
+API cuMemsetD8Async(unsigned long long to, unsigned char value, size_t count, void* stream) {
+  return Fill(to, value, count, stream);
+}
+API cuMemsetD16Async(unsigned long long to, unsigned short value, size_t count, void* stream) {
+  return Fill(to, value, count, stream);
+}
+API cuMemsetD32Async(unsigned long long to, unsigned value, size_t count, void* stream) {
+  return Fill(to, value, count, stream);
+}
+API cuStreamCreate(void** out, unsigned) {
+  *out = new Stream;
+  return kSuccess;
+}
+API cuStreamDestroy_v2(void* stream) {
+  delete static_cast<Stream*>(stream);
+  return kSuccess;
+}
+API cuStreamSynchronize(void* stream) {
+  Guard lock(g_mutex);
+  ++g_counts["waits"];
+  if (g_contexts == 0) return kInvalidContext;
+  return Run(static_cast<Stream*>(stream));
+}
+API cuGetErrorName(int result, const char** name) {
+  static const std::map<int, const char*> kNames = {{0, "CUDA_SUCCESS"},
+                                                    {1, "CUDA_ERROR_INVALID_VALUE"},
+                                                    {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                                    {100, "CUDA_ERROR_NO_DEVICE"},
+                                                    {101, "CUDA_ERROR_INVALID_DEVICE"},
+                                                    {200, "CUDA_ERROR_INVALID_IMAGE"},
+                                                    {201, "CUDA_ERROR_INVALID_CONTEXT"},
+                                                    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+                                                    {218, "CUDA_ERROR_INVALID_PTX"},
+                                                    {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
+                                                    {500, "CUDA_ERROR_NOT_FOUND"},
+                                                    {719, "CUDA_ERROR_LAUNCH_FAILED"}};
+  auto found = kNames.find(result);
+  *name = found != kNames.end() ? found->second : nullptr;
+  return *name != nullptr ? kSuccess : kInvalidValue;
+}
+API cuGetErrorString(int, const char** text) {
+  *text = "emulated";
+  return kSuccess;
+}
+
+API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void* stream, void** args, void**) {
+  Guard lock(g_mutex);
+  Function* function = static_cast<Function*>(handle);
+  if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535) return kInvalidValue;
+  if (bx == 0 || by == 0 || bz == 0 || bx * by * bz > 1024 || bz > 64) return kInvalidValue;
+  if (static_cast<int>(shared) > function->max_dynamic) return kInvalidValue;
+  // The arguments are read now; all are addresses of the device.
+  std::vector<uintptr_t> values(function->kernel->num_args);
+  for (size_t k = 0; k < values.size(); ++k) {
+    memcpy(&values[k], args[k], sizeof(uintptr_t));
+    if (!Touches(values[k])) return kInvalidValue;
+  }
+  bool fails = g_settings.fail_kernels;
+  return Enqueue(static_cast<Stream*>(stream), "launches", [=]() mutable -> int {
+    if (fails) return kLaunchFailed;
+    std::vector<void*> places;
+    for (uintptr_t& value : values) places.push_back(&value);
+    bool good = emulated::RunGrid(*function->kernel, {gx, gy, gz}, {bx, by, bz}, places.data());
+    return good ? kSuccess : kLaunchFailed;
+  });
+}
+API cuStreamBeginCapture_v2(void* stream, int) {
+  Guard lock(g_mutex);
+  Stream* s = static_cast<Stream*>(stream);
+  // What is on its way is no part of the graph.
+  if (int result = Run(s)) return result;
+  s->capturing = true;
+  return kSuccess;
+}
+API cuStreamEndCapture(void* stream, void** graph) {
+  Guard lock(g_mutex);
+  Stream* s = static_cast<Stream*>(stream);
+  if (!s->capturing) return kInvalidValue;
+  auto made = std::make_unique<Graph>();
+  made->work.swap(s->queue);
+  s->capturing = false;
+  *graph = made.release();
+  return kSuccess;
+}
+API cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) {
+  Guard lock(g_mutex);
+  ++g_counts["graphs"];
+  *out = new Graph(*static_cast<Graph*>(graph));
+  return kSuccess;
+}
+API cuGraphLaunch(void* graph, void* stream) {
+  Guard lock(g_mutex);
+  ++g_counts["graph_launches"];
+  if (g_contexts == 0) return kInvalidContext;
+  for (const Work& work : static_cast<Graph*>(graph)->work) {
+    static_cast<Stream*>(stream)->queue.push_back(work);
+  }
+  return kSuccess;
+}
+API cuGraphExecDestroy(void* graph) {
+  delete static_cast<Graph*>(graph);
+  return kSuccess;
+}
+API cuGraphDestroy(void* graph) {
+  delete static_cast<Graph*>(graph);
+  return kSuccess;
+}

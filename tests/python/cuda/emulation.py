@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The emulated CUDA driver of ``tests/cpp/cuda``, and the kernels of an artefact compiled for it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dycl_tvm
+from dycl_tvm.codegen.cuda.source import kernels_of
+
+SOURCES = Path(__file__).resolve().parents[2] / "cpp" / "cuda"
+_KERNEL = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(\d+\))? (\w+)\([^;{]*\) \{')
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The emulated ``libcuda.so.1``, loaded into this process: whoever looks for the driver finds it.
+
+    Attributes
+    ----------
+    path : Path
+    library : ctypes.CDLL
+    folder : Path
+        Where compiled kernels are kept.
+    """
+
+    path: Path
+    library: ctypes.CDLL
+    folder: Path
+
+    def configure(
+        self,
+        sm: int = 72,
+        version: int = 11040,
+        *,
+        reject_cubin: bool = False,
+        fail_kernels: bool = False,
+        devices: int = 1,
+        memory: int = 1 << 32,
+    ) -> None:
+        """Make the GPU another one; counts begin at 0."""
+        self.library.emulated_cuda_configure(sm, version, int(reject_cubin), int(fail_kernels), devices, ctypes.c_size_t(memory))
+
+    def count(self, what: str) -> int:
+        """Return how often something was done: launches, waits, copies, cubin, ptx, graphs, graph_launches."""
+        return int(self.library.emulated_cuda_count(what.encode()))
+
+    def load(self, artifact: dycl_tvm.Artifact, folder: Path) -> dycl_tvm.Module:
+        """Write an artefact and load it, on a GPU that has its kernels."""
+        self.use_kernels(artifact)
+        library, params = artifact.export_library(folder / "model.so"), artifact.save_params(folder / "model.params")
+        return dycl_tvm.load(library, params)
+
+    def use_kernels(self, artifact: dycl_tvm.Artifact) -> None:
+        """Compile the kernels of an artefact as C++, once, and let the modules that are loaded next have them."""
+        self.library.emulated_cuda_kernels(str(self._compiled(artifact)).encode())
+
+    def _compiled(self, artifact: dycl_tvm.Artifact) -> Path:
+        device = artifact._lowered.program.device
+        assert device is not None
+        text = kernels_as_cpp(device.source)
+        out = self.folder / f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+        if not out.exists():
+            unit = out.with_suffix(".cc")
+            unit.write_text(text)
+            # contraction as on a GPU is not wanted here: the tests compare with a tolerance
+            compile_cpp([unit], out, "-O1", "-w", f"-I{SOURCES}", str(self.path))
+        return out
+
+
+def build_driver(folder: Path) -> Driver:
+    """Compile the emulated driver and load it."""
+    path = folder / "libcuda.so.1"
+    units = [SOURCES / "blocks.cc", SOURCES / "emulated_driver.cc"]
+    compile_cpp(units, path, "-O2", "-Wall", "-Wextra", "-Werror", "-U_FORTIFY_SOURCE", "-Wl,-soname,libcuda.so.1", "-ldl")
+    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    return Driver(path, library, folder)
+
+
+def compile_cpp(units: list[Path], out: Path, *flags: str) -> None:
+    """Make a shared library of C++ files."""
+    command = ["g++", "-std=c++17", "-fPIC", "-shared", "-o", str(out), *map(str, units), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def kernels_as_cpp(source: str) -> str:
+    """Return the device functions of a program with the table of them that the emulated driver reads."""
+    kernels = kernels_of(source)
+    found: list[Any] = list(_KERNEL.finditer(kernels))
+    rows = []
+    for k, match in enumerate(found):
+        body = kernels[match.end() : found[k + 1].start() if k + 1 < len(found) else len(kernels)]
+        cooperates = "true" if re.search(r"__syncthreads|__shfl|__syncwarp|__activemask", body) else "false"
+        rows.append(f"    EMULATED_KERNEL({match[1]}, {cooperates}),\n")
+    table = "".join(rows)
+    return f'#include "cuda_on_cpu.h"\n{kernels}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}    {{nullptr, nullptr, 0, false}}}};\n'
