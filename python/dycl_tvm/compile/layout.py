@@ -177,9 +177,10 @@ class _Planner:
                 self.of_var[id(param)] = self._class((function.name, "param", k))
                 if not param.packable:
                     self.cut.fix(self.of_var[id(param)], False)
+        readers: dict[Var, list[int]] = {}
         for node in function.nodes:
             if node.host is None:
-                self._node(node)
+                self._node(node, readers)
         for k, result in enumerate(function.results):
             number = self._class((function.name, "result", k))
             if not result.packable:
@@ -187,7 +188,9 @@ class _Planner:
             if result.constant:
                 self.cut.fix(number, False)
             else:
-                self.cut.different(number, self._var(result), _cost(result))
+                readers.setdefault(result, []).append(number)
+        for var, numbers in readers.items():  # a tensor is converted once in a function, however many read it
+            self.cut.any_different(self._var(var), numbers, _cost(var))
 
     def _var(self, var: Var) -> int:
         if id(var) not in self.of_var:
@@ -196,14 +199,14 @@ class _Planner:
                 self.cut.fix(number, False)
         return self.of_var[id(var)]
 
-    def _node(self, node: Node) -> None:
+    def _node(self, node: Node, readers: dict[Var, list[int]]) -> None:
         want = self.kernels.want(node)
         mine = self.of_node[id(node)] = self.cut.node()
         if want is not Want.FOLLOW:
             self.cut.fix(mine, want is Want.PACKED)
         for var in self.kernels.read_packed(node) if want is not Want.PLAIN else node.inputs:
             if var.packable:
-                self.cut.different(mine, self._var(var), _cost(var))
+                readers.setdefault(var, []).append(mine)
         out = node.last if node.output is not None else None
         if out is not None and out.packable:
             self.cut.different(mine, self._var(out), _cost(out))

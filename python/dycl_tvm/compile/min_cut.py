@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 INFINITE = float("inf")
 
@@ -26,6 +27,15 @@ class MinCut:
         """Add what it costs if two nodes have different labels."""
         self._add(a, b, cost)
         self._add(b, a, cost)
+
+    def any_different(self, a: int, others: Sequence[int], cost: float) -> None:
+        """Add what it costs, once, if any of ``others`` has not the label of ``a``."""
+        to_false, to_true = self.node(), self.node()
+        self._add(a, to_false, cost)
+        self._add(to_true, a, cost)
+        for other in others:
+            self._add(to_false, other, INFINITE)
+            self._add(other, to_true, INFINITE)
 
     def fix(self, node: int, label: bool, cost: float = INFINITE) -> None:
         """Add what it costs if a node has not this label."""

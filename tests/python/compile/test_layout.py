@@ -142,3 +142,18 @@ def test_wrong_options_are_refused() -> None:
         dycl_tvm.build(model, x, accuracy="best")  # type: ignore[arg-type]
     with pytest.raises(dycl_tvm.UsageError, match="disable_families"):
         dycl_tvm.build(model, x, disable_families=["fft"])
+
+
+def test_operands_may_repeat_and_be_constants(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = conv(16, 16), conv(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x)
+            y = y + y
+            z = y * torch.tensor(3.0) - torch.ones(16, 1, 1) * y
+            return self.b(torch.relu(z) + z * z)
+
+    check(Twice(), [(torch.randn(1, 16, 7, 7),)], tmp_path)

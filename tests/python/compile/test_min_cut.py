@@ -17,14 +17,18 @@ def test_no_labelling_is_cheaper(seed: int) -> None:
     cut = MinCut()
     nodes = [cut.node() for _ in range(rng.randint(1, 8))]
     pairs = [(a, b, float(rng.randint(1, 9))) for a, b in itertools.combinations(nodes, 2) if rng.random() < 0.5]
+    groups = [(nodes[0], rng.sample(nodes[1:], min(len(nodes) - 1, 3)), float(rng.randint(1, 9))) for _ in range(2)]
     wishes = [(n, rng.random() < 0.5, float(rng.randint(1, 9))) for n in nodes if rng.random() < 0.7]
     for pair in pairs:
         cut.different(*pair)
+    for group in groups:
+        cut.any_different(*group)
     for wish in wishes:
         cut.fix(*wish)
 
     def cost(label: dict[int, bool]) -> float:
-        return sum(c for a, b, c in pairs if label[a] != label[b]) + sum(c for n, want, c in wishes if label[n] != want)
+        total = sum(c for a, b, c in pairs if label[a] != label[b]) + sum(c for n, want, c in wishes if label[n] != want)
+        return total + sum(c for a, others, c in groups if any(label[a] != label[o] for o in others))
 
     best = min(cost(dict(zip(nodes, labels))) for labels in itertools.product((False, True), repeat=len(nodes)))
     found = cut.solve()

@@ -125,6 +125,8 @@ class _Function:
         return self._view(self._stored(var, tensor.block), tensor)
 
     def _stored(self, var: Var, block: int) -> Any:
+        if isinstance(var.relax_var, tvm.ir.GenericConst):
+            self.env.setdefault((id(var), 1), var.relax_var)
         found = self.env.get((id(var), block))
         if found is None:
             have = next(b for v, b in self.env if v == id(var))

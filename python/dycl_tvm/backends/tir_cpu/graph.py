@@ -24,7 +24,7 @@ ANCHORS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul", "relax.nn.softm
 
 @dataclass(eq=False)
 class Var:
-    """A tensor of the function. ``constant``: known at build time at all places that call the function."""
+    """A tensor of the function, or a constant in it. ``constant``: known at build time at all places that call the function."""
 
     relax_var: Any
     tensor: Tensor
@@ -129,7 +129,7 @@ class Reader:
         return found
 
     def _binding(self, graph: Graph, var: Any, value: Any) -> None:
-        inputs = [graph.vars[v] for v in _free_vars(value) if v in graph.vars]
+        inputs = self._operands(graph, value)
         node = Node(value, var, inputs, None)
         if isinstance(var.ty, relax.TensorType):
             alias = isinstance(value, relax.Var) and value in graph.vars
@@ -143,6 +143,21 @@ class Reader:
         graph.nodes.append(node)
         for i in dict.fromkeys(inputs):
             i.users.append(node)
+
+    def _operands(self, graph: Graph, value: Any) -> list[Var]:
+        """Return the tensors that a value reads: of a kernel's or anchor's call all arguments in order, repeated ones too."""
+        args: Any = None
+        if isinstance(value, relax.Call):
+            op = getattr(value.op, "name", "")
+            args = value.args[1] if op == "relax.call_tir" else relax.Tuple(value.args) if op in ANCHORS else None
+            if op == "relax.concat":
+                args = value.args[0]
+        if isinstance(args, relax.Tuple) and all(isinstance(a, tvm.ir.GenericConst) or a in graph.vars for a in args.fields):
+            for a in args.fields:
+                if isinstance(a, tvm.ir.GenericConst) and a not in graph.vars:
+                    self._var(graph, a, True)
+            return [graph.vars[a] for a in args.fields]
+        return [graph.vars[v] for v in _free_vars(value) if v in graph.vars]
 
     def _recognise(self, node: Node) -> None:
         value = node.value
@@ -158,6 +173,8 @@ class Reader:
                 view = bool(relax.analysis.has_reshape_pattern(fn))
                 self._known[gv.name_hint] = (elementwise(fn), channelwise(fn), view)
             node.elementwise, node.channelwise, view = self._known[gv.name_hint]
+            if len(node.inputs) != len(self.mod[gv].params) - 1:  # something else than tensors among the arguments
+                node.elementwise = node.channelwise = None
             same_size = len(node.inputs) == 1 and node.inputs[0].tensor.numel == node.output.tensor.numel
             node.anchor = "view" if view and same_size and node.inputs[0].tensor.dtype == node.output.tensor.dtype else "tir"
 

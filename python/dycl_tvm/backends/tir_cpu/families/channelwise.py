@@ -368,14 +368,15 @@ class _Emitter:
         if self.conditional[id(expr)]:
             expr = self.decide.simplified(expr, point.box)
 
-        def variable(v: Any) -> Any:
+        def variable(v: Any, _: Any) -> Any:
             return total if total is not None and v.same_as(self.op.result) else point.of(v)
 
-        def load(node: Any) -> Any:
+        def load(node: Any, mutator: Any) -> Any:
             number = next(k for k, p in enumerate(self.op.params) if node.source.same_as(p))
-            return self._load(number, list(node.indices), lane)
+            return self._load(number, [mutator.mutate(i) for i in node.indices], lane)
 
-        return tvm_ffi.structural_map(expr, [(Var, variable), (TensorLoad, load)])
+        # indices may be loads themselves (tables of a resize); structural_map rebuilds those in place, and crashed
+        return tvm_ffi.structural_mutate(expr, [(Var, variable), (TensorLoad, load)])
 
     def _load(self, number: int, index: list[Any], lane: Any) -> Any:
         tensor, dim, buffer = self.inputs[number], self.op.channel_dims[number], self.buffers[number]
