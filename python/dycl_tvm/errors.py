@@ -73,6 +73,10 @@ class ArtifactError(DyclError):
     """An artefact or a params file that is damaged, of another version or target, or that does not belong together."""
 
 
+class RemoteError(DyclError):
+    """A network on another machine could not be loaded or run, or the connection is lost; the message has the other side's words."""
+
+
 class InputError(DyclError, ValueError):
     """A call's inputs are wrong: count, structure, dtype, shape or device. The message names the input."""
 

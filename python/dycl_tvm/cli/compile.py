@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dycl_tvm.cli.arguments import MODEL_FORMS, MODEL_HELP, model_options, new_parser
+from dycl_tvm.cli.arguments import MODEL_FORMS, MODEL_HELP, model_options, new_parser, positive
 from dycl_tvm.cli.exit_codes import OK
 from dycl_tvm.cli.models import model_and_inputs
 from dycl_tvm.errors import UsageError
@@ -41,6 +41,8 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
+    command.add_argument("--cases", metavar="FILE", help="run the model in eager and write inputs and outputs, for dycl-tvm deploy (.npz)")
+    command.add_argument("--num-cases", type=positive, default=16, metavar="N", help="how many calls --cases records (default 16)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(handler=_handle)
 
@@ -55,13 +57,15 @@ def target_options(command: argparse.ArgumentParser) -> None:
         "nvidia/jetson-tx2, or JSON",
     )
     command.add_argument("--host", help="CPU that runs the dispatcher of a device target")
+    command.add_argument(
+        "--cxx", default="", metavar="COMMAND", help="C++ compiler with options; by default CXX, or zig for other machines"
+    )
 
 
-def build_model(args: argparse.Namespace) -> Artifact:
-    """Build the model that the options of a command name."""
+def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) -> Artifact:
+    """Build a model with the options of a command."""
     from dycl_tvm.build import build
 
-    model, inputs = model_and_inputs(args.model, args.state_dict, args.input)
     return build(
         model,
         **inputs,
@@ -79,6 +83,8 @@ def build_model(args: argparse.Namespace) -> Artifact:
 
 def _handle(args: argparse.Namespace) -> int:
     from dycl_tvm.cli.pictures import write_graph
+    from dycl_tvm.cli.recording import record
+    from dycl_tvm.runtime.trailer import read_trailer
 
     output = Path(args.output)
     if args.embed_params and args.params:
@@ -88,14 +94,17 @@ def _handle(args: argparse.Namespace) -> int:
     params = Path(args.params) if args.params else output.with_suffix(".params")
     if params == output:
         raise UsageError("the library and the weights would be the same file; give --params another name")
-    artifact = build_model(args)
-    artifact.export_library(output, embed_params=args.embed_params)
+    model, inputs = model_and_inputs(args.model, args.state_dict, args.input)
+    artifact = build_model(args, model, inputs)
+    artifact.export_library(output, embed_params=args.embed_params, cxx=args.cxx)
     if not args.embed_params:
         artifact.save_params(params)
     if args.emit_source:
         Path(args.emit_source).write_text(artifact.source(), encoding="utf-8")
     if args.hcfg:
         write_graph(artifact.hcfg, args.hcfg)
+    if args.cases:
+        record(args.cases, args.model, model, read_trailer(output), args.num_cases)
     report = artifact.report()
     if args.json:
         print(json.dumps({k: v for k, v in dataclasses.asdict(report).items() if k != "passes"}, indent=2))

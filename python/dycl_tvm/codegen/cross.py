@@ -48,12 +48,15 @@ def compiler_for(machine: Machine, glibc: str = "", cxx: str = "") -> Compiler:
         If there is none; the message says how to get it.
     """
     if cxx:
-        return _checked(tuple(shlex.split(cxx)), machine, "")
+        named = compiler_of(tuple(shlex.split(cxx)))
+        if (made := _machine_of(named)) != machine.arch:
+            raise CompileError(f"the compiler {cxx!r} makes code for {made or 'an unknown machine'}, the target is {machine.arch}")
+        return named
     if machine.arch == _native() and not glibc:
         return find_compiler()
     if chosen := tuple(shlex.split(os.environ.get("CXX", ""))):
-        compiler = _checked(chosen, machine, "; unset CXX to compile with zig", fail=False)
-        if compiler is not None:
+        compiler = compiler_of(chosen)
+        if _machine_of(compiler) == machine.arch:
             return compiler
     if importlib.util.find_spec("ziglang") is None:
         raise CompileError(
@@ -74,19 +77,15 @@ def _zig(arch: str, glibc: str) -> Compiler:
     return compiler_of((sys.executable, "-m", "ziglang", "c++"), environment, flags, _ZIG_LINK_FLAGS)
 
 
-def _checked(command: tuple[str, ...], machine: Machine, hint: str, fail: bool = True) -> Compiler | None:
-    compiler = compiler_of(command)
-    done = subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True, check=False)
-    made = done.stdout.strip().split("-")[0]
-    if {"amd64": "x86_64", "arm64": "aarch64"}.get(made, made) == machine.arch:
-        return compiler
-    if fail:
-        raise CompileError(
-            f"the compiler {shlex.join(command)} makes code for {made or 'an unknown machine'}, the target is {machine.arch}{hint}"
-        )
-    return None
+def _machine_of(compiler: Compiler) -> str:
+    """Return the architecture that a compiler makes code for."""
+    done = subprocess.run([*compiler.command, "-dumpmachine"], capture_output=True, text=True, check=False)
+    return _canonical(done.stdout.strip().split("-")[0])
+
+
+def _canonical(machine: str) -> str:
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 def _native() -> str:
-    name = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    return _canonical(platform.machine().lower())

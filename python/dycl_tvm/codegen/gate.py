@@ -31,7 +31,7 @@ def check_library(path: Path, arch: str, glibc: str | None, exports: Path, link_
     exports : Path
         The linker's version script: what it lists as global may be exported, and nothing else.
     link_flags : sequence of str
-        What backends asked the linker for: ``-lNAME`` allows ``libNAME.so`` in any version.
+        What backends asked the linker for: ``-lNAME`` allows ``libNAME.so`` in any version, a file its name.
 
     Raises
     ------
@@ -42,10 +42,24 @@ def check_library(path: Path, arch: str, glibc: str | None, exports: Path, link_
         library = read_library(path.read_bytes())
     except ElfError as error:
         raise BuildGateError(f"the linker wrote a file that cannot be used: {error}") from None
-    wrong = list(_faults(library, arch, glibc, exported_patterns(exports), _requested(link_flags)))
-    if wrong:
-        raise BuildGateError("the library was linked but could not run where it is meant to:\n" + "\n".join(f"  {w}" for w in wrong))
+    wrong = _place_faults(library, arch, glibc, _requested(link_flags)) + _library_faults(library, exported_patterns(exports))
+    _raise_if("the library", wrong)
     return library
+
+
+def check_program(path: Path, arch: str, glibc: str | None) -> None:
+    """Check a program: machine, glibc and needed libraries.
+
+    Raises
+    ------
+    BuildGateError
+        With all that is wrong.
+    """
+    try:
+        program = read_library(path.read_bytes())
+    except ElfError as error:
+        raise BuildGateError(f"the linker wrote a program that cannot be used: {error}") from None
+    _raise_if("the program", _place_faults(program, arch, glibc, ()))
 
 
 def exported_patterns(script: Path) -> list[str]:
@@ -60,21 +74,31 @@ def newest_glibc(library: Library) -> tuple[int, ...]:
     return max((v for name in library.versions if (v := _glibc(name)) is not None), default=(0,))
 
 
-def _faults(library: Library, arch: str, glibc: str | None, patterns: Collection[str], requested: Collection[str]) -> list[str]:
+def _raise_if(what: str, wrong: Sequence[str]) -> None:
+    if wrong:
+        raise BuildGateError(f"{what} was linked but could not run where it is meant to:\n" + "\n".join(f"  {w}" for w in wrong))
+
+
+def _place_faults(library: Library, arch: str, glibc: str | None, requested: Collection[str]) -> list[str]:
     wrong = []
     if library.machine != arch:
         wrong.append(f"it is code for {library.machine}, the target is {arch}: is the compiler (CXX) one for {arch}?")
     if glibc is not None:
         bound = tuple(int(n) for n in glibc.split("."))
-        late = sorted((v for name in library.versions if (v := _glibc(name)) is not None and v > bound))
+        late = sorted(v for name in library.versions if (v := _glibc(name)) is not None and v > bound)
         if late:
             newest = ".".join(map(str, late[-1]))
             wrong.append(
                 f"it needs glibc {newest}, the target has {glibc}: use the default tool-chain (dycl-tvm[cross]) or an older sysroot"
             )
     for name in library.needed:
-        if name not in _SYSTEM and not any(name.startswith(f"lib{r}.so") for r in requested):
+        if name not in _SYSTEM and not any(name.startswith(r) for r in requested):
             wrong.append(f"it needs {name}, which the target may not have")
+    return wrong
+
+
+def _library_faults(library: Library, patterns: Collection[str]) -> list[str]:
+    wrong = []
     strange = sorted(s for s in library.exported if not any(fnmatchcase(s, p) for p in patterns))
     if strange:
         more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
@@ -90,7 +114,14 @@ def _faults(library: Library, arch: str, glibc: str | None, patterns: Collection
 
 
 def _requested(link_flags: Sequence[str]) -> set[str]:
-    return {flag[2:] for flag in link_flags if flag.startswith("-l")}
+    """Return what the file names of libraries that a backend asked for begin with."""
+    found = set()
+    for flag in link_flags:
+        if flag.startswith("-l"):
+            found.add(flag[3:] if flag.startswith("-l:") else f"lib{flag[2:]}.so")
+        elif not flag.startswith("-"):
+            found.add(Path(flag).name)
+    return found
 
 
 def _glibc(version: str) -> tuple[int, ...] | None:

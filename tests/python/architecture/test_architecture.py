@@ -35,8 +35,9 @@ ALLOWED: dict[str, set[str]] = {
     "coverage": {"errors", "hcfg", "runtime"},
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target", "onnx_export"},
     "build": {"errors", "hcfg", "frontend", "passes", "compile", "codegen", "progress", "target", "example_inputs", "artifact"},
+    "deploy": {"codegen", "errors", "runtime", "target"},
     "cli": {
-        *("_version", "artifact", "build", "compare", "coverage", "errors", "example_inputs", "frontend", "hcfg"),
+        *("_version", "artifact", "build", "compare", "coverage", "deploy", "errors", "example_inputs", "frontend", "hcfg"),
         *("passes", "progress", "runtime", "target", "zoo"),
     },
 }

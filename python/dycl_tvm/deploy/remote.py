@@ -1,0 +1,207 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""A network on another machine over TVM's RPC, called like a local one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dycl_tvm.errors import InputError, RemoteError, UsageError
+from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
+from dycl_tvm.runtime.trailer import read_trailer
+
+
+def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float = 0) -> Any:
+    """Connect to an RPC server: TVM's own in Python, or ``dycl-rpc-server``.
+
+    Parameters
+    ----------
+    rpc : str, optional
+        ``HOST:PORT`` of the server.
+    key : str, optional
+        What the server was started with; with a tracker, the kind of device that is wanted.
+    tracker : str, optional
+        ``HOST:PORT`` of a tracker that is asked for a server, instead of ``rpc``.
+    timeout : float, optional
+        Seconds after which the server ends the session; 0 for no bound.
+
+    Returns
+    -------
+    tvm.rpc.RPCSession
+
+    Raises
+    ------
+    RemoteError
+        If nobody answers, or the key is another.
+    """
+    import tvm.rpc
+
+    if bool(rpc) == bool(tracker):
+        raise UsageError("give the address of a server or that of a tracker, as HOST:PORT")
+    host, port = _address(rpc or tracker)
+    with _remote_errors(f"{host}:{port}"):
+        if tracker:
+            return tvm.rpc.connect_tracker(host, port).request(key, session_timeout=timeout or 0, max_retry=1)
+        return tvm.rpc.connect(host, port, key=key, session_timeout=timeout or 0)
+
+
+class RemoteModule:
+    """A network in one session on another machine.
+
+    Parameters
+    ----------
+    remote : tvm.rpc.RPCSession
+        From :func:`connect` or from ``tvm.rpc``.
+    library, params : path-like
+        The artefact, on this machine; it is uploaded. ``params`` is left out where the weights are inside the library.
+
+    Attributes
+    ----------
+    metadata : dict
+        As that of a :class:`dycl_tvm.Module`.
+    last_path : str
+        The path of the last call, as text.
+
+    Raises
+    ------
+    RemoteError
+        If the other machine refuses the files, or cannot be reached any more.
+    """
+
+    def __init__(self, remote: Any, library: str | os.PathLike[str], params: str | os.PathLike[str] | None = None) -> None:
+        self.metadata = read_trailer(library)
+        self.last_path = ""
+        self._remote = remote
+        # A name of its own: the loader on the other side knows libraries by their names.
+        stem = f"model-{self.metadata['fingerprint'][:12]}"
+        self._files = [f"{stem}.so"]
+        with _remote_errors("the session"):
+            remote.upload(os.fspath(library), target=self._files[0])
+            if params is not None:
+                self._files.append(f"{stem}.params")
+                remote.upload(os.fspath(params), target=self._files[1])
+            self._module = remote.load_module(self._files[0])
+            self._functions = {name: self._module[name] for name in ("run", "num_outputs", "output", "path", "destroy", "reset_state")}
+            self._session = self._module["create"](self._files[1] if params is not None else "")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the network there.
+
+        Returns
+        -------
+        The structure that the model returns; tensors are NumPy arrays.
+
+        Raises
+        ------
+        InputError
+            If the arguments have another structure than the model's.
+        RemoteError
+            If the other machine refuses the inputs, the network raises, or the connection is lost.
+        """
+        arguments = self._tensors(args, kwargs)
+        with _remote_errors("the session"):
+            site = int(self._functions["run"](self._session, *arguments))
+            types = self.metadata["sites"][site]["types"]
+            leaves = [_host(self._functions["output"](self._session, k), types[k]) for k in range(len(types))]
+            self.last_path = str(self._functions["path"](self._session))
+        return unflatten(self.metadata["sites"][site]["structure"], lambda k, _: leaves[k])
+
+    def seconds(self, *args: Any, number: int = 10, repeat: int = 3, **kwargs: Any) -> float:
+        """Return the least seconds of a run, measured there: the mean of ``number`` runs, ``repeat`` times."""
+        arguments = self._tensors(args, kwargs)
+        with _remote_errors("the session"):
+            timer = self._module.time_evaluator("run", self._remote.cpu(), number=number, repeat=repeat)
+            return float(min(timer(self._session, *arguments).results))
+
+    def reset_state(self) -> None:
+        """Put the state variables back to their initial values."""
+        with _remote_errors("the session"):
+            self._functions["reset_state"](self._session)
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Give this session threads of its own; 0 goes back to one for each core."""
+        with _remote_errors("the session"):
+            self._module["set_num_threads"](self._session, num_threads)
+
+    def close(self) -> None:
+        """End the session there and remove the uploaded files; the connection stays."""
+        with _remote_errors("the session"):
+            self._functions["destroy"](self._session)
+            for name in self._files:
+                self._remote.remove(name)
+
+    def _tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        structure, names = self.metadata["input_structure"], self.metadata["input_names"]
+        try:
+            pairs = flatten_call(structure, args, kwargs, names) if is_call(structure) else flatten(structure, args)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"'{self.metadata['name']}' {error}") from None
+        device = self._remote.cpu()
+        with _remote_errors("the session"):
+            return [_upload(leaf, want, device, name) for (_, leaf), want, name in zip(pairs, self.metadata["inputs"], names)]
+
+
+def _upload(leaf: Any, want: dict[str, Any], device: Any, name: str) -> Any:
+    import tvm.runtime
+
+    if want["type"] != "tensor":
+        if hasattr(leaf, "shape") and len(leaf.shape) != 0:
+            raise InputError(f"input '{name}': expected a Python {want['type']}, got a tensor")
+        return {"int": int, "float": float, "bool": bool}[want["type"]](leaf)
+    if hasattr(leaf, "detach"):
+        import torch
+
+        tensor = leaf.detach().cpu().contiguous()
+        leaf = tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    array = np.ascontiguousarray(leaf)
+    if list(array.shape) != list(want["shape"]) or str(array.dtype) != ("uint16" if want["dtype"] == "bfloat16" else want["dtype"]):
+        shape = ", ".join(map(str, want["shape"]))
+        raise InputError(f"input '{name}': expected {want['dtype']}[{shape}], got {array.dtype}{list(array.shape)}")
+    made = tvm.runtime.empty(array.shape, want["dtype"], device)
+    if want["dtype"] == "bfloat16":
+        import ml_dtypes
+
+        array = array.view(ml_dtypes.bfloat16)
+    made.copyfrom(array)
+    return made
+
+
+def _host(value: Any, declared: dict[str, Any]) -> Any:
+    if declared["type"] == "tensor":
+        array = value.numpy()
+        return array.view(np.uint16) if declared["dtype"] == "bfloat16" else array
+    return {"int": int, "float": float, "bool": bool}[declared["type"]](value)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise UsageError(f"an address is written HOST:PORT, got {text!r}")
+    return host.strip("[]"), int(port)
+
+
+@contextlib.contextmanager
+def _remote_errors(where: str) -> Iterator[None]:
+    """Turn what TVM's RPC raises into an error of ours, with the words of the other side."""
+    try:
+        yield
+    except (InputError, UsageError):
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError, MemoryError) as error:
+        raise RemoteError(f"{where}: {_words(str(error))}") from error
+
+
+def _words(text: str) -> str:
+    """Return what the other side said, without the two stacks of C++ around it."""
+    said = text.rpartition("Error caught from RPC call:")[2].strip()
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("  File ", "    ", "Traceback", "  ["))]
+    words = " ".join(line.strip() for line in lines) or said
+    if "cannot find server that matches key" in words:
+        return "the server has another key"
+    if "Channel closes" in words or "SockChannel" in words:
+        return f"the connection is lost: the server ended the session ({words})"
+    return words

@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Boards on this machine: qemu's user mode with the board's CPU, and the glibc that is on the board.
+
+The systems of the boards are Ubuntu's: JetPack 4 is 18.04, JetPack 5 is 20.04, JetPack 6 is 22.04. Ubuntu has each one's aarch64 libc and
+libstdc++ as packages of files for cross-compilers. ``apt-get`` fetches them with folders of its own, so nothing on this machine changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dycl_tvm.codegen.toolchain import cache_dir
+
+MIRROR = "http://archive.ubuntu.com/ubuntu"
+
+#: What a root is made of, by the version of its glibc: Ubuntu's release, and the packages with their SHA-256. The list of packages is not
+#: verified by a key of Ubuntu's, which other systems do not have; the files are, by these sums.
+_ROOTS = {
+    "2.27": ("bionic", {
+        "libc6-arm64-cross=2.27-3ubuntu1cross1": "3b7ac882761276bf76653dcf0bb31c1741aa56ec173092db4d7d4af5487962d3",
+        "libgcc1-arm64-cross=1:8-20180414-1ubuntu2cross1": "2e82cd69458a2e9ea05f08b0b60afc5b74e8afe7734dfa0dcf6155b104c155f4",
+        "libstdc++6-arm64-cross=8-20180414-1ubuntu2cross1": "1acb17cd5826b0c6a725e50310cb7bcf921e432ec7cb8fa4d082bcbbf8a218bf",
+    }),
+    "2.31": ("focal", {
+        "libc6-arm64-cross=2.31-0ubuntu7cross1": "a8ec67816102ebafdc62e43e407cd1e80a70f04e42a058a5922cd6426083b522",
+        "libgcc-s1-arm64-cross=10-20200411-0ubuntu1cross1": "428a0ce6793c442f1c3e60bf71117b16ea7910a149d1e6c22c8e011b6a0226fa",
+        "libstdc++6-arm64-cross=10-20200411-0ubuntu1cross1": "876bac40944d45533a1281e82e6eb3a6fa74cb0bb38324ec06e31a53458debf7",
+    }),
+    "2.35": ("jammy", {
+        "libc6-arm64-cross=2.35-0ubuntu1cross3": "32b6264502998dd170d21eff60b6686be8c682012df18e6cc9fdffcf42c5faae",
+        "libgcc-s1-arm64-cross=12-20220222-1ubuntu1cross1": "595e10b9fed48e171721cbd8288aefb88942427d4c52e91375f3903564633472",
+        "libstdc++6-arm64-cross=12-20220222-1ubuntu1cross1": "0a8c1b999bdd719cb6b795a4cc73d946f1b75bd364814ff3e76db7ccdf66bf99",
+    }),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board: what its CPU is to LLVM and to qemu, and the glibc of its system.
+
+    qemu knows no Carmel and no Cortex-A78; its Cortex-A76 has what their code uses, and refuses what they lack.
+    """
+
+    name: str
+    mcpu: str
+    qemu_cpu: str
+    glibc: str
+
+    @property
+    def target(self) -> dict[str, str]:
+        """The board's host as a target."""
+        return {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": self.mcpu, "glibc": self.glibc}
+
+    def command(self, *program: object, libraries: object = "") -> list[str]:
+        """Return the command that runs a program on the board; skips the test where that cannot be emulated."""
+        words = [qemu(), "-cpu", self.qemu_cpu, "-L", str(root(self.glibc))]
+        if libraries:
+            words += ["-E", f"LD_LIBRARY_PATH={libraries}"]
+        return [*words, *map(str, program)]
+
+
+TX2 = Board("tx2", "cortex-a57", "cortex-a57", "2.27")
+XAVIER = Board("xavier", "carmel", "cortex-a76", "2.31")
+ORIN = Board("orin", "cortex-a78", "cortex-a76", "2.35")
+BOARDS = (TX2, XAVIER, ORIN)
+
+
+def qemu() -> str:
+    """Return the emulator, or skip the test."""
+    found = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if found is None:
+        pytest.skip("qemu-user-static is not installed (make setup installs it where it may; apt-get install qemu-user-static)")
+    return found
+
+
+@functools.cache
+def root(glibc: str) -> Path:
+    """Return the folder with an aarch64 system of that glibc, fetched once and kept; skip the test where it cannot be."""
+    release, packages = _ROOTS[glibc]
+    stamp = hashlib.sha256("".join(packages.values()).encode()).hexdigest()[:12]
+    kept = cache_dir() / "emulation" / f"glibc-{glibc}-{stamp}"
+    if not kept.is_dir():
+        missing = [tool for tool in ("apt-get", "dpkg") if shutil.which(tool) is None]
+        if missing:
+            pytest.skip(f"the aarch64 files of glibc {glibc} cannot be fetched: there is no {missing[0]}")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+            made = _fetch(Path(scratch), release, packages)
+            if isinstance(made, str):
+                pytest.skip(f"the aarch64 files of glibc {glibc} cannot be fetched: {made}")
+            try:
+                os.replace(made, kept)
+            except OSError:
+                assert kept.is_dir()  # another process was first
+    return kept / "usr" / "aarch64-linux-gnu"
+
+
+def _fetch(scratch: Path, release: str, packages: dict[str, str]) -> Path | str:
+    """Return the folder with the packages' files, or what went wrong."""
+    (scratch / "lists" / "partial").mkdir(parents=True)
+    (scratch / "archives" / "partial").mkdir(parents=True)
+    (scratch / "parts").mkdir()
+    (scratch / "status").write_text("")
+    (scratch / "sources.list").write_text(f"deb [trusted=yes arch=amd64] {MIRROR} {release} main\n")
+    options = {
+        "Dir::Etc::SourceList": scratch / "sources.list", "Dir::Etc::SourceParts": scratch / "parts", "Dir::State": scratch,
+        "Dir::State::status": scratch / "status", "Dir::Cache": scratch, "APT::Architecture": "amd64", "APT::Architectures": "amd64",
+        "APT::Sandbox::User": "", "Acquire::Languages": "none", "Debug::NoLocking": "1", "Acquire::http::Timeout": "20",
+    }  # fmt: skip
+    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    for arguments in (["update"], ["download", *packages]):
+        done = subprocess.run(["apt-get", "-qq", *words, *arguments], cwd=scratch, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"apt-get {arguments[0]}: {done.stderr.strip()[-300:]}"
+    found = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in scratch.glob("*.deb")}
+    for name, digest in packages.items():
+        if digest not in found:
+            return f"{name} is another file than expected"
+        done = subprocess.run(["dpkg", "-x", str(found[digest]), str(scratch / "root")], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"dpkg -x {name}: {done.stderr.strip()[-300:]}"
+    return scratch / "root"

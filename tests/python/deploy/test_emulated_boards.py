@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Artefacts for TX2, Xavier and Orin in a stand-alone C++ program on the board's CPU and glibc, both emulated: equal to eager."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
+from emulation import BOARDS, ORIN, TX2, XAVIER, Board, qemu, root
+
+from dycl_tvm.codegen.elf import read_library
+from dycl_tvm.codegen.gate import newest_glibc
+from dycl_tvm.compare import difference
+
+#: Networks with the least number of paths that their inputs take: an early exit (two ways in all), a loop that ends by a sum, experts
+#: chosen by index.
+NETWORKS = {"cascade": 2, "act_rnn": 3, "moe_top1": 3}
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, once for all boards: code for the oldest glibc runs on all."""
+    qemu()
+    return compile_program(TX2, [REPOSITORY / "tests" / "cpp" / "replay_main.cc"], tmp_path_factory.mktemp("replay") / "replay")
+
+
+def _run(board: Board, *command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(board.command(*command), capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.xdist_group("boards")
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)
+def test_a_stand_alone_program_agrees_with_eager(
+    board: Board, name: str, deployed: Callable[..., Deployed], replay: Path, tmp_path: Path
+) -> None:
+    net = deployed(name, board)
+    write_inputs(net, tmp_path / "inputs.bin")
+    done = _run(board, replay, net.library, net.params, tmp_path / "inputs.bin", tmp_path / "outputs.bin", 2)
+    assert done.returncode == 0, done.stderr
+    results = read_outputs(net, tmp_path / "outputs.bin")
+    assert len(results) == len(net.outputs)
+    for k, (expected, (_, actual, _)) in enumerate(zip(net.outputs, results)):
+        assert difference(expected, actual, rtol=1e-4) is None, f"input {k}"
+    assert len({path for _, _, path in results}) >= NETWORKS[name]
+
+
+@pytest.mark.xdist_group("boards")
+def test_the_finished_library(deployed: Callable[..., Deployed]) -> None:
+    for board in BOARDS:
+        library = read_library(deployed("cascade", board).library.read_bytes())
+        assert library.machine == "aarch64"
+        assert (2, 17) <= newest_glibc(library) <= (2, 27)
+        assert not [name for name in library.needed if "c++" in name or "gcc" in name]
+        assert "__tvm_ffi_run" in library.exported
+
+
+@pytest.mark.xdist_group("boards")
+def test_code_of_a_newer_cpu_is_refused_before_it_runs(deployed: Callable[..., Deployed], replay: Path, tmp_path: Path) -> None:
+    """Xavier's half-precision instructions on a TX2 would end in SIGILL."""
+    net = deployed("cascade", XAVIER)
+    write_inputs(net, tmp_path / "inputs.bin")
+    done = _run(TX2, replay, net.library, net.params, tmp_path / "inputs.bin", tmp_path / "outputs.bin")
+    assert done.returncode == 1
+    assert "uses instructions that this CPU lacks: asimd" in done.stderr
+
+
+@pytest.mark.xdist_group("boards")
+def test_code_of_this_machine_is_refused_on_a_board(deployed: Callable[..., Deployed], replay: Path, tmp_path: Path) -> None:
+    net = deployed("cascade")
+    done = _run(ORIN, replay, net.library, net.params, tmp_path / "x", tmp_path / "y")
+    assert done.returncode == 1
+    assert "was built for x86_64; this machine is aarch64" in done.stderr
+
+
+def test_the_roots_have_the_glibc_of_the_boards() -> None:
+    for board in BOARDS:
+        files = sorted(path.name for path in (root(board.glibc) / "lib").glob("libc[-.]*"))
+        said = b"GNU C Library" in (text := (root(board.glibc) / "lib" / "libc.so.6").read_bytes())
+        assert said and f"release version {board.glibc}".encode() in text, files

@@ -1,0 +1,321 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Artefacts over TVM's RPC: our server and TVM's own, the tracker, and everything that can go wrong on the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+import tvm.rpc
+from boards import Deployed
+from servers import Server, make_program, python_server, running, tracker
+
+from dycl_tvm.cli.main import main
+from dycl_tvm.compare import difference
+from dycl_tvm.deploy import RemoteModule, connect, record_cases
+from dycl_tvm.errors import InputError, RemoteError, UsageError
+
+pytestmark = pytest.mark.xdist_group("rpc")
+MAGIC = 0xFF271
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_program(tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture(scope="module")
+def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests: it must outlive what each of them does to it."""
+    work = tmp_path_factory.mktemp("work")
+    with running([program, "--port", 0, "--work", work, "--memory", 1024, "--sessions", 3], work) as found:
+        yield found
+    assert found.process.returncode == 0
+    assert list(work.iterdir()) == []
+
+
+@pytest.fixture
+def net(deployed: Callable[..., Deployed]) -> Deployed:
+    return deployed("cascade")
+
+
+def _agrees(net: Deployed, module: RemoteModule, count: int = 4) -> set[str]:
+    paths = set()
+    for k in range(count):
+        assert difference(net.outputs[k], module(*net.inputs[k]), rtol=1e-4) is None, f"input {k}"
+        paths.add(module.last_path)
+    return paths
+
+
+def _still_serves(server: Server, net: Deployed) -> None:
+    """The server lives on, and nothing of earlier sessions is left."""
+    assert server.leftovers() == []
+    module = RemoteModule(connect(server.address), net.library, net.params)
+    _agrees(net, module, 1)
+    del module
+    assert server.leftovers() == []
+
+
+def test_a_remote_module_is_called_like_a_local_one(server: Server, deployed: Callable[..., Deployed]) -> None:
+    for name, fewest in (("cascade", 2), ("act_rnn", 3), ("moe_top1", 3)):
+        net = deployed(name)
+        module = RemoteModule(connect(server.address), net.library, net.params)
+        assert len(_agrees(net, module, len(net.inputs))) >= fewest
+        assert 0 < module.seconds(*net.inputs[0], number=2, repeat=1) < 10
+        module.close()
+        del module
+    assert server.leftovers() == []
+
+
+def test_by_tvms_own_habit(server: Server, net: Deployed) -> None:
+    host, port = server.address.split(":")
+    remote = tvm.rpc.connect(host, int(port))
+    remote.upload(str(net.library))
+    remote.upload(str(net.params), target="weights.params")
+    module = remote.load_module("model.so")
+    session = module["create"]("weights.params")
+    inputs = [tvm.runtime.tensor(leaf, remote.cpu()) for leaf in net.leaves(0)]
+    site = module["run"](session, *inputs)
+    assert 0 <= site < len(net.metadata["sites"])
+    assert module["num_outputs"](session) == len(net.metadata["sites"][site]["types"])
+    assert module.time_evaluator("run", remote.cpu(), number=3)(session, *inputs).mean > 0
+
+
+def test_tvms_own_server(net: Deployed, tmp_path: Path) -> None:
+    with python_server(tmp_path, "--key", "mine") as found:
+        module = RemoteModule(connect(found.address, key="mine"), net.library, net.params)
+        _agrees(net, module)
+        with pytest.raises(RemoteError, match="another key"):
+            connect(found.address, key="other")
+
+
+def test_the_command(server: Server, net: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert record_cases(tmp_path / "cases.npz", net.entry.model, net.inputs) == len(net.inputs)
+    command = ["deploy", str(net.library), str(net.params), "--rpc", server.address, "--repeat", "2"]
+    assert main([*command, "--cases", str(tmp_path / "cases.npz")]) == 0
+    text = capsys.readouterr().out
+    assert f"{len(net.inputs)} of {len(net.inputs)} calls agree" in text
+    assert len(re.findall(r"calls +\d+\.\d+ ms", text)) == 2
+    assert main([*command, "-n", "2"]) == 0
+    assert "2 of 2 calls agree" in capsys.readouterr().out
+
+    def other(*args: object) -> object:
+        found = net.entry.model(*args)
+        return {**found, "confidence": found["confidence"] + 1}
+
+    record_cases(tmp_path / "wrong.npz", other, net.inputs[:3])
+    assert main([*command, "--cases", str(tmp_path / "wrong.npz")]) == 1
+    captured = capsys.readouterr()
+    assert "0 of 3 calls agree" in captured.out
+    assert "output['confidence']" in captured.err
+
+
+def test_keys(program: Path, net: Deployed, tmp_path: Path) -> None:
+    with running([program, "--port", 0, "--work", tmp_path, "--key", "secret"], tmp_path) as found:
+        with pytest.raises(RemoteError, match="another key"):
+            connect(found.address)
+        _agrees(net, RemoteModule(connect(found.address, key="secret"), net.library, net.params), 1)
+
+
+def test_the_tracker(program: Path, net: Deployed, tmp_path: Path) -> None:
+    with tracker(tmp_path) as track:
+        command = [program, "--port", 0, "--work", tmp_path, "--key", "board", "--tracker", track.address, "--sessions", 2]
+        with running(command, tmp_path) as found:
+            for _ in range(2):
+                module = RemoteModule(connect(tracker=track.address, key="board"), net.library, net.params)
+                _agrees(net, module, 1)
+            # Only who has the tracker's ticket may come in.
+            with pytest.raises(RemoteError, match="another key"):
+                connect(found.address, key="board")
+
+
+def test_listens_to_this_machine_alone_unless_told(program: Path, tmp_path: Path) -> None:
+    with running([program, "--port", 0, "--work", tmp_path], tmp_path) as found:
+        listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        local = [words[1] for words in listening if words[3] == "0A" and int(words[1].split(":")[1], 16) == found.port]
+        assert local == [f"0100007F:{found.port:04X}"]
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "..", ".", "a/b", "", "new\nline", "x" * 300])
+def test_names_do_not_lead_out_of_the_folder(server: Server, net: Deployed, name: str) -> None:
+    remote = connect(server.address)
+    for attempt in (
+        lambda: remote.get_function("tvm.rpc.server.upload")(name, bytearray(b"x")),
+        lambda: remote.download(name),
+        lambda: remote.remove(name),
+        lambda: remote.load_module(name),
+    ):
+        with pytest.raises(tvm.error.RPCError, match="is not a plain file name"):
+            attempt()
+    remote.upload(bytearray(b"text"), target="plain.txt")
+    assert remote.download("plain.txt") == b"text"
+    remote.remove("plain.txt")
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda data: data[: len(data) // 2], "cut short"),
+        (lambda data: data[:-1], "cut short"),
+        (lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:], "damaged"),
+        (lambda data: b"not a library", "is not a shared library"),
+        (lambda data: b"", "is not a shared library"),
+    ],
+)
+def test_damaged_libraries(server: Server, net: Deployed, damage: Callable[[bytes], bytes], words: str) -> None:
+    remote = connect(server.address)
+    remote.upload(bytearray(damage(net.library.read_bytes())), target="model.so")
+    with pytest.raises(tvm.error.RPCError, match=words):
+        remote.load_module("model.so")
+    del remote
+    _still_serves(server, net)
+
+
+def test_damaged_params_and_those_of_another_model(
+    server: Server, net: Deployed, deployed: Callable[..., Deployed], tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.params"
+    cut.write_bytes(net.params.read_bytes()[:-100])
+    with pytest.raises(RemoteError, match="is cut short"):
+        RemoteModule(connect(server.address), net.library, cut)
+    with pytest.raises(RemoteError, match="does not belong to this library"):
+        RemoteModule(connect(server.address), net.library, deployed("act_rnn").params)
+    _still_serves(server, net)
+
+
+def test_a_library_for_another_machine(server: Server, net: Deployed, deployed: Callable[..., Deployed]) -> None:
+    from emulation import TX2
+
+    other = deployed("cascade", TX2)
+    with pytest.raises(RemoteError, match="was built for aarch64; this machine is x86_64"):
+        RemoteModule(connect(server.address), other.library, other.params)
+    _still_serves(server, net)
+
+
+def test_wrong_inputs(server: Server, net: Deployed) -> None:
+    module = RemoteModule(connect(server.address), net.library, net.params)
+    with pytest.raises(InputError, match=r"expected float32\[1, 3"):
+        module(np.zeros((2, 3, 4, 4), "float32"))
+    with pytest.raises(InputError):
+        module()
+    assert _agrees(net, module, 1)
+
+
+def test_a_tensor_that_is_too_large(server: Server, net: Deployed) -> None:
+    """The bound of the session's memory is 1 GiB; asked for are 4 TiB, then 1.5 GiB that the machine would have."""
+    remote = connect(server.address)
+    for elements in (1 << 40, 3 << 27):
+        with pytest.raises(tvm.error.RPCError, match="bad_alloc|memory"):
+            tvm.runtime.empty((elements,), "float32", remote.cpu())
+    assert tvm.runtime.empty((4,), "float32", remote.cpu()).shape == (4,)
+    del remote
+    _still_serves(server, net)
+
+
+def _children(server: Server) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_a_session_that_is_killed_in_mid_run(server: Server, net: Deployed) -> None:
+    module = RemoteModule(connect(server.address), net.library, net.params)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            module.seconds(*net.inputs[0], number=1_000_000, repeat=100)
+        except RemoteError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.5)
+    (pid,) = _children(server)
+    os.kill(pid, signal.SIGSEGV)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert "the session on the server died: Segmentation fault" in str(raised[0])
+    _still_serves(server, net)
+
+
+def test_a_session_whose_time_is_over(server: Server, net: Deployed) -> None:
+    module = RemoteModule(connect(server.address, timeout=1), net.library, net.params)
+    with pytest.raises(RemoteError, match="the time of the session is over"):
+        module.seconds(*net.inputs[0], number=1_000_000, repeat=100)
+    _still_serves(server, net)
+
+
+def test_a_server_that_is_killed_in_mid_run(program: Path, net: Deployed, tmp_path: Path) -> None:
+    with running([program, "--port", 0, "--work", tmp_path], tmp_path) as found:
+        module = RemoteModule(connect(found.address), net.library, net.params)
+        (child,) = _children(found)
+        threading.Timer(0.5, found.process.kill).start()
+        with pytest.raises(RemoteError, match="connection is lost"):
+            module.seconds(*net.inputs[0], number=1_000_000, repeat=100)
+        found.process.wait()
+        time.sleep(0.2)
+        assert not Path(f"/proc/{child}").exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    # It could not clean up; the next one does.
+    with running([program, "--port", 0, "--work", tmp_path], tmp_path) as found:
+        assert len(list(tmp_path.iterdir())) == 1
+        _agrees(net, RemoteModule(connect(found.address), net.library, net.params), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_connection_that_is_cut_in_mid_upload(server: Server, net: Deployed) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(struct.pack("<ii", MAGIC, 7) + b"client:")
+        assert struct.unpack("<i", raw.recv(4))[0] == MAGIC
+        # A packet that announces 100 MB and brings 1 MB.
+        raw.sendall(struct.pack("<Q", 100 << 20) + bytes(1 << 20))
+    _still_serves(server, net)
+
+
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.0\r\n\r\n", struct.pack("<ii", MAGIC, 1 << 30), struct.pack("<ii", MAGIC, -1)])
+def test_strangers(server: Server, net: Deployed, data: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(data)
+        raw.shutdown(socket.SHUT_WR)
+        raw.settimeout(5)
+        assert raw.recv(4) == b""
+    _still_serves(server, net)
+
+
+def test_two_clients_at_once(server: Server, net: Deployed, deployed: Callable[..., Deployed]) -> None:
+    other = deployed("act_rnn")
+    first = RemoteModule(connect(server.address), net.library, net.params)
+    second = RemoteModule(connect(server.address), other.library, other.params)
+    for _ in range(2):
+        _agrees(net, first, 2)
+        _agrees(other, second, 2)
+    # What one does is not the other's concern.
+    os.kill(max(_children(server)), signal.SIGKILL)
+    _agrees(net, first, 2)
+    with pytest.raises(RemoteError, match="died: Killed|connection is lost"):
+        second(*other.inputs[0])
+    del first, second
+    _still_serves(server, net)
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(RemoteError, match=f"127.0.0.1:{port}"):
+        connect(f"127.0.0.1:{port}")
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        connect("nowhere")
+    with pytest.raises(UsageError, match="a server or that of a tracker"):
+        connect()
