@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 import tvm
+import tvm_ffi
 
 _AVX512 = re.compile(
     r"avx512|x86-64-v4|skylake-avx512|cascadelake|cooperlake|icelake|tigerlake|rocketlake|sapphire|emerald|granite|znver[45]"
@@ -40,6 +41,8 @@ class Machine:
         Seconds that a parallel loop costs over a serial one.
     amx : bool
         Whether the CPU has bf16 tiles.
+    bf16 : bool
+        Whether the CPU has AVX512-BF16: sums of products of bfloat16 pairs.
     """
 
     isa: str
@@ -53,6 +56,7 @@ class Machine:
     bandwidth: float
     launch: float = 2e-6
     amx: bool = False
+    bf16: bool = False
 
     @property
     def lanes(self) -> int:
@@ -63,7 +67,7 @@ class Machine:
 #: Typical cores. What the figures miss of a particular CPU, tuning finds out.
 _MACHINES = {
     "avx512": Machine("avx512", 64, 32, 32 << 10, 1 << 20, 32 << 20, 2, 120.0, 12.0),
-    "avx2": Machine("avx2", 32, 16, 32 << 10, 512 << 10, 16 << 20, 2, 100.0, 12.0),
+    "avx2": Machine("avx2", 32, 16, 32 << 10, 512 << 10, 32 << 20, 2, 118.0, 12.0),
     "sse": Machine("sse", 16, 16, 32 << 10, 256 << 10, 8 << 20, 2, 25.0, 10.0),
     "neon": Machine("neon", 16, 32, 32 << 10, 512 << 10, 2 << 20, 4, 16.0, 5.0),
 }
@@ -78,5 +82,10 @@ def machine_of(target: tvm.target.Target) -> Machine:
     if "aarch64" in str(target.attrs.get("mtriple", "")) or re.search(r"neon|cortex|carmel|apple|neoverse", text):
         return _MACHINES["neon"]
     if _AVX512.search(text):
-        return replace(_MACHINES["avx512"], amx=bool(re.search(r"amx|sapphire|emerald|granite", text)))
+        has_feature = tvm_ffi.get_global_func("target.target_has_feature")
+        return replace(
+            _MACHINES["avx512"],
+            amx=bool(re.search(r"amx|sapphire|emerald|granite", text)),
+            bf16=bool(has_feature("avx512bf16", target)),
+        )
     return _MACHINES["avx2" if _AVX2.search(text) else "sse"]

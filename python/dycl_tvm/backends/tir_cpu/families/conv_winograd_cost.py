@@ -24,7 +24,7 @@ class _Costs:
 
 
 _WIDE = _Costs(1.03, {2: 27.0, 4: 110.0}, 4)  # a 512-bit store counts two
-_NARROW = _Costs(0.92, {2: 20.0, 4: 76.0}, 7)
+_NARROW = _Costs(1.08, {2: 20.0, 4: 76.0}, 7)
 
 
 @dataclass(frozen=True)
