@@ -142,6 +142,12 @@ int32_t dycl_output(const DyclSession* session, size_t k, DyclValue* out) {
   return const_cast<DyclSession*>(session)->GetOutput(k, out);
 }
 
+int32_t dycl_copy_output(DyclSession* session, size_t k, const DLTensor* to) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(to);
+  return session->CopyOutput(k, *to);
+}
+
 int32_t dycl_path(const DyclSession* session, DyclPathEntry* entries, size_t capacity,
                   size_t* written, uint64_t* total) {
   CHECK_NOT_NULL(session);
@@ -220,6 +226,7 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_reset_state,
       dycl_last_error,
       dycl_last_error_kind,
+      dycl_copy_output,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

@@ -221,8 +221,8 @@ uint64_t BytesOf(const DLTensor& t) {
   return bytes;
 }
 
-// A tensor in CPU memory with a copy of the view: it outlives the session.
-int SetTensor(DyclSession* session, TVMFFIAny* result, const DLTensor& view) {
+// A tensor in CPU memory with a copy of the k-th output: it outlives the session.
+int SetTensor(DyclSession* session, size_t k, TVMFFIAny* result, const DLTensor& view) {
   if (Host().tensor_from_dlpack == nullptr) {
     UsageError("this function returns a tensor, for which the process needs libtvm_ffi");
     return Raise();
@@ -240,7 +240,7 @@ int SetTensor(DyclSession* session, TVMFFIAny* result, const DLTensor& view) {
   t = view;
   t.data = data;
   t.device = DLDevice{kDLCPU, 0};
-  if (session->CopyOutput(view, t) != DYCL_OK) {
+  if (session->CopyOutput(k, t) != DYCL_OK) {
     free(data);
     free(owned);
     return Raise();
@@ -269,7 +269,8 @@ int GetOutput(Args& args, TVMFFIAny* result) {
   if (!args.Session(&session) || !args.Int(&k)) return Raise();
   if (dycl_output(session, static_cast<size_t>(k), &value) != DYCL_OK) return Raise();
   SetInt(result, value.u.v_int);
-  if (value.type == DYCL_TENSOR) return SetTensor(session, result, *value.u.tensor);
+  if (value.type == DYCL_TENSOR)
+    return SetTensor(session, static_cast<size_t>(k), result, *value.u.tensor);
   if (value.type == DYCL_FLOAT) {
     result->type_index = kTVMFFIFloat;
     result->v_float64 = value.u.v_float;
@@ -282,22 +283,13 @@ int GetOutput(Args& args, TVMFFIAny* result) {
 int CopyOutput(Args& args, TVMFFIAny*) {
   DyclSession* session;
   int64_t k;
-  DyclValue from, to;
+  DyclValue to;
   if (!args.Session(&session) || !args.Int(&k)) return Raise();
   if (args.left() == 0 || !args.Value(&to) || to.type != DYCL_TENSOR || to.u.tensor == nullptr) {
     UsageError("copy_output: argument 2 must be the tensor to fill");
     return Raise();
   }
-  if (dycl_output(session, static_cast<size_t>(k), &from) != DYCL_OK) return Raise();
-  const DLTensor* source = from.u.tensor;
-  const DLTensor* target = to.u.tensor;
-  if (from.type != DYCL_TENSOR || target->dtype.code != source->dtype.code ||
-      target->dtype.bits != source->dtype.bits || BytesOf(*target) != BytesOf(*source)) {
-    UsageError("copy_output: output %lld is of another type or size than the given tensor",
-               static_cast<long long>(k));
-    return Raise();
-  }
-  return session->CopyOutput(*source, *target) == DYCL_OK ? 0 : Raise();
+  return session->CopyOutput(static_cast<size_t>(k), *to.u.tensor) == DYCL_OK ? 0 : Raise();
 }
 
 int GetPath(Args& args, TVMFFIAny* result) {

@@ -23,6 +23,12 @@ const int64_t* DimsOf(const TensorDesc& t) { return kProgram.dims.data + t.dims;
 
 uint64_t BytesOf(const TensorDesc& t) { return dycl::NumBytes(t.dtype, DimsOf(t), t.ndim); }
 
+uint64_t TensorBytes(const DLTensor& t) {
+  uint64_t bytes = t.dtype.bits / 8;
+  for (int d = 0; d < t.ndim; ++d) bytes *= static_cast<uint64_t>(t.shape[d]);
+  return bytes;
+}
+
 uint32_t MaxRank() {
   uint32_t rank = 1;
   for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
@@ -413,9 +419,16 @@ int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
   return DYCL_OK;
 }
 
-int32_t DyclSession::CopyOutput(const DLTensor& from, const DLTensor& to) {
-  uint64_t bytes = from.dtype.bits / 8;
-  for (int d = 0; d < from.ndim; ++d) bytes *= static_cast<uint64_t>(from.shape[d]);
+int32_t DyclSession::CopyOutput(size_t k, const DLTensor& to) {
+  DyclValue value;
+  if (int32_t status = GetOutput(k, &value)) return status;
+  uint64_t bytes = value.type == DYCL_TENSOR ? TensorBytes(*value.u.tensor) : 0;
+  if (value.type != DYCL_TENSOR || to.dtype.code != value.u.tensor->dtype.code ||
+      to.dtype.bits != value.u.tensor->dtype.bits || TensorBytes(to) != bytes ||
+      !dycl::IsContiguous(to)) {
+    return dycl::UsageError("output %zu is of another type or size than the given tensor", k);
+  }
+  const DLTensor& from = *value.u.tensor;
   char* data = static_cast<char*>(to.data) + to.byte_offset;
   bool from_host = from.device.device_type == kDLCPU;
   bool to_host = to.device.device_type == kDLCPU || to.device.device_type == kDLCUDAHost;

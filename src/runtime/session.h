@@ -41,9 +41,8 @@ struct DyclSession {
   // The last run's return site; kRunFailed before the first run and after a failed one.
   int32_t site() const { return site_; }
   int32_t GetOutput(size_t k, DyclValue* out);
-  // Copies an output that GetOutput gave to a compact tensor of its type, on the host or the
-  // device.
-  int32_t CopyOutput(const DLTensor& from, const DLTensor& to);
+  // Copies an output to a compact tensor of its type, on the host or the device.
+  int32_t CopyOutput(size_t k, const DLTensor& to);
   const dycl::Frame& frame() const { return frame_; }
 
  private:

@@ -75,6 +75,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_run": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(c_int32)]),
     "dycl_num_outputs": (c_int32, [c_void_p, POINTER(c_size_t)]),
     "dycl_output": (c_int32, [c_void_p, c_size_t, POINTER(Value)]),
+    "dycl_copy_output": (c_int32, [c_void_p, c_size_t, POINTER(DLTensor)]),
     "dycl_path": (c_int32, [c_void_p, POINTER(PathEntry), c_size_t, POINTER(c_size_t), POINTER(c_uint64)]),
     "dycl_path_text": (c_int32, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
     "dycl_kernel_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),

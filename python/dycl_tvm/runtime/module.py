@@ -67,7 +67,8 @@ class Module:
         Returns
         -------
         The structure that the model returns at this return site. Tensors are torch tensors if an input is one, NumPy
-        arrays otherwise (a bfloat16 tensor is then an array of its bits, uint16).
+        arrays otherwise (a bfloat16 tensor is then an array of its bits, uint16). A network for a GPU takes tensors in CPU memory
+        and on that GPU; torch tensors that it returns are on the GPU if one of its inputs is.
 
         Raises
         ------
@@ -206,12 +207,15 @@ class Module:
         def leaf(k: int, _: str) -> Any:
             self._check(self._library.dycl_output(self._session, k, ctypes.byref(value)))
             if value.type == capi.TENSOR:
-                return copy_out(value.u.tensor.contents, torch_like)
+                return copy_out(value.u.tensor.contents, torch_like, lambda to: self._copy_output(k, to))
             if value.type == capi.FLOAT:
                 return value.u.v_float
             return bool(value.u.v_bool) if value.type == capi.BOOL else value.u.v_int
 
         return unflatten(self.metadata["sites"][site]["structure"], leaf)
+
+    def _copy_output(self, k: int, to: capi.DLTensor) -> None:
+        self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))
 
     def _check(self, status: int) -> None:
         capi.check(self._library, status)

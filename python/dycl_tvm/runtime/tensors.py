@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,12 @@ class InputTensor:
             raise InputError(f"input '{name}': expected a tensor in CPU memory, got one on {tensor.device}")
         self._keep = tensor
         self._fill(name, str(tensor.dtype).removeprefix("torch."), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), device)
+        self.struct.device_id = tensor.device.index or 0
 
     def _from_array(self, name: str, value: Any, dtype: str) -> None:
+        if hasattr(value, "__cuda_array_interface__"):
+            self._from_cuda(name, value, value.__cuda_array_interface__)
+            return
         try:
             array = np.asarray(value)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -71,6 +76,20 @@ class InputTensor:
         self._keep = array
         self._fill(name, given, array.ctypes.data, array.shape, strides, capi.DL_CPU)
 
+    def _from_cuda(self, name: str, value: Any, interface: dict[str, Any]) -> None:
+        # CuPy's and Numba's arrays; the protocol has no number of the GPU, the library checks what it can
+        dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+        strides, compact = interface.get("strides"), 1
+        if strides is None:
+            elements = []
+            for extent in reversed(shape):
+                elements.insert(0, compact)
+                compact *= extent
+        else:
+            elements = [s // dtype.itemsize for s in strides]
+        self._keep = value
+        self._fill(name, dtype.name, int(interface["data"][0]), shape, tuple(elements), capi.DL_CUDA)
+
     def _fill(self, name: str, dtype: str, data: int, shape: tuple[int, ...], strides: tuple[int, ...], device: int) -> None:
         if dtype not in capi.DL_DTYPES:
             raise InputError(f"input '{name}': tensors of dtype {dtype} are not supported")
@@ -84,11 +103,14 @@ class InputTensor:
         )
 
 
-def copy_out(tensor: capi.DLTensor, torch_like: bool) -> Any:
+def copy_out(tensor: capi.DLTensor, torch_like: bool, copy: Callable[[capi.DLTensor], None]) -> Any:
     """Return a copy of an output (the library's view lives until the next run only).
 
+    ``copy`` fills a tensor with the output, where that is on a GPU. There torch tensors stay, arrays come to the host.
     A bfloat16 tensor without torch is an array of uint16 with its bits.
     """
+    if tensor.device_type == capi.DL_CUDA:
+        return _copy_from_device(tensor, torch_like, copy)
     name = capi.DL_NAMES[tensor.code, tensor.bits]
     shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
     array = np.empty(shape, "uint16" if name == "bfloat16" else name)
@@ -100,3 +122,19 @@ def copy_out(tensor: capi.DLTensor, torch_like: bool) -> Any:
         # Torch has a uint16, but not everywhere: the bits go through int16.
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def _copy_from_device(tensor: capi.DLTensor, torch_like: bool, copy: Callable[[capi.DLTensor], None]) -> Any:
+    name = capi.DL_NAMES[tensor.code, tensor.bits]
+    shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
+    target = capi.DLTensor.from_buffer_copy(tensor)
+    target.byte_offset = 0
+    if torch_like:
+        torch = sys.modules["torch"]
+        result = torch.empty(shape, dtype=getattr(torch, name), device=f"cuda:{tensor.device_id}")
+        target.data = result.data_ptr()
+    else:
+        result = np.empty(shape, "uint16" if name == "bfloat16" else name)
+        target.data, target.device_type, target.device_id = result.ctypes.data, capi.DL_CPU, 0
+    copy(target)
+    return result

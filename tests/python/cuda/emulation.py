@@ -99,5 +99,5 @@ def kernels_as_cpp(source: str) -> str:
         body = kernels[match.end() : found[k + 1].start() if k + 1 < len(found) else len(kernels)]
         cooperates = "true" if re.search(r"__syncthreads|__shfl|__syncwarp|__activemask", body) else "false"
         rows.append(f"    EMULATED_KERNEL({match[1]}, {cooperates}),\n")
-    table = "".join(rows)
-    return f'#include "cuda_on_cpu.h"\n{kernels}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}    {{nullptr, nullptr, 0, false}}}};\n'
+    table = "".join(rows) + "    {nullptr, nullptr, 0, false},\n"
+    return f'#include "cuda_on_cpu.h"\n{kernels}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}}};\n'

@@ -1,0 +1,244 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What an artefact for a GPU does at run time, on the emulated one: results, errors, tensors on the device, waiting."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from emulation import Driver
+from models import EarlyExit, Loop, example
+
+import dycl_tvm
+from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.module import Module
+
+TARGET = "cuda -arch=sm_72"
+
+
+@pytest.fixture(scope="module")
+def model() -> EarlyExit:
+    torch.manual_seed(0)
+    return EarlyExit().eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def artifact(model: EarlyExit) -> dycl_tvm.Artifact:
+    return dycl_tvm.build(model, example(), target=TARGET, host="llvm")
+
+
+@pytest.fixture
+def net(artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> Module:
+    return gpu.load(artifact, tmp_path)
+
+
+#: Thresholds of the two ways.
+LEAVE, GO_ON = torch.tensor(0.1), torch.tensor(100.0)
+
+
+def write(artifact: dycl_tvm.Artifact, folder: Path) -> tuple[Path, Path]:
+    return artifact.export_library(folder / "model.so"), artifact.save_params(folder / "model.params")
+
+
+def test_paths_and_state_are_those_of_eager(net: Module, model: EarlyExit) -> None:
+    eager = EarlyExit()
+    eager.load_state_dict(model.state_dict())
+    x, _ = example()
+    sites = set()
+    for threshold in (LEAVE, GO_ON, GO_ON, LEAVE, GO_ON):
+        with torch.no_grad():
+            expected = eager(x, threshold)
+        actual = net(x, threshold)
+        torch.testing.assert_close(actual, expected)
+        sites.add(net.last_path.site)
+    assert len(sites) == 2
+    assert float(net(x, GO_ON)[1]) == 4
+    net.reset_state()
+    assert float(net(x, GO_ON)[1]) == 1
+
+
+def test_one_wait_for_a_branch_and_one_for_the_end(net: Module, gpu: Driver) -> None:
+    x, _ = example()
+    net(x, LEAVE)
+    before = gpu.count("waits")
+    net(x, LEAVE)
+    assert gpu.count("waits") - before == 2
+
+
+def test_stretches_become_graphs(net: Module, gpu: Driver) -> None:
+    x, _ = example()
+    results = [net(x * k, GO_ON)[0] for k in (1, 2, 3, 4)]
+    assert gpu.count("graph_launches") > 0
+    fresh = net.new_session()
+    for k, result in zip((1, 2, 3, 4), results):
+        torch.testing.assert_close(fresh(x * k, GO_ON)[0], result)
+
+
+def test_numbers_go_to_the_device_and_back(gpu: Driver, tmp_path: Path) -> None:
+    model = Loop()
+    art = dycl_tvm.build(model, (torch.ones(4), torch.tensor(10)), target=TARGET, host="llvm")
+    net = gpu.load(art, tmp_path)
+    for n in (0, 10, 1000):
+        x = torch.tensor([0.5, -0.25, 1.0, 2.0])
+        expected, actual = model(x, torch.tensor(n)), net(x, torch.tensor(n))
+        torch.testing.assert_close(actual[0], expected[0])
+        assert actual[1] == expected[1]
+
+
+def test_strided_inputs_are_copied(net: Module, model: EarlyExit) -> None:
+    x, _ = example()
+    wide = torch.stack([x, -x], dim=-1)[..., 0]
+    assert not wide.is_contiguous()
+    torch.testing.assert_close(net(wide, GO_ON)[0], net(x, GO_ON)[0])
+
+
+class OnDevice:
+    """A tensor in memory of the emulated GPU."""
+
+    def __init__(self, gpu: Driver, array: np.ndarray) -> None:
+        self.gpu, self.array = gpu, array
+        self.address, self.stream = ctypes.c_ulonglong(), ctypes.c_void_p()
+        gpu.library.cuDevicePrimaryCtxRetain(ctypes.byref(context := ctypes.c_void_p()), 0)
+        gpu.library.cuCtxPushCurrent_v2(context)
+        gpu.library.cuStreamCreate(ctypes.byref(self.stream), 0)
+        assert gpu.library.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(array.nbytes)) == 0
+        assert (
+            gpu.library.cuMemcpyHtoDAsync_v2(
+                self.address, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes), self.stream
+            )
+            == 0
+        )
+        gpu.library.cuStreamSynchronize(self.stream)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        data = (self.address.value, False)
+        return {"shape": self.array.shape, "typestr": self.array.dtype.str, "data": data, "strides": None, "version": 3}
+
+
+def test_device_tensors_are_read_in_place_and_give_device_tensors(net: Module, gpu: Driver) -> None:
+    x, _ = example()
+    expected = net(x, GO_ON)
+    there = OnDevice(gpu, x.numpy())
+    copies = gpu.count("copies")
+    value = capi.Value()
+    actual = net(there, GO_ON.numpy())
+    capi.check(net._library, net._library.dycl_output(net._session, 0, ctypes.byref(value)))
+    assert value.u.tensor.contents.device_type == capi.DL_CUDA
+    assert (
+        gpu.count("copies") - copies == 6
+    )  # the threshold, two items for the branch, the state, and both results when they were asked for
+    np.testing.assert_allclose(actual[0], expected[0].numpy())
+
+
+def test_a_tensor_of_another_gpu_is_refused(net: Module, gpu: Driver) -> None:
+    from dycl_tvm.runtime.tensors import InputTensor
+
+    tensor = InputTensor("x", OnDevice(gpu, example()[0].numpy()), "float32")
+    tensor.struct.device_id = 3
+    values = (capi.Value * 2)()
+    values[0].type, values[0].u.tensor = capi.TENSOR, ctypes.pointer(tensor.struct)
+    second = InputTensor("threshold", GO_ON, "float32")
+    values[1].type, values[1].u.tensor = capi.TENSOR, ctypes.pointer(second.struct)
+    with pytest.raises(dycl_tvm.InputError, match=r"input 'x'.*on GPU 3, the library runs on GPU 0"):
+        capi.check(net._library, net._library.dycl_run(net._session, values, 2, None))
+
+
+def test_an_older_gpu_is_refused(artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
+    gpu.configure(sm=62)
+    with pytest.raises(
+        dycl_tvm.DeviceError, match=r"built for sm_72, but GPU 0 \(emulated\) is sm_62, which is older; build it with -arch=sm_62"
+    ):
+        gpu.load(artifact, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["a GPU of a later generation", "a driver that refuses the cubin"])
+def test_where_the_cubin_is_refused_the_ptx_runs(
+    how: str, artifact: dycl_tvm.Artifact, gpu: Driver, model: EarlyExit, tmp_path: Path
+) -> None:
+    gpu.configure(sm=87) if how.startswith("a GPU") else gpu.configure(reject_cubin=True)
+    net = gpu.load(artifact, tmp_path)
+    assert (gpu.count("cubin"), gpu.count("ptx")) == (0, 1)
+    x, _ = example()
+    torch.testing.assert_close(net(x, LEAVE)[0], torch.relu(model.first(x)))
+
+
+def test_a_driver_that_takes_neither_image_is_an_error(model: EarlyExit, gpu: Driver, tmp_path: Path) -> None:
+    art = dycl_tvm.build(model, example(), target="cuda -arch=sm_87", host="llvm")  # PTX 7.4
+    gpu.configure(sm=87, version=10020, reject_cubin=True)
+    words = r"driver of CUDA 10\.2\) takes neither the machine code for sm_87.*INVALID_IMAGE.* nor its PTX 7\.4.*UNSUPPORTED_PTX_VERSION"
+    with pytest.raises(dycl_tvm.DeviceError, match=words):
+        gpu.load(art, tmp_path)
+
+
+def test_a_driver_that_is_too_old_is_an_error(artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
+    gpu.configure(version=9020)
+    with pytest.raises(dycl_tvm.DeviceError, match=r"too old: it is of CUDA 9\.2, at least CUDA 10\.2 is needed"):
+        gpu.load(artifact, tmp_path)
+
+
+def test_no_gpu_is_an_error(artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
+    gpu.configure(devices=0)
+    with pytest.raises(dycl_tvm.DeviceError, match="finds no GPU on this machine"):
+        gpu.load(artifact, tmp_path)
+
+
+def test_no_driver_is_an_error_and_needs_neither_torch_nor_tvm(artifact: dycl_tvm.Artifact, tmp_path: Path) -> None:
+    library, params = write(artifact, tmp_path)
+    code = f"from dycl_tvm import load\nload({str(library)!r}, {str(params)!r})\n"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert "DeviceError: there is no NVIDIA driver on this machine (libcuda.so.1" in done.stderr
+
+
+@pytest.mark.parametrize("memory, what", [(0, "weights"), (4096, "tensors of a session")])
+def test_too_little_memory_is_an_error(memory: int, what: str, artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
+    gc.collect()
+    taken = ctypes.c_size_t()
+    gpu.library.cuMemGetInfo_v2(ctypes.byref(free := ctypes.c_size_t()), ctypes.byref(taken))
+    used = taken.value - free.value
+    gpu.configure(memory=used + memory)
+    with pytest.raises(MemoryError, match=rf"no room for the {what} of 'EarlyExit'.*CUDA_ERROR_OUT_OF_MEMORY") as caught:
+        gpu.load(artifact, tmp_path)
+    assert "are free" in str(caught.value)
+
+
+def test_a_kernel_that_fails_is_an_error_of_the_run(artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
+    gpu.configure(fail_kernels=True)
+    net = gpu.load(artifact, tmp_path)
+    with pytest.raises(dycl_tvm.DeviceError, match="in a run of 'EarlyExit': CUDA_ERROR_LAUNCH_FAILED"):
+        net(*example())
+
+
+def test_a_gpu_that_is_not_there_cannot_be_chosen(
+    artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYCL_CUDA_DEVICE", "1")
+    with pytest.raises(dycl_tvm.DeviceError, match="DYCL_CUDA_DEVICE is '1', but the GPUs here are 0 to 0"):
+        gpu.load(artifact, tmp_path)
+    gpu.configure(devices=2)
+    gpu.load(artifact, tmp_path)
+
+
+def test_contexts_and_memory_are_given_back(artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    gc.collect()
+    gpu.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    before, contexts = free.value, gpu.count("contexts")
+    net = gpu.load(artifact, tmp_path)
+    net(*example())
+    gpu.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    assert free.value < before
+    assert gpu.count("contexts") == contexts + 1
+    del net
+    gc.collect()
+    gpu.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    assert free.value == before
+    assert gpu.count("contexts") == contexts
