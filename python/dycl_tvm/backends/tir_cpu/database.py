@@ -27,13 +27,14 @@ def default_path() -> Path:
 
 def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy) -> str:
     """Return the name of a workload in the file; the epilogue is not part of it."""
+    isa = f"{machine.isa}{'+bf16' if machine.bf16 and accuracy == 'bf16' else ''}"
     if isinstance(work, Dense):
-        return f"{machine.isa} {accuracy} dense {work.batch}x{work.m}x{work.n}x{work.k}"
+        return f"{isa} {accuracy} dense {work.batch}x{work.m}x{work.n}x{work.k}"
     x, y = ("x".join(map(str, t.shape)) + f"/{t.block}" for t in (work.x, work.y))
     window = " ".join(
         f"{word}{','.join(map(str, v))}" for word, v in (("k", work.kernel), ("s", work.stride), ("p", work.padding), ("d", work.dilation))
     )
-    return f"{machine.isa} {accuracy} conv2d {x} {y} {window} g{work.groups}"
+    return f"{isa} {accuracy} conv2d {x} {y} {window} g{work.groups}"
 
 
 class Database:

@@ -137,7 +137,7 @@ class _Dense:
             k_pieces = 1
             if tiles * panels < machine.cores and alone > 4 * machine.launch and work.k >= 4096:
                 k_pieces = 2 * machine.cores
-            pieces = _pieces(tiles, panels, machine)
+            pieces = pieces_of(tiles, panels, machine)
             cut = max(-(-tiles // p) * -(-panels // q) * p * q / (tiles * panels) for p, q in [pieces])
             shared = alone * cut / min(machine.cores, max(k_pieces, pieces[0] * pieces[1])) + machine.launch
             seconds = shared if alone > 3 * machine.launch else alone
@@ -187,11 +187,11 @@ def _row(work: Dense, r: Any) -> tuple[Any, Any]:
     return (r, 0) if work.m == 1 else (r // work.m, r % work.m)
 
 
-def _at(work: Dense, r: Any, k: Any) -> tuple[Any, Any, Any]:
+def row_at(work: Dense, r: Any, k: Any) -> tuple[Any, Any, Any]:
     return (*_row(work, r), k)
 
 
-def _store_rows(
+def store_rows(
     work: Dense, width: int, lanes: int, epilogue: Epilogue, operands: Sequence[Any], y: Any, sums: Sequence[Any], row: Any, panel: Any
 ) -> None:
     """Emit the epilogue of a tile; the last panel stores only the columns that there are."""
@@ -233,10 +233,10 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
         clear(sums, width, lanes)
 
         def left(r: int, k: Any) -> Any:
-            return x[_at(work, row + r, k)]
+            return x[row_at(work, row + r, k)]
 
         multiply_add(sums, width, lanes, work.k, left, lambda k, j: w[panel, k, j], splits)
-        _store_rows(work, width, lanes, epilogue, operands, y, add_splits(sums, width, lanes, splits), row, panel)
+        store_rows(work, width, lanes, epilogue, operands, y, add_splits(sums, width, lanes, splits), row, panel)
 
     def panels_of(columns: Any, first: Any, end: Any) -> None:
         with (
@@ -275,7 +275,7 @@ def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x
             width,
             lanes,
             steps,
-            lambda r, k: x[_at(work, row + r, piece * length + k)],
+            lambda r, k: x[row_at(work, row + r, piece * length + k)],
             lambda k, j: w[panel, piece * length + k, j],
             splits,
         )
@@ -305,7 +305,7 @@ def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x
         clear(sums, width, lanes)
         with T.serial(0, pieces) as piece:
             vectors(width, lanes, lambda j: store(sums[0], [j], sums[0][j] + partial[piece, row, panel * width + j]))
-        _store_rows(work, width, lanes, epilogue, operands, y, sums, row, panel)
+        store_rows(work, width, lanes, epilogue, operands, y, sums, row, panel)
 
 
 # ---- choice of tiles -------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
     return found
 
 
-def _pieces(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:
+def pieces_of(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:
     """Return pieces of the rows and of the columns: 2 a core, of the columns first, as then no core reads another one's weights."""
     wanted = 4 * machine.cores
     columns = max((p for p in range(1, min(panels, wanted) + 1) if p % machine.cores == 0 or p == 1), default=1)

@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Sums of products of bfloat16 pairs, accumulated in float32, by the instructions of AVX512-BF16.
+
+A pair is two neighbours of the sum in one 32-bit word, the first in the low half. ``dot`` adds the products of 16 pairs of weights and of
+factors to 16 sums. Factors are rounded to the nearest bfloat16, ties to even; NaN stays NaN, infinities stay; what is larger than
+the largest bfloat16 (3.39e38) becomes infinite, and denormal numbers count as zero, as the instructions have it.
+
+Packed weights are arrays of float32 as everywhere, whose bits are the words: they are only copied, never computed with.
+
+The unit roundoff of bfloat16 is u = 2^-8, so a sum of k products differs by at most (2 u + u^2 + k 2^-23) sum |x w| from the exact
+one, where 2^-23 is for the additions (two roundings a pair). Random signs make that about 2e-3 of the largest output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import Accuracy
+
+#: Lanes of the sums; elements that one instruction rounds.
+LANES = 16
+#: Pairs of so many elements.
+PAIRS = LANES // 2
+
+# TVM turns every bfloat16 into other types before it generates code, so the types that the instructions want exist in here only.
+_FUNCTIONS = """
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
+
+define linkonce_odr hidden <16 x float> @dycl_bf16_dot(<16 x float> %sum, <16 x i32> %x, <16 x float> %w) alwaysinline {
+  %a = bitcast <16 x i32> %x to <32 x bfloat>
+  %b = bitcast <16 x float> %w to <32 x bfloat>
+  %result = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %sum, <32 x bfloat> %a, <32 x bfloat> %b)
+  ret <16 x float> %result
+}
+
+define linkonce_odr hidden <8 x i32> @dycl_bf16_pairs(<16 x float> %x) alwaysinline {
+  %rounded = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %result = bitcast <16 x bfloat> %rounded to <8 x i32>
+  ret <8 x i32> %result
+}
+"""
+
+
+def allowed(machine: Machine, accuracy: Accuracy) -> bool:
+    """Whether the user asked for bfloat16 and the CPU computes with it."""
+    return accuracy == "bf16" and machine.bf16 and machine.lanes == LANES
+
+
+def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
+    """Return a PrimFunc whose body may use :func:`dot` and :func:`pairs`."""
+
+    def with_functions(*args: Any) -> None:
+        with T.attr(0, "pragma_import_llvm", _FUNCTIONS):
+            body(*args)
+
+    return prim_func(buffers, with_functions)
+
+
+def dot(total: Any, pair: Any, weights: Any) -> Any:
+    """Return the 16 sums plus the products of one pair of factors with 16 pairs of weights."""
+    return T.call_extern("float32x16", "dycl_bf16_dot", total, T.broadcast(pair, LANES), weights)
+
+
+def pairs(values: Any) -> Any:
+    """Return 16 float32 as 8 words of int32."""
+    return T.call_extern("int32x8", "dycl_bf16_pairs", values)
+
+
+def word(first: Any, second: Any) -> Any:
+    """Return two float32 weights as a word, in operations of any CPU, as weights may be packed on another one."""
+
+    def rounded(value: Any) -> Any:
+        bits = T.reinterpret("uint32", value)
+        high, one = tirx.const(16, "uint32"), tirx.const(1, "uint32")
+        nearest = (bits + tirx.const(0x7FFF, "uint32") + ((bits >> high) & one)) >> high
+        is_nan = (bits & tirx.const(0x7FFFFFFF, "uint32")) > tirx.const(0x7F800000, "uint32")
+        return tirx.Select(is_nan, (bits >> high) | tirx.const(0x40, "uint32"), nearest)
+
+    return T.reinterpret("float32", rounded(first) | (rounded(second) << tirx.const(16, "uint32")))
+
+
+def round_row(count: int, source: Callable[[Any], Any], target: Callable[[Any, Any], None]) -> None:
+    """Emit the rounding of ``count`` neighbours, zeros behind them up to a multiple of 16.
+
+    ``source(index)`` loads, ``target(first pair, words)`` stores 8 words.
+    """
+    whole, rest = divmod(count, LANES)
+    if whole:
+        with T.serial(0, whole) as i:
+            target(i * PAIRS, pairs(source(T.ramp(i * LANES, 1, LANES))))
+    if rest:
+        tail, lane = T.alloc_buffer((LANES,), "float32"), T.ramp(0, 1, LANES)
+        store(tail, [lane], T.broadcast(T.float32(0), LANES))
+        for j in range(rest):
+            store(tail, [j], source(whole * LANES + j))
+        target(whole * PAIRS, pairs(tail[lane]))

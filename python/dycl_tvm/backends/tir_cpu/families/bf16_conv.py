@@ -1,0 +1,324 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Direct convolutions in bfloat16, as products without a matrix of patches.
+
+A piece (a band of output positions of an image) rounds the input that it reaches to a padded copy of bfloat16 pairs; so all tiles
+of outputs (blocks of channels x rows x columns, in registers) are alike, and each factor is rounded once, not once a tap.
+Error: see :mod:`bf16`; tested within 4e-3 of the largest output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, pairs, word
+from dycl_tvm.backends.tir_cpu.families.bf16_dense import cycles_per_second
+from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, Problem, Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+
+#: Sums that must be under way to hide the latency of an instruction.
+_IN_FLIGHT = 7
+#: Cycles of a load, where there are more loads than sums: broadcasts of pairs.
+_LOAD = 1.4
+#: Instructions in the body of the innermost loop.
+_BODY = 200
+#: Cycles to round and copy a vector.
+_ROUNDING = 3.0
+#: The share of L2 that a piece's copy may take.
+_COPY_SHARE = 2
+_MOST_PLANS = 12
+
+
+class _Bf16Conv:
+    """The family ``bf16`` of convolutions."""
+
+    name = "bf16"
+
+    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+        """Return tile choices, best estimate first.
+
+        [] unless bfloat16 is allowed, input and output are packed float32, and groups are whole blocks of channels.
+        """
+        if not allowed(machine, accuracy) or not work.macs:
+            return []
+        if any((t.dtype, t.block) != ("float32", LANES) for t in (work.x, work.y)):
+            return []
+        p = problem(work)
+        if p.groups != work.groups:
+            return []
+        found = sorted((plan for tile in _tiles(p, machine) for plan in _cuts(work, p, tile, machine)[:2]), key=lambda plan: plan.seconds)
+        return found[:_MOST_PLANS]
+
+    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+        """Vectors of words in the order in which the kernel reads them."""
+        p = problem(work)
+        return (p.groups * p.outputs * _steps(p), LANES)
+
+    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+        """Return the PrimFunc (weights (O, I / groups, KH, KW), words): tile of outputs by tile, block of inputs, tap, pair,
+        one vector for each block of outputs."""
+        p, (kh, kw) = problem(work), work.kernel
+        count = _pairs(p)
+
+        def body(weights: Any, packed: Any) -> None:
+            for run in cut(p.outputs, plan["blocks"]):
+                with T.serial(0, p.groups) as g, T.serial(0, run.last - run.first) as t, T.serial(0, p.inputs) as c:
+                    with T.serial(0, kh) as i, T.serial(0, kw) as k, T.serial(0, count) as e:
+                        first = g * p.outputs + run.start + t * run.size
+                        at = first * _steps(p) + (((c * kh + i) * kw + k) * count + e) * run.size
+                        with T.serial(0, run.size) as j, T.serial(0, LANES) as lane:
+                            out, channel = (first + j) * LANES + lane, c * LANES + 2 * e
+
+                            def weight(channel: Any, out: Any = out, i: Any = i, k: Any = k) -> Any:
+                                known = tirx.all(out < work.y.shape[1], channel < p.channels)
+                                safe = tirx.min(out, work.y.shape[1] - 1), tirx.min(channel, p.channels - 1)
+                                return tirx.if_then_else(known, weights[safe[0], safe[1], i, k], T.float32(0))
+
+                            store(packed, [at + j, lane], word(weight(channel), weight(channel + 1)))
+
+        return prim_func([("weights", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")], body)
+
+    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+        """Return the PrimFunc (x, words, operands of the epilogue, y)."""
+        buffers = [
+            ("x", work.x.physical, "float32"),
+            ("weights", self.packed_shape(work, plan, machine), "float32"),
+            *epilogue_buffers(epilogue),
+            ("y", work.y.physical, "float32"),
+        ]
+
+        def body(x: Any, weights: Any, *rest: Any) -> None:
+            _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
+
+        return bf16_func(buffers, body)
+
+
+FAMILY = _Bf16Conv()
+
+
+def _pairs(p: Problem) -> int:
+    """Return the pairs of a block of inputs that are computed with."""
+    return PAIRS if p.inputs > 1 else -(-p.channels // 2)
+
+
+def _steps(p: Problem) -> int:
+    """Return the pairs that an output sums."""
+    return p.inputs * p.rows.kernel * p.columns.kernel * _pairs(p)
+
+
+class _Band:
+    """The positions of one axis that a piece computes, and the part of the input that they reach, as it lies in the copy."""
+
+    def __init__(self, axis: Axis, tile: int, part: Any, parts: int) -> None:
+        self.axis, self.runs = axis, cut(axis.out, tile)
+        count = tiles(self.runs)
+        self.begin, self.end = share(part, parts, count)
+        # a kernel of one tap skips what lies between strides
+        self.source_step, self.step = (axis.stride, 1) if axis.kernel == 1 else (1, axis.stride)
+        small, large = divmod(axis.out, count)
+        self.first = self.begin * small + (tirx.min(self.begin, large) if large and parts > 1 else 0)
+        longest = axis.out if parts == 1 else -(-count // parts) * (small + bool(large))
+        self.extent = (longest - 1) * self.step + (axis.kernel - 1) * axis.dilation + 1
+        self.source = axis.at(self.first, 0)
+        # places of the copy in [inside, outside) lie in the input
+        ceil = -tirx.floordiv(self.source, self.source_step) if parts > 1 else -(self.source // self.source_step)
+        last = axis.size - 1 - self.source
+        end = (tirx.floordiv(last, self.source_step) if parts > 1 else last // self.source_step) + 1
+        self.inside = self.clip(ceil)
+        self.outside = self.clip(end)
+
+    def clip(self, place: Any) -> Any:
+        if isinstance(place, int):
+            return min(max(place, 0), self.extent)
+        return tirx.min(tirx.max(place, 0), self.extent)
+
+    def each(self) -> Iterator[tuple[Run, Any]]:
+        """Yield runs of like tiles with the first position of a tile, inside the loop over the run's tiles in the band."""
+        for run in self.runs:
+            if isinstance(self.begin, int) and isinstance(self.end, int):
+                low, high = max(self.begin, run.first), min(self.end, run.last)
+                extent: Any = max(0, high - low)
+            else:
+                low, high = tirx.max(self.begin, run.first), tirx.min(self.end, run.last)
+                extent = tirx.max(0, high - low)
+            with T.serial(0, extent) as t:
+                yield run, run.position(low + t)
+
+
+class _Emitter:
+    """Writes one kernel."""
+
+    def __init__(
+        self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
+    ) -> None:
+        self.work, self.plan, self.machine, self.epilogue = work, plan, machine, epilogue
+        self.x, self.weights, self.operands, self.y = x, weights, operands, y
+        self.p = problem(work)
+        self.lane = T.ramp(0, 1, LANES)
+
+    def emit(self) -> None:
+        p, plan = self.p, self.plan
+        parts, out_parts = plan["parts"], plan["output_parts"]
+        seconds = work_seconds(p, self.machine)
+        with parallel(p.images * out_parts * parts, self.machine, seconds) as piece:
+            self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
+            part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
+            along_rows = p.rows.out > 1
+            self.rows = _Band(p.rows, plan["rows"], part if along_rows else 0, parts if along_rows else 1)
+            self.columns = _Band(p.columns, plan["columns"], 0 if along_rows else part, 1 if along_rows else parts)
+            self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent, PAIRS), "int32")
+            if p.groups > 1:
+                begin, end = share(out_part, out_parts, p.groups)
+                with T.serial(0, end - begin) as g:
+                    self.group(begin + g, (0, tiles(cut(p.outputs, plan["blocks"]))))
+            else:
+                self.group(0, share(out_part, out_parts, tiles(cut(p.outputs, plan["blocks"]))))
+
+    def group(self, g: Any, span: tuple[Any, Any]) -> None:
+        self.round(g)
+        for out in cut(self.p.outputs, self.plan["blocks"]):
+            low, high = tirx.max(span[0], out.first), tirx.min(span[1], out.last)
+            with T.serial(0, tirx.max(0, high - low)) as t:
+                block = g * self.p.outputs + out.position(low + t)
+                for rows, row in self.rows.each():
+                    for columns, column in self.columns.each():
+                        self.tile(g, block, out.size, rows.size, row, columns.size, column)
+
+    def round(self, g: Any) -> None:
+        """Emit the copy of what the piece reaches of a group of the input."""
+        p, rows, columns = self.p, self.rows, self.columns
+        pair = T.ramp(0, 1, PAIRS)
+
+        def zeros(c: Any, i: Any, begin: Any, end: Any) -> None:
+            with T.serial(0, end - begin) as j:
+                store(self.copy, [c, i, begin + j, pair], T.broadcast(T.int32(0), PAIRS))
+
+        def row_of_input(c: Any, i: Any) -> None:
+            zeros(c, i, 0, columns.inside)
+            with T.serial(0, tirx.max(0, columns.outside - columns.inside)) as j:
+                at = columns.inside + j
+                row, column = rows.source + i * rows.source_step, columns.source + at * columns.source_step
+                image, row, column = p.place(self.n, row, column)
+                store(self.copy, [c, i, at, pair], pairs(self.x[image, g * p.inputs + c, row, column, self.lane]))
+            zeros(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
+
+        with T.serial(0, p.inputs) as c:
+            with T.serial(0, rows.inside) as i:
+                zeros(c, i, 0, columns.extent)
+            with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as i:
+                row_of_input(c, rows.inside + i)
+            with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
+                zeros(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
+
+    def tile(self, g: Any, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
+        """Emit one tile of outputs."""
+        p = self.p
+        lane, count = self.lane, _pairs(p)
+        sums = {(a, b, j): T.alloc_buffer((LANES,), "float32") for a in range(height) for b in range(width) for j in range(blocks)}
+        for acc in sums.values():
+            store(acc, [lane], T.broadcast(T.float32(0), LANES))
+        unroll = next(u for u in range(count, 0, -1) if count % u == 0 and (u == 1 or u * len(sums) <= _BODY))
+        top, left = (row - self.rows.first) * self.rows.step, (column - self.columns.first) * self.columns.step
+        with T.serial(0, p.inputs) as c, T.serial(0, p.rows.kernel) as i, T.serial(0, p.columns.kernel) as k:
+            with T.serial(0, count // unroll) as outer, T.unroll(0, unroll) as inner:
+                e = outer * unroll + inner
+                step = ((c * p.rows.kernel + i) * p.columns.kernel + k) * count + e
+                first = block * _steps(p) + step * blocks
+                for a in range(height):
+                    for b in range(width):
+                        at = top + a * self.rows.step + i * p.rows.dilation, left + b * self.columns.step + k * p.columns.dilation
+                        pair = self.copy[c, at[0], at[1], e]
+                        for j in range(blocks):
+                            acc = sums[a, b, j]
+                            store(acc, [lane], dot(acc[lane], pair, self.weights[first + j, lane]))
+        for (a, b, j), acc in sums.items():
+            image, y_row, y_column = p.place(self.n, row + a, column + b)
+            with T.vectorized(0, LANES) as v:
+                index = [image, block + j, y_row, y_column]
+                store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, acc[v], index, v))
+
+
+# ---- choice of tiles -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tile:
+    blocks: int
+    rows: int
+    columns: int
+
+
+def work_seconds(p: Problem, machine: Machine) -> float:
+    """Return about how long one core takes: whether threads are worth it."""
+    return p.groups * p.images * p.outputs * p.rows.out * p.columns.out * _steps(p) / cycles_per_second(machine)
+
+
+def _tiles(p: Problem, machine: Machine) -> Iterator[_Tile]:
+    """Yield the tiles that fit the registers, next to a vector of weights a block and one pair."""
+    for blocks in range(1, min(p.outputs, 8) + 1):
+        if blocks > 1 and -(-p.outputs // blocks) == -(-p.outputs // (blocks - 1)):
+            continue
+        points = (machine.registers - 1 - blocks) // blocks
+        for rows in range(1, min(p.rows.out, 4, points) + 1):
+            if rows > 1 and p.columns.out > 8:
+                break  # several rows are for images narrower than a tile
+            counts = {-(-p.columns.out // c) for c in range(max(1, points // rows // 2), points // rows + 1)}
+            for columns in sorted({-(-p.columns.out // n) for n in counts}):
+                yield _Tile(blocks, rows, columns)
+
+
+def _cycles(p: Problem, t: _Tile) -> float:
+    """Return the cycles of all tiles on one core."""
+    total = 0.0
+    for out in cut(p.outputs, t.blocks):
+        for row in cut(p.rows.out, t.rows):
+            for column in cut(p.columns.out, t.columns):
+                number = (out.last - out.first) * (row.last - row.first) * (column.last - column.first)
+                points = row.size * column.size
+                sums = points * out.size
+                total += number * (_steps(p) * max(1.06 * sums, _LOAD * (points + out.size), _IN_FLIGHT) + 3 * sums + 20)
+    return total * p.groups * p.images
+
+
+def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Plan]:
+    """Return plans with this tile for different pieces, best first."""
+    clock = cycles_per_second(machine)
+    axis, tile = (p.rows, t.rows) if p.rows.out > 1 else (p.columns, t.columns)
+    along = -(-axis.out // tile)
+    across = p.groups if p.groups > 1 else -(-p.outputs // t.blocks)
+    other = p.columns if p.rows.out > 1 else p.rows
+    other_extent = _extent(other, other.out)
+    serial = work_seconds(p, machine) <= 3 * machine.launch
+    cycles, weights = _cycles(p, t), 4.0 * p.groups * p.outputs * _steps(p) * LANES
+    plans = []
+    for parts in sorted({min(along, 1 << k) for k in range(8)}):
+        places = _extent(axis, -(-along // parts) * -(-axis.out // along)) * other_extent
+        fits = 4 * PAIRS * p.inputs * places <= machine.l2 // _COPY_SHARE
+        for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
+            pieces = parts * output_parts * p.images
+            if pieces > 1 and parts * output_parts > 8 * machine.cores and (fits and output_parts > 1):
+                continue
+            copies = places * p.inputs * p.groups * pieces / (output_parts if p.groups > 1 else 1) * _ROUNDING / clock
+            rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5)
+            passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
+            moved = weights * passes / rate if weights > machine.l2 / 2 else 0.0
+            alone = max(cycles / clock, moved) + 0.1 * moved + copies
+            if not fits:
+                alone *= 1.1
+            largest = -(-along // parts) / along * -(-across // output_parts) / across
+            turns = -(-pieces // machine.cores) * largest / p.images
+            seconds = alone if serial or pieces == 1 else alone * max(turns, 1 / machine.cores) + machine.launch
+            params = {"blocks": t.blocks, "rows": t.rows, "columns": t.columns, "output_parts": output_parts, "parts": parts}
+            plans.append(Plan("bf16", tuple(params.items()), seconds + 2e-8 * pieces + 0.02 * alone / pieces))
+    return sorted(plans, key=lambda plan: plan.seconds)
+
+
+def _extent(axis: Axis, positions: int) -> int:
+    """Return how many places of the copy so many positions reach."""
+    return (positions - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1

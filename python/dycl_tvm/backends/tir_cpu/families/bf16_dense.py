@@ -1,0 +1,176 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Products with a constant right side in bfloat16: each piece rounds its rows once, then multiplies tiles of rows by panels of weights.
+
+Weights (k, n) are packed to panels (ceil(n / width), ceil(k / 2), width) of pairs: half the bytes of float32, which is what bounds
+products of few rows. ``splits`` keeps several sums over every splits-th pair, as the instruction takes six cycles.
+Error: see :mod:`bf16`; tested within 4e-3 of the largest output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, round_row, word
+from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, pieces_of, row_at, store_rows, zeros
+from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
+
+#: Pairs in the body of the innermost loop.
+_UNROLL = 4
+#: Sums that must be under way to hide the latency of an instruction.
+_IN_FLIGHT = 7
+#: The share of L2 that rounded rows may take while the panels pass by.
+_ROWS_SHARE = 3
+
+
+class _Bf16Dense:
+    """The family ``bf16`` of products."""
+
+    name = "bf16"
+
+    def plans(self, work: Dense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+        """Return tile choices, best estimate first; [] unless bfloat16 is allowed and the right side is a weight that the batch shares."""
+        if not (allowed(machine, accuracy) and work.constant and work.shared and work.macs):
+            return []
+        total = work.batch * work.m
+        found: dict[tuple[tuple[str, int], ...], Plan] = {}
+        for rows, wide, splits in _tiles(total, work.n, machine):
+            tiles, panels = -(-total // rows), -(-work.n // (wide * LANES))
+            alone = _seconds(work, machine, rows, wide, splits)
+            p, q = pieces_of(tiles, panels, machine)
+            cut = -(-tiles // p) * -(-panels // q) * p * q / (tiles * panels)
+            rounding = _rounding(work, machine)
+            shared = alone * cut / min(machine.cores, p * q) + rounding * q / machine.cores + machine.launch
+            params = (("rows", rows), ("vectors", wide), ("splits", splits), ("row_pieces", p), ("column_pieces", q))
+            found[params] = Plan(self.name, params, shared if alone > 3 * machine.launch else alone + rounding)
+        return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
+
+    def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
+        """Return (panels, pairs of k, columns of a panel)."""
+        width = plan["vectors"] * LANES
+        return (-(-work.n // width), -(-work.k // 2), width)
+
+    def pack(self, work: Dense, plan: Plan, machine: Machine) -> Any:
+        """Return the PrimFunc (weights (k, n), words)."""
+        panels, steps, width = self.packed_shape(work, plan, machine)
+
+        def body(w: Any, packed: Any) -> None:
+            with T.serial(0, panels) as p, T.serial(0, steps) as i, T.serial(0, width) as j:
+                column = p * width + j
+
+                def weight(k: Any) -> Any:
+                    value = w[tirx.min(k, work.k - 1), tirx.min(column, work.n - 1)]
+                    return tirx.if_then_else(tirx.all(k < work.k, column < work.n), value, T.float32(0))
+
+                store(packed, [p, i, j], word(weight(2 * i), weight(2 * i + 1)))
+
+        return prim_func([("w", (work.k, work.n), "float32"), ("packed", (panels, steps, width), "float32")], body)
+
+    def kernel(self, work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+        """Return the PrimFunc (x (batch, m, k), words, epilogue operands, y (batch, m, n))."""
+        rows, splits, width = plan["rows"], plan["splits"], plan["vectors"] * LANES
+        row_pieces, column_pieces = plan["row_pieces"], plan["column_pieces"]
+        total = work.batch * work.m
+        tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // 2)
+        words = -(-work.k // LANES) * PAIRS
+        block = min(-(-tiles // row_pieces), max(1, machine.l2 // _ROWS_SHARE // (2 * work.k * rows)))
+
+        def first_row(tile: Any) -> Any:
+            base, more = divmod(total, tiles)
+            return tile * base + (tirx.min(tile, more) if more else 0)
+
+        def body(x: Any, w: Any, *rest: Any) -> None:
+            operands, y = rest[:-1], rest[-1]
+
+            def tile(count: int, row: Any, panel: Any, rounded: Any, start: Any) -> None:
+                sums = zeros(count * splits, width)
+                clear(sums, width, LANES)
+
+                def step(k: Any, split: int) -> None:
+                    for j in range(0, width, LANES):
+                        lane = T.ramp(j, 1, LANES)
+                        for r in range(count):
+                            acc = sums[r * splits + split]
+                            store(acc, [lane], dot(acc[lane], rounded[row - start + r, k], w[panel, k, lane]))
+
+                unroll = -(-_UNROLL // splits) * splits
+                if steps >= unroll:
+                    with T.serial(0, steps // unroll) as outer:
+                        for e in range(unroll):
+                            step(outer * unroll + e, e % splits)
+                for k in range(steps - steps % unroll, steps):
+                    step(k, k % splits)
+                store_rows(work, width, LANES, epilogue, operands, y, add_splits(sums, width, LANES, splits), row, panel)
+
+            def block_of(first: Any, end: Any, columns: Any, rounded: Any) -> None:
+                start = first_row(first)
+                with T.serial(0, first_row(end) - start) as r:
+                    round_row(
+                        work.k,
+                        lambda k: x[row_at(work, start + r, k)],
+                        lambda k, value: store(rounded, [r, T.ramp(k, 1, PAIRS)], value),
+                    )
+                begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
+                with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
+                    even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, rounded, start))
+
+            with parallel(row_pieces * column_pieces, machine, _seconds(work, machine, rows, plan["vectors"], splits)) as piece:
+                part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
+                rounded = T.alloc_buffer((block * rows, words), "int32")
+                first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
+                if -(-tiles // row_pieces) <= block:
+                    block_of(first, end, columns, rounded)
+                else:
+                    with T.serial(0, (end - first + block - 1) // block) as b:
+                        block_of(first + b * block, tirx.min(first + (b + 1) * block, end), columns, rounded)
+
+        buffers = [
+            ("x", (work.batch, work.m, work.k), "float32"),
+            ("w", self.packed_shape(work, plan, machine), "float32"),
+            *epilogue_buffers(epilogue),
+            ("y", (work.batch, work.m, work.n), "float32"),
+        ]
+        return bf16_func(buffers, body)
+
+
+FAMILY = _Bf16Dense()
+
+
+def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
+    """Return (rows, vectors, splits) whose sums, and the weights of one pair, fit the registers."""
+    found = []
+    for wide in (1, 2, 3, 4, 6, 8):
+        if wide > 1 and (wide - 1) * LANES >= n:
+            continue
+        most = min(total, max(1, (machine.registers - wide - 1) // wide), 8 if wide <= 2 else 7)  # LLVM spills with more rows
+        most = -(-total // -(-total // most))  # even tiles
+        for rows in sorted({most, max(1, most - 1), max(1, most // 2)}):
+            splits = max(1, min(8, machine.registers // 2 // (rows * wide)))
+            found += [(rows, wide, s) for s in {1, splits}]
+    return found
+
+
+def _rounding(work: Dense, machine: Machine) -> float:
+    """Estimate the time to round the left side once: two cycles a vector."""
+    return 2.0 * work.batch * work.m * work.k / LANES / cycles_per_second(machine)
+
+
+def cycles_per_second(machine: Machine) -> float:
+    """Return the instructions on whole vectors that a core does in a second."""
+    return machine.gflops * 1e9 / (2 * LANES)
+
+
+def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -> float:
+    """Estimate the time of one core without the rounding."""
+    total, width = work.batch * work.m, wide * LANES
+    tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // 2)
+    rows = -(-total // tiles)
+    slots = max(1.06, _IN_FLIGHT / (rows * wide * splits), (rows + wide) / (rows * wide))
+    compute = total * panels * wide * steps * slots / cycles_per_second(machine) + 2e-9 * tiles * panels * rows * wide
+    weights = 4.0 * panels * width * steps
+    rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5 if weights > machine.l2 / 2 else 5.0)
+    return max(compute, weights / rate) + 0.1 * min(compute, weights / rate) + 2e-7
