@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kTrackerMagic = 0x2f271;
 constexpr int32_t kLongestMessage = 1 << 20;
-constexpr int kPut = 3, kUpdateInfo = 6, kGetPendingMatchKeys = 7;
+constexpr int kPut = 3, kUpdateInfo = 5, kGetPendingMatchKeys = 7;
 constexpr int kTimeoutSeconds = 5;
 // Updates after which a ticket that was taken is given up.
 constexpr int kGiveUp = 3;
@@ -106,9 +106,11 @@ bool Tracker::CheckPending() {
 }
 
 bool Tracker::Ask(const std::string& message, Json* reply) {
-  int32_t size = 0;
-  if (!WriteInt(fd_, static_cast<int32_t>(message.size())) ||
-      !WriteAll(fd_, message.data(), message.size()) || !ReadInt(fd_, &size) || size <= 0 ||
+  int32_t size = static_cast<int32_t>(message.size());
+  // In one piece: the tracker's system would wait for the rest of a small one.
+  std::string packet(reinterpret_cast<const char*>(&size), sizeof(size));
+  packet += message;
+  if (!WriteAll(fd_, packet.data(), packet.size()) || !ReadInt(fd_, &size) || size <= 0 ||
       size > kLongestMessage) {
     return false;
   }

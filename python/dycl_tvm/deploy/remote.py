@@ -15,7 +15,7 @@ from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 from dycl_tvm.runtime.trailer import read_trailer
 
 
-def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float = 0) -> Any:
+def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float = 0, wait: float = 60) -> Any:
     """Connect to an RPC server: TVM's own in Python, or ``dycl-rpc-server``.
 
     Parameters
@@ -28,6 +28,8 @@ def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float =
         ``HOST:PORT`` of a tracker that is asked for a server, instead of ``rpc``.
     timeout : float, optional
         Seconds after which the server ends the session; 0 for no bound.
+    wait : float, optional
+        Seconds to wait until the tracker has a server that is free.
 
     Returns
     -------
@@ -45,8 +47,11 @@ def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float =
     host, port = _address(rpc or tracker)
     with _remote_errors(f"{host}:{port}"):
         if tracker:
-            return tvm.rpc.connect_tracker(host, port).request(key, session_timeout=timeout or 0, max_retry=1)
-        return tvm.rpc.connect(host, port, key=key, session_timeout=timeout or 0)
+            session = tvm.rpc.connect_tracker(host, port)
+            # The tracker answers when a server is free.
+            session._sock.settimeout(wait)
+            return session.request(key, session_timeout=timeout, max_retry=1)
+        return tvm.rpc.connect(host, port, key=key, session_timeout=timeout)
 
 
 class RemoteModule:
@@ -202,6 +207,6 @@ def _words(text: str) -> str:
     words = " ".join(line.strip() for line in lines) or said
     if "cannot find server that matches key" in words:
         return "the server has another key"
-    if "Channel closes" in words or "SockChannel" in words:
+    if any(sign in words for sign in ("Channel closes", "SockChannel", "kShutdown")):
         return f"the connection is lost: the server ended the session ({words})"
     return words

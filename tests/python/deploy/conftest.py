@@ -12,6 +12,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "codegen"))  # handmade programs
 
 from boards import Deployed, deploy  # noqa: E402
 

@@ -9,13 +9,15 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dycl_tvm.codegen.machine import machine_of
 from dycl_tvm.deploy.bundle import tvm_libraries
 from dycl_tvm.deploy.server import build_server
+from dycl_tvm.errors import RemoteError
 from dycl_tvm.target import resolve_target
 
 
@@ -96,3 +98,15 @@ def tracker(work: Path) -> contextlib.AbstractContextManager[Server]:
     """Run TVM's tracker."""
     command = [sys.executable, "-m", "tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", "28100", "--port-end", "28900"]
     return running(command, work, ready=r"bind to 127.0.0.1:(\d+)")
+
+
+def soon(connect: Callable[[], Any], seconds: float = 20) -> Any:
+    """Connect to a server that says a little too early that it listens."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return connect()
+        except RemoteError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)

@@ -10,14 +10,31 @@ from pathlib import Path
 import pytest
 from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
 from emulation import BOARDS, ORIN, TX2, XAVIER, Board, qemu, root
+from servers import running
 
 from dycl_tvm.codegen.elf import read_library
 from dycl_tvm.codegen.gate import newest_glibc
 from dycl_tvm.compare import difference
+from dycl_tvm.deploy import RemoteModule, bundle, connect
+from dycl_tvm.errors import CompileError
 
+pytestmark = pytest.mark.xdist_group("deploy")
 #: Networks with the least number of paths that their inputs take: an early exit (two ways in all), a loop that ends by a sum, experts
 #: chosen by index.
 NETWORKS = {"cascade": 2, "act_rnn": 3, "moe_top1": 3}
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a board gets: the server and TVM's libraries. The same for all boards."""
+    qemu()
+    folder = tmp_path_factory.mktemp("bundle") / "board"
+    try:
+        return bundle(folder, TX2.target)
+    except CompileError as error:
+        if "pip cannot get" in str(error):
+            pytest.skip(str(error).splitlines()[0])
+        raise
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +48,6 @@ def _run(board: Board, *command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(board.command(*command), capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.xdist_group("boards")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)
 def test_a_stand_alone_program_agrees_with_eager(
@@ -48,7 +64,23 @@ def test_a_stand_alone_program_agrees_with_eager(
     assert len({path for _, _, path in results}) >= NETWORKS[name]
 
 
-@pytest.mark.xdist_group("boards")
+@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)
+def test_the_rpc_server_without_python(board: Board, deployed: Callable[..., Deployed], bundled: Path, tmp_path: Path) -> None:
+    """Uploaded over TVM's RPC to our server on the board, with the libraries of TVM's aarch64 wheels."""
+    with running(board.command(bundled / "dycl-rpc-server", "--port", 0, "--work", tmp_path, "--key", board.name), tmp_path) as server:
+        for name, fewest in NETWORKS.items():
+            net, paths = deployed(name, board), set()
+            module = RemoteModule(connect(server.address, key=board.name), net.library, net.params)
+            for k, (args, expected) in enumerate(zip(net.inputs, net.outputs)):
+                assert difference(expected, module(*args), rtol=1e-4) is None, f"{name}, input {k}"
+                paths.add(module.last_path)
+            assert len(paths) >= fewest
+            assert module.seconds(*net.inputs[0], number=1, repeat=1) > 0
+            module.close()
+            del module
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_finished_library(deployed: Callable[..., Deployed]) -> None:
     for board in BOARDS:
         library = read_library(deployed("cascade", board).library.read_bytes())
@@ -58,7 +90,6 @@ def test_the_finished_library(deployed: Callable[..., Deployed]) -> None:
         assert "__tvm_ffi_run" in library.exported
 
 
-@pytest.mark.xdist_group("boards")
 def test_code_of_a_newer_cpu_is_refused_before_it_runs(deployed: Callable[..., Deployed], replay: Path, tmp_path: Path) -> None:
     """Xavier's half-precision instructions on a TX2 would end in SIGILL."""
     net = deployed("cascade", XAVIER)
@@ -68,7 +99,6 @@ def test_code_of_a_newer_cpu_is_refused_before_it_runs(deployed: Callable[..., D
     assert "uses instructions that this CPU lacks: asimd" in done.stderr
 
 
-@pytest.mark.xdist_group("boards")
 def test_code_of_this_machine_is_refused_on_a_board(deployed: Callable[..., Deployed], replay: Path, tmp_path: Path) -> None:
     net = deployed("cascade")
     done = _run(ORIN, replay, net.library, net.params, tmp_path / "x", tmp_path / "y")

@@ -19,14 +19,14 @@ import pytest
 import tvm
 import tvm.rpc
 from boards import Deployed
-from servers import Server, make_program, python_server, running, tracker
+from servers import Server, make_program, python_server, running, soon, tracker
 
 from dycl_tvm.cli.main import main
 from dycl_tvm.compare import difference
 from dycl_tvm.deploy import RemoteModule, connect, record_cases
 from dycl_tvm.errors import InputError, RemoteError, UsageError
 
-pytestmark = pytest.mark.xdist_group("rpc")
+pytestmark = pytest.mark.xdist_group("deploy")
 MAGIC = 0xFF271
 
 
@@ -94,7 +94,7 @@ def test_by_tvms_own_habit(server: Server, net: Deployed) -> None:
 
 def test_tvms_own_server(net: Deployed, tmp_path: Path) -> None:
     with python_server(tmp_path, "--key", "mine") as found:
-        module = RemoteModule(connect(found.address, key="mine"), net.library, net.params)
+        module = RemoteModule(soon(lambda: connect(found.address, key="mine")), net.library, net.params)
         _agrees(net, module)
         with pytest.raises(RemoteError, match="another key"):
             connect(found.address, key="other")
