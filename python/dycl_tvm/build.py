@@ -37,6 +37,7 @@ def build(
     name: str | None = None,
     disable_passes: Collection[str] = (),
     disable_backends: Collection[str] = (),
+    enable_backends: Collection[str] = (),
     disable_families: Collection[str] = (),
     accuracy: Accuracy = "default",
     layout_planning: bool = True,
@@ -79,6 +80,9 @@ def build(
         Graph passes to leave out (for ablation); names are in ``dycl_tvm.passes.PASSES``.
     disable_backends : collection of str
         Backends that may not take regions of the network.
+    enable_backends : collection of str
+        Backends that take every region that they can, such as ``["onednn"]``; otherwise they take those that they estimate to be
+        faster. See docs/backends.md.
     disable_families : collection of str
         Kernel families that may not be chosen (``winograd``, ``direct``, ...; see docs/backends.md).
     accuracy : str
@@ -136,7 +140,14 @@ def build(
     )
     stats = simplify(graph, disable_passes, phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
-        lowered = compile.lower(graph, resolved.target, disabled_backends=disable_backends, progress=phases.step, options=options)
+        lowered = compile.lower(
+            graph,
+            resolved.target,
+            disabled_backends=disable_backends,
+            enabled_backends=enable_backends,
+            progress=phases.step,
+            options=options,
+        )
         lowered.library = add_device_code(lowered.program, lowered.library)
     return Artifact(graph, lowered, resolved, stats, phases)
 

@@ -57,7 +57,7 @@ __attribute__((noinline)) inline bool RunCalls(Frame& f, uint32_t first, uint32_
     result.zero_padding = 0;
     result.v_int64 = 0;
     ++*runs;
-    if (DYCL_UNLIKELY(call->function(nullptr, call->args, call->num_args, &result) != 0)) {
+    if (DYCL_UNLIKELY(call->function(call->state, call->args, call->num_args, &result) != 0)) {
       return FailCall(first + k);
     }
   }

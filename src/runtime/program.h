@@ -108,10 +108,23 @@ struct Output {
   Scalar scalar;
 };
 
+// What an external backend keeps for one call of a session: packed weights, say. It is `self` of
+// the kernel, empty at first, and is released with the session.
+struct KernelState {
+  void* data;
+  void (*release)(void* data);
+
+  void Release() {
+    if (release != nullptr) release(data);
+    *this = KernelState{nullptr, nullptr};
+  }
+};
+
 struct Call {
   TVMFFISafeCallType function;
   const TVMFFIAny* args;
   int32_t num_args;
+  KernelState* state;
 };
 
 // What the dispatcher sees of a session. All arrays are made once, when the session is made.

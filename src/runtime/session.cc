@@ -59,6 +59,7 @@ struct Layout {
   DLTensor* tensors;
   TVMFFIAny* args;
   dycl::Call* calls;
+  dycl::KernelState* kernel_states;
   uint32_t* call_runs;
   uint64_t* path;
   dycl::Scalar* inputs;
@@ -79,6 +80,7 @@ uint64_t Carve(char* block, Layout* l) {
   l->tensors = c.Take<DLTensor>(kProgram.tensors.size);
   l->args = c.Take<TVMFFIAny>(kProgram.args.size);
   l->calls = c.Take<dycl::Call>(kProgram.calls.size);
+  l->kernel_states = c.Take<dycl::KernelState>(kProgram.calls.size);
   l->call_runs = c.Take<uint32_t>(kProgram.calls.size);
   l->path = c.Take<uint64_t>(dycl::kPathCapacity);
   l->inputs = c.Take<dycl::Scalar>(kProgram.inputs.size);
@@ -133,6 +135,9 @@ int32_t DyclSession::Create(DyclModel* model, DyclSession** out) {
 
 DyclSession::~DyclSession() {
   device_.reset();
+  for (uint32_t c = 0; frame_.calls != nullptr && c < kProgram.calls.size; ++c) {
+    frame_.calls[c].state->Release();
+  }
   free(block_);
   model_->Release();
 }
@@ -186,7 +191,7 @@ void DyclSession::Bind() {
   for (uint32_t c = 0; c < kProgram.calls.size; ++c) {
     const dycl::CallDesc& desc = kProgram.calls[c];
     l.calls[c] = dycl::Call{kProgram.kernels[desc.kernel].function, l.args + desc.first_arg,
-                            static_cast<int32_t>(desc.num_args)};
+                            static_cast<int32_t>(desc.num_args), l.kernel_states + c};
   }
   frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path,       0,
                        l.inputs,  l.state, l.outputs,   device_.get()};

@@ -195,8 +195,15 @@ int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
 ScopedPool::ScopedPool(ThreadPool* pool) : previous_(t_pool) { t_pool = pool; }
 ScopedPool::~ScopedPool() { t_pool = previous_; }
 
+static ThreadPool* CurrentPool() { return t_pool != nullptr ? t_pool : ThreadPool::Shared(); }
+
+int ThreadPool::CurrentThreads() {
+  ThreadPool* pool = CurrentPool();
+  return pool != nullptr ? pool->num_threads() : 1;
+}
+
 static int ParallelLaunch(ParallelLambda lambda, void* closure, int num_task) {
-  ThreadPool* pool = t_pool != nullptr ? t_pool : ThreadPool::Shared();
+  ThreadPool* pool = CurrentPool();
   return pool != nullptr ? pool->Launch(lambda, closure, num_task)
                          : RunAlone(lambda, closure, num_task);
 }

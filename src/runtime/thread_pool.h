@@ -38,6 +38,8 @@ class ThreadPool {
   static ThreadPool* Shared();
   // What DYCL_NUM_THREADS says, or the cores this process may use.
   static int DefaultThreads();
+  // Threads of the session that runs on this thread.
+  static int CurrentThreads();
 
  private:
   struct Worker {

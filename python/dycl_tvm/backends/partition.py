@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +14,19 @@ import tvm_ffi
 from tvm import relax
 
 from dycl_tvm.backends.registry import Backend, Generated, Region
-from dycl_tvm.errors import CompileError
+from dycl_tvm.errors import CompileError, UsageError
 
 
 @dataclass
 class Offload:
-    """How much of the network went to one backend."""
+    """How much of the network went to one backend; ``rejected``: regions that matched, but not the cost hook, with their work."""
 
     nodes: int = 0
     macs: int = 0
     regions: int = 0
     rejected: int = 0
+    rejected_nodes: int = 0
+    rejected_macs: int = 0
 
 
 @dataclass
@@ -48,11 +50,35 @@ class Partitioned:
     offload: dict[str, Offload] = field(default_factory=dict)
 
 
-def partition(mod: tvm.IRModule, backends: Sequence[Backend], target: tvm.target.Target) -> Partitioned:
-    """Let each backend in turn take what its patterns match and its cost hook wants."""
+def partition(
+    mod: tvm.IRModule,
+    backends: Sequence[Backend],
+    target: tvm.target.Target,
+    constants: Mapping[str, Collection[int]] | None = None,
+    required: Collection[str] = (),
+) -> Partitioned:
+    """Let each backend in turn take what its patterns match and its cost hook wants.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    backends : sequence of Backend
+    target : tvm.target.Target
+    constants : mapping, optional
+        Name of a function to the parameters that are weights wherever it is called.
+    required : collection of str
+        Backends that the user asked for.
+
+    Raises
+    ------
+    UsageError
+        If a required backend has no patterns for the target.
+    CompileError
+        If a backend fails to generate code.
+    """
     result = Partitioned(mod)
     for backend in backends:
-        _give(result, backend, target)
+        _give(result, backend, target, constants or {}, backend.name in required)
     rest = Offload()
     for _, fn in _relax_functions(result.mod):
         nodes, macs = work_of(fn)
@@ -66,10 +92,14 @@ def _relax_functions(mod: tvm.IRModule) -> list[tuple[Any, Any]]:
     return sorted(found, key=lambda item: item[0].name_hint)
 
 
-def _give(result: Partitioned, backend: Backend, target: tvm.target.Target) -> None:
+def _give(
+    result: Partitioned, backend: Backend, target: tvm.target.Target, constants: Mapping[str, Collection[int]], required: bool
+) -> None:
     stats = result.offload.setdefault(backend.name, Offload())
     table = list(backend.patterns(target))
     if not table:
+        if required:
+            raise UsageError(f"the backend {backend.name!r} takes nothing for {target}: is its library installed? See docs/backends.md")
         return
     patterns = [
         relax.transform.FusionPattern(f"{backend.name}.{p.name}", p.pattern, p.annotations, p.predicate)
@@ -85,7 +115,7 @@ def _give(result: Partitioned, backend: Backend, target: tvm.target.Target) -> N
     for gv, fn in _relax_functions(result.mod):
         # MergeCompositeFunctions looks at "main" only: each sub-DNN has its turn as the main of a module
         alone = tvm.IRModule({tvm.ir.GlobalVar("main"): fn.with_attr("global_symbol", "main"), **kernels})
-        body = found.take(merge(alone))
+        body = found.take(merge(alone), constants.get(gv.name_hint, ()))
         result.mod.update_func(gv, body.with_attr("global_symbol", gv.name_hint))
     result.backend_of.update({r.symbol: backend.name for r in found.used})
     if found.used:
@@ -103,18 +133,21 @@ class _Found:
         self.distinct: list[Region] = []
         self.used: list[Region] = []
 
-    def take(self, mod: tvm.IRModule) -> Any:
+    def take(self, mod: tvm.IRModule, constants: Collection[int]) -> Any:
         """Return ``main`` with the regions that are worth it as external calls, the others put back."""
         chosen: dict[str, str] = {}
         dropped: list[str] = []
         places = _calls_of(mod["main"])
+        known = _constant_args(mod["main"], constants)
         for gv, fn in _relax_functions(mod):
             if not fn.attrs or fn.attrs.get("Codegen") != self.backend.name:
                 continue
-            region = self._region(fn.without_attr("global_symbol"))
+            region = self._region(fn.without_attr("global_symbol"), known.get(gv.name_hint, frozenset()))
             if self.backend.worth is not None and not self.backend.worth(region, self.target):
                 dropped.append(gv.name_hint)
                 self.stats.rejected += places[gv.name_hint]
+                self.stats.rejected_nodes += region.nodes * places[gv.name_hint]
+                self.stats.rejected_macs += region.macs * places[gv.name_hint]
                 continue
             chosen[gv.name_hint] = region.symbol
             if all(region is not r for r in self.used):
@@ -124,13 +157,13 @@ class _Found:
             self.stats.macs += region.macs * places[gv.name_hint]
         return _externalise(_undo(mod, dropped), chosen)["main"]
 
-    def _region(self, fn: Any) -> Region:
-        """Return the region of a function; equal functions are one."""
+    def _region(self, fn: Any, constants: frozenset[int]) -> Region:
+        """Return the region of a function; equal functions with the same constant parameters are one."""
         for region in self.distinct:
-            if tvm_ffi.structural_equal(region.function, fn):
+            if region.constants == constants and tvm_ffi.structural_equal(region.function, fn):
                 return region
         nodes, macs = work_of(fn)
-        self.distinct.append(Region(f"{self.backend.name}_region_{len(self.distinct)}", fn, macs, nodes))
+        self.distinct.append(Region(f"{self.backend.name}_region_{len(self.distinct)}", fn, macs, nodes, constants))
         return self.distinct[-1]
 
 
@@ -143,6 +176,22 @@ def _calls_of(fn: Any) -> Counter[str]:
             found[expr.op.name_hint] += 1
 
     relax.analysis.post_order_visit(fn, visit)
+    return found
+
+
+def _constant_args(fn: Any, constant_params: Collection[int]) -> dict[str, frozenset[int]]:
+    """Return, for each global function that ``fn`` calls, the arguments that depend on constant parameters only, at all its calls."""
+    known = {fn.params[k] for k in constant_params}
+    found: dict[str, frozenset[int]] = {}
+    for block in fn.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            free = list(relax.analysis.free_vars(value))
+            if isinstance(value, tvm.ir.GenericConst) or (free and all(v in known for v in free)):
+                known.add(binding.var)
+            if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+                here = frozenset(k for k, a in enumerate(value.args) if a in known or isinstance(a, tvm.ir.GenericConst))
+                found[value.op.name_hint] = found.get(value.op.name_hint, here) & here
     return found
 
 

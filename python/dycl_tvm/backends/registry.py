@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -53,12 +53,15 @@ class Region:
         Multiply-accumulates of its convolutions and products.
     nodes : int
         Number of operators.
+    constants : frozenset of int
+        Parameters that are weights at all places of the region: the same values at each call of a place, but others at another place.
     """
 
     symbol: str
     function: Any
     macs: int
     nodes: int
+    constants: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Backend:
         ``codegen(regions, target) -> Generated``. Every region must come out as a function ``__tvm_ffi_<symbol>`` of the
         ``TVMFFISafeCallType`` ABI: the inputs, then the outputs, as ``DLTensor*``; it returns 0, or -1 with an error set.
     worth : callable, optional
-        The cost hook: whether a region is worth its hand-over; a region that is not goes to the next backend.
+        The cost hook: whether a region is worth its hand-over; a region that is not goes to the next backend. It is not asked
+        where the user wants the backend by name.
     priority : int
         Backends of higher priority choose first.
     """
@@ -113,15 +117,25 @@ def unregister_backend(name: str) -> None:
     _BACKENDS.pop(name, None)
 
 
-def active_backends(disabled: Collection[str] = ()) -> list[Backend]:
-    """Return the backends that may take regions, in the order in which they choose."""
+def active_backends(disabled: Collection[str] = (), enabled: Collection[str] = ()) -> list[Backend]:
+    """Return the backends that may take regions, in the order in which they choose: those of ``enabled`` first, without a cost hook.
+
+    Raises
+    ------
+    UsageError
+        For names that are not registered, or that are in both collections.
+    """
     global _ENTRY_POINTS_LOADED
     if not _ENTRY_POINTS_LOADED:
         _ENTRY_POINTS_LOADED = True
         for entry in importlib.metadata.entry_points(group="dycl_tvm.backends"):
             register_backend(entry.load()())
-    unknown = set(disabled) - set(_BACKENDS) - {"tvm"}
-    if unknown:
-        raise UsageError(f"there is no backend {sorted(unknown)[0]!r} to disable; registered: {sorted(_BACKENDS) or 'none'}")
-    chosen = [b for b in _BACKENDS.values() if b.name not in disabled]
-    return sorted(chosen, key=lambda b: (-b.priority, b.name))
+    for what, names, known in (("disable", disabled, {*_BACKENDS, "tvm"}), ("enable", enabled, {*_BACKENDS})):
+        if isinstance(names, str):
+            raise UsageError(f"{what}_backends is a collection of names: [{names!r}]")
+        if unknown := sorted(set(names) - known):
+            raise UsageError(f"there is no backend {unknown[0]!r} to {what}; registered: {sorted(_BACKENDS) or 'none'}")
+    if both := sorted(set(enabled) & set(disabled)):
+        raise UsageError(f"the backend {both[0]!r} cannot be both enabled and disabled")
+    chosen = [replace(b, worth=None) if b.name in enabled else b for b in _BACKENDS.values() if b.name not in disabled]
+    return sorted(chosen, key=lambda b: (b.name not in enabled, -b.priority, b.name))

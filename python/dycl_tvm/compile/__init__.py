@@ -58,6 +58,7 @@ def lower(
     target: tvm.target.Target,
     *,
     disabled_backends: Collection[str] = (),
+    enabled_backends: Collection[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
     dedup: bool = True,
     plan: bool = True,
@@ -73,6 +74,8 @@ def lower(
         A CPU target, as :mod:`dycl_tvm.target` resolves it. The artefact needs such a CPU.
     disabled_backends : collection of str
         Backends that may not take regions.
+    enabled_backends : collection of str
+        Backends that take all that they can, whatever their cost hooks say.
     progress : callable, optional
         Called with (phase, done, total).
     dedup : bool
@@ -94,7 +97,8 @@ def lower(
     with _timed(stats, "import"):
         imported = import_sub_dnns(sub_dnns, progress)
     with _timed(stats, "partition"):
-        parts = partition(imported, active_backends(disabled_backends), target)
+        backends = active_backends(disabled_backends, enabled_backends)
+        parts = partition(imported, backends, target, constant_params(graph), enabled_backends)
     with _timed(stats, "legalise"):
         legal = legalise(parts.mod, target)
     on_device = is_device(target)
