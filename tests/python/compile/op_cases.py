@@ -267,10 +267,30 @@ def _indexing() -> list[Case]:
             for kind, x, s in (("", f(3, 6), f(3, 5)), ("_int", i(3, 6), i(3, 5)), ("_special", SPECIAL.repeat(1, 2)[:3, :6], f(3, 5)))
         ),
         *(
+            (f"scatter_{how}_apart{kind}", lambda x, j, s, h=how: x.scatter_reduce(1, j, s, h, include_self=False), [x, j, s])
+            for how in ("sum", "mean", "prod", "amax", "amin")
+            for kind, x, j, s in (("", f(3, 6), i(3, 5, lo=0, hi=6), f(3, 5)), ("_int", i(3, 6), i(3, 5, lo=0, hi=6), i(3, 5)))
+        ),
+        *(
+            (f"scatter_mean{kind}", lambda x, j, s: torch.scatter_reduce(x, 1, j, s, "mean"), [x, i(3, 5, lo=0, hi=6), s])
+            for kind, x, s in (("", f(3, 6), f(3, 5)), ("_int", i(3, 6), i(3, 5)))
+        ),
+        *(
+            (f"power_{dtype}".replace("torch.", ""), torch.pow, [torch.tensor(base).to(dtype), torch.tensor(by).to(dtype)])
+            for dtype, base, by in (
+                (torch.int64, [[3, -2, 7, 1, -1, 0, -1, 2, 10]], [[39], [0], [5], [-3], [-2], [63], [1]]),
+                (torch.int32, [3, -2, 7, 1, -1, -1, 5, 46340], [19, 31, 11, -9, -9, -8, -1, 2]),
+                (torch.uint8, [3, 2, 255, 7, 0], [5, 7, 255, 200, 0]),
+            )
+        ),
+        *(
             (f"{name}_{dtype}".replace("torch.", ""), fn, [torch.tensor([1, -5, 7, 100, -128, 3]).to(dtype), torch.tensor(by).to(dtype)])
             for name, fn in (("shift_left", torch.bitwise_left_shift), ("shift_right", torch.bitwise_right_shift))
             for dtype, by in ((torch.int64, [0, 1, 63, 64, 2, 62]), (torch.int32, [0, 1, 31, 32, 2, -1]), (torch.uint8, [0, 1, 7, 8, 2, 5]))
         ),
+        ("det", torch.linalg.det, [f(2, 3, 5, 5)]),
+        ("det_swaps", torch.linalg.det, [torch.tensor([[0.0, 2, 1], [3, 0, 1], [0, 0, 4]])]),
+        ("det_singular", torch.linalg.det, [torch.tensor([[[1.0, 2], [2, 4]], [[0, 3], [0, 5]], [[0, 0], [7, 1]]])]),
         ("isnan_bfloat16", lambda x: torch.isnan(x.bfloat16()), [SPECIAL.clone()]),
         ("select_scatter", lambda x, s: torch.select_scatter(x, s, 1, -2), [f(3, 6), f(3)]),
         ("slice_scatter", lambda x, s: torch.slice_scatter(x, s, 1, 1, 6, 2), [f(3, 7), f(3, 3)]),

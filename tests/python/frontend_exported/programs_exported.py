@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.strict_mode import strict_mode
+from torch.nn.attention.flex_attention import flex_attention
 
 PROGRAMS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {}
 
@@ -212,6 +213,26 @@ class Checkpointed(nn.Module):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
             x = x @ x.T
         return x.sin()
+
+
+@program
+class FlexAttention(nn.Module):
+    """Attention with scores and mask in the user's code: a learned bias by head, causal, grouped heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(4, 9))
+
+    @staticmethod
+    def example() -> tuple[Any, ...]:
+        return torch.randn(1, 4, 5, 8), torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return torch.where(i + 4 >= j, s + self.bias[h, j], -float("inf"))
+
+        y = flex_attention(q, k, v, score, enable_gqa=True)
+        return torch.cond(y.sum() > 0, lambda y: y + 1, lambda y: -y, (y,))
 
 
 @program

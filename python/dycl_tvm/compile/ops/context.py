@@ -23,6 +23,10 @@ TORCH_DTYPES = {
 DTYPE_NAMES = {v: k for k, v in TORCH_DTYPES.items()}
 
 
+#: TVM's pattern of functions that are not fused (OpPatternKind::kOpaque).
+OPAQUE = 8
+
+
 class NotConvertible(Exception):
     """A converter cannot take this combination of arguments; the message says which."""
 
@@ -127,9 +131,10 @@ class OpContext:
             return expr
         return self.emit(relax.op.reshape(expr, tuple(int(s) for s in shape)))
 
-    def call_te(self, fn: Callable[..., Any], *args: Any, name: str) -> Any:
-        """Emit a tensor expression as a kernel of its own; ``args`` are tensors."""
-        return self.bb.emit_te(fn, *args, primfunc_name_hint=name)
+    def call_te(self, fn: Callable[..., Any], *args: Any, name: str, fusible: bool = True) -> Any:
+        """Emit a tensor expression as a kernel; ``args`` are tensors. One that is not fusible stays a kernel of its own."""
+        attrs = {} if fusible else {"primfunc_attrs": {"op_pattern": OPAQUE}}
+        return self.bb.emit_te(fn, *args, primfunc_name_hint=name, **attrs)
 
     def compute(self, fn: Callable[..., Any], *args: Any, name: str, shape: Sequence[int] | None = None) -> Any:
         """Emit a kernel with ``out[i...] = fn(tensors..., i...)``.
@@ -143,7 +148,7 @@ class OpContext:
 
         return self.call_te(build, *args, name=name)
 
-    def elementwise(self, fn: Callable[..., Any], *args: Any, name: str) -> Any:
+    def elementwise(self, fn: Callable[..., Any], *args: Any, name: str, fusible: bool = True) -> Any:
         """Emit a kernel that applies ``fn`` to the broadcast elements of ``args`` (expressions)."""
         extent = _extents(broadcast_shape([self.shape(a) for a in args]))
         shapes = [self.shape(a) for a in args]
@@ -154,7 +159,7 @@ class OpContext:
 
             return te.compute(extent, element, name=name)
 
-        return self.call_te(build, *args, name=name)
+        return self.call_te(build, *args, name=name, fusible=fusible)
 
     def binary(self, name: str, a: Any, b: Any, dtype: str) -> Any:
         """Emit ``relax.op.<name>`` with both operands of ``dtype``."""

@@ -11,6 +11,7 @@ from tvm import relax, tirx
 
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_float
+from dycl_tvm.compile.ops.integers import integer_power
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ def _pow(ctx: OpContext, a: Any, b: Any) -> Any:
             result = ctx.emit(relax.op.multiply(result, x))
         return result
     if not is_float(dtype):
-        raise NotConvertible("integer power with this exponent")
+        return integer_power(ctx, ctx.operand(a, dtype), ctx.operand(b, dtype))
     if b == 0.5:
         return ctx.emit(relax.op.sqrt(ctx.operand(a, dtype)))
     return ctx.elementwise(lambda x, y: tirx.power(x, y), ctx.operand(a, dtype), ctx.operand(b, dtype), name="power")

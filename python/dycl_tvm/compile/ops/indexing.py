@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, broadcast_index, broadcast_shape, converter, int64
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, broadcast_index, broadcast_shape, converter, int64, is_float
 
 
 def _wrapped(index: Any, extent: int) -> Any:
@@ -88,16 +88,23 @@ def _index(ctx: OpContext, x: Any, indices: list[Any]) -> Any:
 _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
 #: Reductions of ``scatter_reduce``: how two are combined, the reducer, and what changes nothing.
 _REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[..., Any], Callable[[str], Any]]] = {
+    "add": (lambda a, b: a + b, te.sum, lambda dtype: tirx.const(0, dtype)),
+    "mean": (lambda a, b: a + b, te.sum, lambda dtype: tirx.const(0, dtype)),
     "prod": (semantics.multiply, _PRODUCT, lambda dtype: tirx.const(1, dtype)),
     "amax": (semantics.maximum, semantics.max_reducer, semantics.lowest),
     "amin": (semantics.minimum, semantics.min_reducer, semantics.highest),
 }
 
 
-def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, how: str, name: str) -> Any:
+def _divided(total: Any, count: Any) -> Any:
+    return total / count if is_float(semantics.dtype_of(total)) else semantics.floor_divide(total, count)
+
+
+def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, how: str, name: str, own: bool = True) -> Any:
     """Scatter as a gather: each output element looks for the entries of ``index`` that name it.
 
-    ``source`` has the shape of ``index``. The last entry wins, as it does in PyTorch on a CPU.
+    ``source`` has the shape of ``index``. The last entry wins, as it does in PyTorch on a CPU. ``own`` says whether the element of ``x``
+    takes part in a reduction; if not, it stands only where no entry names it.
     """
     shape, span = ctx.shape(x), ctx.shape(index)
     n = span[axis]
@@ -119,15 +126,21 @@ def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, 
             return tirx.And(covered(i), _wrapped(j(*entry(i, v)), shape[axis]) == i[axis])
 
         extents = [int64(v) for v in shape]
-        if how == "add":
-            zero = tirx.const(0, dtype)
-            total = te.compute(extents, lambda *i: te.sum(tirx.Select(hit(i, k), s(*entry(i, k)), zero), axis=k), name="scattered")
-            return te.compute(extents, lambda *i: t(*i) + total(*i), name=name)
         if how in _REDUCTIONS:
             combine, reducer, neutral = _REDUCTIONS[how]
             first = neutral(dtype)
             found = te.compute(extents, lambda *i: reducer(tirx.Select(hit(i, k), s(*entry(i, k)), first), axis=k), name="reduced")
-            return te.compute(extents, lambda *i: combine(t(*i), found(*i)), name=name)
+            if own and how != "mean":
+                return te.compute(extents, lambda *i: combine(t(*i), found(*i)), name=name)
+            named = te.compute(extents, lambda *i: te.sum(tirx.Select(hit(i, k), int64(1), int64(0)), axis=k), name="named")
+
+            def element(*i: Any) -> Any:
+                total = combine(t(*i), found(*i)) if own else found(*i)
+                if how == "mean":
+                    total = _divided(total, (named(*i) + int64(own)).astype(dtype))
+                return tirx.if_then_else(named(*i) > int64(0), total, t(*i))
+
+            return te.compute(extents, element, name=name)
         last = te.compute(extents, lambda *i: te.max(tirx.Select(hit(i, k), k, int64(-1)), axis=k), name="last")
         return te.compute(
             extents,
@@ -138,19 +151,19 @@ def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, 
     return ctx.call_te(build, x, index, source, name=name)
 
 
-def _scatter(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, how: str) -> Any:
+def _scatter(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, how: str, own: bool = True) -> Any:
     shape = ctx.shape(x)
     if not shape:
         one = [type(ctx.type)((1,), ctx.type.dtype)]
         inner = OpContext(ctx.bb, one, ctx.op)
         source = source if isinstance(source, (int, float)) else ctx.reshape(source, (1,))
-        return ctx.reshape(_scatter(inner, ctx.reshape(x, (1,)), 0, ctx.reshape(index, (1,)), source, how), ())
+        return ctx.reshape(_scatter(inner, ctx.reshape(x, (1,)), 0, ctx.reshape(index, (1,)), source, how, own), ())
     span = ctx.shape(index)
     if isinstance(source, (bool, int, float)):
         source = ctx.emit(relax.op.full(span, ctx.const(source, ctx.dtype(x)), ctx.dtype(x)))
     elif ctx.shape(source) != span:
         source = ctx.emit(relax.op.strided_slice(source, list(range(len(span))), [0] * len(span), list(span)))
-    return _scatter_kernel(ctx, x, axis_of(dim, len(shape)), index, source, how, "scatter")
+    return _scatter_kernel(ctx, x, axis_of(dim, len(shape)), index, source, how, "scatter", own)
 
 
 @converter("scatter.src", "scatter.value")
@@ -165,9 +178,9 @@ def _scatter_add(ctx: OpContext, x: Any, dim: int, index: Any, source: Any) -> A
 
 @converter("scatter_reduce.two")
 def _scatter_reduce(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
-    if not include_self or reduce == "mean" or ctx.type.dtype == "bool":
-        raise NotConvertible("scatter_reduce by mean, without include_self or of bools")
-    return _scatter(ctx, x, dim, index, source, "add" if reduce == "sum" else reduce)
+    if ctx.type.dtype == "bool":
+        raise NotConvertible("scatter_reduce of bools")
+    return _scatter(ctx, x, dim, index, source, "add" if reduce == "sum" else reduce, include_self)
 
 
 @converter("index_copy.default", "index_fill.int_Scalar", "index_add.default")

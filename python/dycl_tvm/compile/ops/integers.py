@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Shifts of integers by any amount: TVM's own leave undefined what PyTorch defines."""
+"""Shifts and powers of integers: TVM's own leave undefined what PyTorch defines, or compute in floats."""
 
 from __future__ import annotations
 
@@ -40,3 +40,64 @@ for _op in ("left", "right"):
     _fn = _shift(_op)
     _short = f"__{_op[0]}shift__"
     converter(f"bitwise_{_op}_shift.Tensor", f"bitwise_{_op}_shift.Tensor_Scalar", f"{_short}.Tensor", f"{_short}.Scalar")(_fn)
+
+
+#: Bits of the exponent that one kernel takes; TVM's simplifier runs out of stack on longer chains of named values.
+_STEP = 8
+
+
+def integer_power(ctx: OpContext, base: Any, exponent: Any) -> Any:
+    """Emit ``base ** exponent`` by squaring, exact modulo the width; below exponent 0 the quotient 1 / base ** -exponent, as PyTorch."""
+    dtype = ctx.type.dtype
+    if dtype not in _BITS:
+        raise NotConvertible(f"a power of {dtype}")
+    zero, one, minus = (tirx.const(v, dtype) for v in (0, 1, 0 if dtype == "uint8" else -1))
+
+    def squared(x: Any) -> Any:
+        def steps(name: Callable[[Any], Any]) -> Any:
+            s = x
+            for _ in range(_STEP):
+                s = name(s * s)
+            return s
+
+        return _named(steps)
+
+    def extended(first: int) -> Callable[..., Any]:
+        def product(result: Any, square: Any, e: Any) -> Any:
+            def steps(name: Callable[[Any], Any]) -> Any:
+                r, s = result, square
+                for k in range(_STEP):
+                    s = name(s * s) if k else s
+                    bit = tirx.bitwise_and(tirx.shift_right(e, tirx.const(first + k, dtype)), one)
+                    r = name(tirx.Select(bit != zero, r * s, r))
+                return r
+
+            return _named(steps)
+
+        return product
+
+    def below_zero(x: Any, e: Any, result: Any) -> Any:
+        sign = tirx.Select(tirx.bitwise_and(e, one) != zero, minus, one)
+        quotient = tirx.Select(x == one, one, tirx.Select(x == minus, sign, zero))
+        return tirx.Select(e < zero, quotient, result)
+
+    result, square = ctx.const(1, dtype), base
+    for first in range(0, _BITS[dtype], _STEP):
+        if first:
+            square = ctx.elementwise(squared, square, name="squared", fusible=False)
+        result = ctx.elementwise(extended(first), result, square, exponent, name="integer_power", fusible=False)
+    return result if dtype == "uint8" else ctx.elementwise(below_zero, base, exponent, result, name="integer_power")
+
+
+def _named(expression: Callable[[Callable[[Any], Any]], Any]) -> Any:
+    """Return an expression whose intermediate values have names: written out, it would double with every squaring."""
+    names: list[tuple[Any, Any]] = []
+
+    def name(value: Any) -> Any:
+        names.append((tirx.Var(f"v{len(names)}", semantics.dtype_of(value)), value))
+        return names[-1][0]
+
+    result = expression(name)
+    for variable, value in reversed(names):
+        result = tirx.Let(variable, value, result)
+    return result

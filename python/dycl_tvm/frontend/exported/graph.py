@@ -12,13 +12,14 @@ import torch
 import torch.utils._pytree as pytree
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.exported.control_flow import HANDLERS
+from dycl_tvm.frontend.exported import attention, control_flow
 from dycl_tvm.frontend.exported.stage import ExportedStage
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import Dead
 from dycl_tvm.frontend.python.dispatch import dispatch, item
 
 aten = torch.ops.aten
+HANDLERS = control_flow.HANDLERS | attention.HANDLERS
 
 
 def run_graph(stage: ExportedStage, module: torch.fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
@@ -43,6 +44,8 @@ def run_module(stage: ExportedStage, module: Any, args: Sequence[Any]) -> Any:
         if node.op == "get_attr":
             env[node] = operator.attrgetter(node.target)(module)
             continue
+        if _is_unused_random(node):
+            continue
         inputs, named = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
             stage.node = caller
@@ -53,6 +56,13 @@ def run_module(stage: ExportedStage, module: Any, args: Sequence[Any]) -> Any:
         stage.node = node if node.meta.get("stack_trace") else caller
         env[node] = _call(stage, node.target, inputs, named)
     raise AssertionError("a graph without output")
+
+
+def _is_unused_random(node: torch.fx.Node) -> bool:
+    """Whether a node draws random numbers that nothing reads: the exporter keeps it, for it moves the generator on."""
+    target = node.target
+    random = isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return random and not node.users and not target._schema.is_mutable  # type: ignore[union-attr]
 
 
 def _call(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
