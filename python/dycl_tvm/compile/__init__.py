@@ -29,7 +29,8 @@ from dycl_tvm.compile.lowering import Lowering
 from dycl_tvm.compile.pipeline import KernelSet, build_kernels, legalise, to_kernels
 from dycl_tvm.compile.program import CopyTensor, Goto, KernelCall, KernelLibrary, Program
 from dycl_tvm.compile.stats import CompileStats
-from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNNCall
+from dycl_tvm.hcfg.types import TensorType
 
 __all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "lower"]
 
@@ -103,7 +104,7 @@ def lower(
         legal = legalise(parts.mod, target)
     on_device = is_device(target)
     with _timed(stats, "layouts"):
-        selector = Selector(machine_of(target), options or KernelOptions(), target, progress)
+        selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph))
         kernels = Kernels(selector)
         # the families are kernels of CPUs
         packed, layouts = (legal, None) if on_device else choose_kernels(graph, legal, kernels)
@@ -144,6 +145,19 @@ def lower(
     stats.offload = _with_families(parts.offload, kernels.offload)
     stats.families, stats.generic = dict(sorted(kernels.families.items())), tuple(dict.fromkeys(kernels.left))
     return Lowered(program, library, imported, stats)
+
+
+def _weight_bytes(graph: HCFG) -> int:
+    """Return the bytes of all constants that sub-DNNs read."""
+    constants = {
+        id(a): a.type.nbytes
+        for block in graph.blocks
+        for step in block.steps
+        if isinstance(step, SubDNNCall)
+        for a in step.args
+        if isinstance(a, Constant) and isinstance(a.type, TensorType)
+    }
+    return sum(constants.values())
 
 
 def _with_families(offload: dict[str, Offload], taken: Offload) -> dict[str, Offload]:

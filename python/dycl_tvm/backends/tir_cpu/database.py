@@ -25,16 +25,17 @@ def default_path() -> Path:
     return Path(given) if given else cache / "dycl_tvm" / "tuned.json"
 
 
-def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy) -> str:
-    """Return the name of a workload in the file; the epilogue is not part of it."""
+def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: bool = False) -> str:
+    """Return the name of a workload in the file; the epilogue is not part of it. ``cold``: its weights come from memory."""
     isa = f"{machine.isa}{'+bf16' if machine.bf16 and accuracy == 'bf16' else ''}"
+    head = f"{isa} {accuracy}{' cold' if cold else ''}"
     if isinstance(work, Dense):
-        return f"{isa} {accuracy} dense {work.batch}x{work.m}x{work.n}x{work.k}"
+        return f"{head} dense {work.batch}x{work.m}x{work.n}x{work.k}"
     x, y = ("x".join(map(str, t.shape)) + f"/{t.block}" for t in (work.x, work.y))
     window = " ".join(
         f"{word}{','.join(map(str, v))}" for word, v in (("k", work.kernel), ("s", work.stride), ("p", work.padding), ("d", work.dilation))
     )
-    return f"{isa} {accuracy} conv2d {x} {y} {window} g{work.groups}"
+    return f"{head} conv2d {x} {y} {window} g{work.groups}"
 
 
 class Database:

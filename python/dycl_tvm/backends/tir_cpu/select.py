@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,10 @@ PRODUCTS: tuple[Any, ...] = (dense.FAMILY, bf16_dense.FAMILY)
 
 Chosen = tuple[Any, Plan]
 
+#: What streaming of weights reaches, over the machine's bandwidth; and the part of the shorter of streaming and computing that the longer
+#: does not hide.
+_STREAM, _OVERLAP = 1.7, 0.4
+
 
 class Selector:
     """Chooses plans; each workload once.
@@ -30,13 +35,22 @@ class Selector:
     target : tvm.target.Target
     progress : callable, optional
         Called with (phase, done, total) while candidates are measured.
+    weight_bytes : int
+        All weights of the network, plain. Where they do not fit into the last cache together, each call finds its weights in
+        memory, and a small packed array is worth more than few operations.
     """
 
     def __init__(
-        self, machine: Machine, options: KernelOptions, target: Any, progress: Callable[[str, int, int], None] | None = None
+        self,
+        machine: Machine,
+        options: KernelOptions,
+        target: Any,
+        progress: Callable[[str, int, int], None] | None = None,
+        weight_bytes: int = 0,
     ) -> None:
         self.machine, self.options, self.target, self.progress = machine, options, target, progress
         self.database = Database(options.database)
+        self.cold = 2 * weight_bytes > machine.l3  # packed arrays of Winograd are two to four times as large
         self.measured = 0
         self._seconds = 0.0
         self._chosen: dict[Any, Chosen | None] = {}
@@ -64,7 +78,7 @@ class Selector:
         plans = [(f, p) for f in allowed for p in f.plans(work, self.machine, self.options.accuracy)]
         if not plans:
             return None
-        key = key_of(work, self.machine, self.options.accuracy)
+        key = key_of(work, self.machine, self.options.accuracy, self.cold)
         tuning_allowed = len(plans) > 1 and not self.options.disabled_families and self._seconds < self.options.tune
         if tuning_allowed and not self.database.own(key):
             return self._tuned(work, key, plans)
@@ -72,13 +86,20 @@ class Selector:
         family = next((f for f in allowed if known is not None and f.name == known.family), None)
         if family is not None and known is not None:
             return family, known
-        return min(plans, key=lambda p: p[1].seconds)
+        return min(plans, key=lambda p: self._seconds_of(work, *p))
+
+    def _seconds_of(self, work: Any, family: Any, plan: Plan) -> float:
+        """Return the estimate of a plan, with its weights read from memory if they are not in a cache."""
+        if not self.cold:
+            return plan.seconds
+        stream = 4 * math.prod(family.packed_shape(work, plan, self.machine)) / (_STREAM * 1e9 * self.machine.bandwidth)
+        return max(plan.seconds, stream) + _OVERLAP * min(plan.seconds, stream)
 
     def _tuned(self, work: Any, key: str, plans: Sequence[Chosen]) -> Chosen:
         if self.progress is not None:
             self.progress("tune", int(self._seconds), int(self.options.tune))
         start = time.perf_counter()
-        family, plan, seconds = tuning.measure(work, plans, self.machine, self.target)
+        family, plan, seconds = tuning.measure(work, plans, self.machine, self.target, self.cold)
         self._seconds += time.perf_counter() - start
         self.database.keep(key, plan, seconds)
         self.measured += 1

@@ -22,7 +22,9 @@ _BURST = 0.008
 _ROUNDS = 3
 
 
-def measure(work: Conv2D | Dense, plans: Sequence[tuple[Any, Plan]], machine: Machine, target: Any) -> tuple[Any, Plan, float]:
+def measure(
+    work: Conv2D | Dense, plans: Sequence[tuple[Any, Plan]], machine: Machine, target: Any, cold: bool = False
+) -> tuple[Any, Plan, float]:
     """Return (family, plan, seconds) of the fastest candidate.
 
     Parameters
@@ -33,6 +35,8 @@ def measure(work: Conv2D | Dense, plans: Sequence[tuple[Any, Plan]], machine: Ma
     machine : Machine
     target : tvm.target.Target
         The CPU of this machine.
+    cold : bool
+        Each call finds its weights in memory, as in a network whose weights do not fit into the caches.
     """
     # TVM's own pool stands in for the runtime's
     tvm.get_global_func("runtime.config_threadpool")(1, min(machine.cores, os.cpu_count() or 1))
@@ -43,7 +47,8 @@ def measure(work: Conv2D | Dense, plans: Sequence[tuple[Any, Plan]], machine: Ma
     names = [f"candidate_{k}" for k in range(len(chosen))]
     kernels = [family.kernel(work, plan, machine, NOTHING).with_attr("global_symbol", n) for n, (family, plan) in zip(names, chosen)]
     module = tvm.compile(tvm.IRModule(dict(zip(names, kernels))), target=target)
-    runs = [_Run(module[n], [_array(p) for p in fn.params]) for n, fn in zip(names, kernels)]
+    flush = np.zeros(2 * machine.l3, np.uint8) if cold else None
+    runs = [_Run(module[n], [_array(p) for p in fn.params], flush) for n, fn in zip(names, kernels)]
     times = [math.inf] * len(runs)
     for _ in range(_ROUNDS):
         for k, run in enumerate(runs):
@@ -59,8 +64,8 @@ def _array(buffer: Any) -> Any:
 
 
 class _Run:
-    def __init__(self, function: Any, arrays: Sequence[Any]) -> None:
-        self.function, self.arrays = function, arrays
+    def __init__(self, function: Any, arrays: Sequence[Any], flush: Any = None) -> None:
+        self.function, self.arrays, self.flush = function, arrays, flush
         function(*arrays)
 
     def burst(self) -> float:
@@ -68,6 +73,9 @@ class _Run:
         times: list[float] = []
         end = time.perf_counter() + _BURST
         while len(times) < 3 or time.perf_counter() < end:
+            if self.flush is not None:
+                self.flush += 1  # puts everything else out of the caches
+                self.arrays[0].copyfrom(self.arrays[0].numpy())  # but the input, which the kernel before has just written
             start = time.perf_counter()
             self.function(*self.arrays)
             times.append(time.perf_counter() - start)
