@@ -18,6 +18,7 @@ from tvm.tirx.build import split_host_device_mods
 
 from dycl_tvm.backends import tir_cuda
 from dycl_tvm.compile.program import DeviceCode, Kernel, Launch, Workspace
+from dycl_tvm.compile.reducers import register_reducers
 from dycl_tvm.errors import CompileError
 
 Progress = Callable[[str, int, int], None]
@@ -75,6 +76,7 @@ def build_device_code(
     CompileError
         If no schedule of a kernel compiles.
     """
+    register_reducers()
     launches, rules = [], {}
     workspace = 0
     device_functions: dict[Any, Any] = {}

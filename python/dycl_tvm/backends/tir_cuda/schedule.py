@@ -10,6 +10,10 @@ from typing import Any
 import tvm
 from tvm.s_tir import dlight
 
+from dycl_tvm.backends.tir_cuda.convolution import convolution
+from dycl_tvm.backends.tir_cuda.per_output import elementwise, small_reduction
+from dycl_tvm.backends.tir_cuda.rows import rows
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -32,6 +36,10 @@ def _dlight(rule: Any) -> Callable[[Any, Any], Any]:
 
 #: Rules in the order in which they are asked. The last one takes everything that has no threads of its own.
 _RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
+    ("convolution", convolution),
+    ("elementwise", elementwise),
+    ("small_reduction", small_reduction),
+    ("rows", rows),
     ("matmul", _dlight(dlight.gpu.Matmul())),
     ("gemv", _dlight(dlight.gpu.GEMV())),
     ("reduction", _dlight(dlight.gpu.Reduction())),

@@ -1,0 +1,33 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What schedules must know of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+#: Streaming multiprocessors: of the boards exactly, else of the largest chip of the architecture.
+_MULTIPROCESSORS = {
+    "sm_53": 1, "sm_62": 2, "sm_72": 8, "sm_87": 16, "sm_60": 56, "sm_61": 28, "sm_70": 80, "sm_75": 40, "sm_80": 108, "sm_86": 84,
+    "sm_89": 128, "sm_90": 132, "sm_100": 148, "sm_120": 170,
+}  # fmt: skip
+_UNKNOWN = 64
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU. ``lanes`` is how many float32 operations a multiprocessor begins in a cycle."""
+
+    multiprocessors: int
+    lanes: int
+    threads: int = 1024
+    shared_bytes: int = 48 * 1024
+    warp: int = 32
+
+
+def gpu_of(target: tvm.target.Target) -> Gpu:
+    """Return the description of a target of kind ``cuda``."""
+    arch = str(target.attrs["arch"])
+    number = int("".join(c for c in arch if c.isdigit()))
+    return Gpu(_MULTIPROCESSORS.get(arch, _UNKNOWN), 64 if number in (60, 70, 72, 75, 80) else 128)
