@@ -38,6 +38,21 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--disable-backend", action="append", default=[], metavar="NAME", help="give no region to this backend (repeatable)"
     )
+    command.add_argument(
+        "--disable-family", action="append", default=[], metavar="NAME", help="choose no kernel of this family (repeatable)"
+    )
+    command.add_argument(
+        "--accuracy",
+        choices=("strict", "default", "bf16"),
+        default="default",
+        help="of kernels: strict leaves out fast algorithms that round more, bf16 computes in bfloat16 where the CPU can",
+    )
+    command.add_argument(
+        "--tune", type=float, default=0.0, metavar="SECONDS", help="measure kernels on this machine for so long, instead of estimating"
+    )
+    command.add_argument(
+        "--tuning-file", metavar="FILE", help="where measured choices are kept; by default in the cache folder of the user"
+    )
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
@@ -74,6 +89,10 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         name=args.name,
         disable_passes=args.disable_pass,
         disable_backends=args.disable_backend,
+        disable_families=args.disable_family,
+        accuracy=args.accuracy,
+        tune=args.tune,
+        tuning_file=args.tuning_file,
         max_paths=args.max_paths,
         max_loop_trips=args.max_loop_trips,
         keep_print=args.keep_print,
