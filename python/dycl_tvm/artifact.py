@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import tvm
 
     from dycl_tvm.compile import Lowered
+    from dycl_tvm.compile.stats import Offload
     from dycl_tvm.passes import PassStats
     from dycl_tvm.target import ResolvedTarget
 
@@ -29,7 +31,9 @@ class Report:
 
     ``paths`` counts the ways from the entry to a return or raise; a loop counts as one block with all its ways out.
     ``arena_lower_bound`` is the largest set of bytes that are live together, below which no memory plan can be. ``unscheduled``
-    names the kernels that are plain loops. ``seconds`` is by phase, in the order in which they ran.
+    names the kernels that are plain loops. ``offload`` has, for each backend, what it took and what its cost hook left: operators,
+    multiply-accumulates and regions, each place of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which
+    they ran.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Report:
     arena_lower_bound: int = 0
     unscheduled: tuple[str, ...] = ()
     kernels_by_backend: dict[str, int] = field(default_factory=dict)
+    offload: dict[str, Offload] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     passes: Any = None
 
@@ -65,9 +70,25 @@ class Report:
             ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
         ]
+        rows += [("offload", line) for line in self._offload_lines()]
         if self.unscheduled:
             rows.append(("slow", f"{len(self.unscheduled)} kernels are plain loops: {', '.join(self.unscheduled[:5])}"))
         return "\n".join([self.name, *(f"  {key:<13}{value}" for key, value in rows)])
+
+    def _offload_lines(self) -> Iterator[str]:
+        """Say of each external backend how much it took, and how much it would have taken without its cost hook."""
+        nodes = sum(o.nodes for o in self.offload.values())
+        macs = sum(o.macs for o in self.offload.values())
+        for name, o in self.offload.items():
+            if name in ("tir_cpu", "tvm") or not o.regions + o.rejected:
+                continue
+            taken = f"{o.nodes / nodes:.0%} of operators, {o.macs / max(1, macs):.0%} of multiply-accumulates in {o.regions} regions"
+            all_nodes, all_macs = o.nodes + o.rejected_nodes, o.macs + o.rejected_macs
+            yield f"{name}: {taken}" + (
+                f"; {all_nodes / nodes:.0%}, {all_macs / max(1, macs):.0%} in {o.regions + o.rejected} without its cost hook"
+                if o.rejected
+                else ""
+            )
 
 
 class Artifact:
@@ -105,7 +126,8 @@ class Artifact:
         Parameters
         ----------
         path : path-like
-            Usually ends in ``.so``.
+            Usually ends in ``.so``. With ``.a`` it is a static library, for one model inside a C++ program:
+            ``dycl::Module::FromApi(dycl_api(DYCL_ABI_VERSION))``; link it before ``dycl_tvm::host``.
         embed_params : bool, optional
             Put the weights inside, so that this is the only file.
         cxx : str, optional
@@ -187,6 +209,7 @@ class Artifact:
             arena_lower_bound=self._lowered.stats.arena_lower_bound,
             unscheduled=self._lowered.stats.unscheduled,
             kernels_by_backend=by_backend,
+            offload=dict(self._lowered.stats.offload),
             seconds=dict(self._phases.seconds),
             passes=self._passes,
         )

@@ -72,7 +72,7 @@ def link(
     library : KernelLibrary
         Its kernels.
     out_path : path-like
-        The shared library to write.
+        The shared library to write; a name that ends in ``.a`` gives a static one.
     target : tvm.target.Target or Machine
         What the kernels were compiled for; the loader checks it.
     embed_params : bool, optional
@@ -112,6 +112,10 @@ def link(
             write_params(scratch / "params.bin", weight_tensors(program), fingerprint, digest)
         objects = [_compile(compiler, path) for path in inputs]
         clock.lap("compile")
+        if out.suffix == ".a":
+            _publish(_archive(compiler, [*objects, *runtime], scratch), out)
+            clock.lap("link")
+            return Linked(out, fingerprint, seconds)
         library_path = scratch / "model.so"
         command = [
             *toolchain.LINK_FLAGS,
@@ -130,6 +134,17 @@ def link(
         _publish(library_path, out)
     clock.lap("link")
     return Linked(out, fingerprint, seconds)
+
+
+def _archive(compiler: toolchain.Compiler, objects: list[Path], scratch: Path) -> Path:
+    """Put everything into one object in an archive, for programs that have the model inside.
+
+    Not as members of their own: a linker takes a member only where a symbol is missing, but the runtime replaces weak symbols of the kernels.
+    """
+    whole, archive = scratch / "model.o", scratch / "model.a"
+    compiler.run(["-r", "-nostdlib", "-o", str(whole), *map(str, objects)], "link the objects of the model")
+    toolchain.run_tool(["ar", "rcsD", str(archive), str(whole)], "make the archive of the model")
+    return archive
 
 
 def _hash_of(library: KernelLibrary) -> str:

@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The C++ examples, built by CMake as a user would: a camera's loop, threads, and a program with the model inside."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from boards import REPOSITORY, Deployed
+from emulation import TX2
+
+pytestmark = pytest.mark.xdist_group("deploy")
+
+
+def _run(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def examples(deployed: Callable[..., Deployed], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("cmake is not installed")
+    folder = tmp_path_factory.mktemp("examples")
+    archive = deployed("moe_top1").artifact.export_library(folder / "model.a", embed_params=True)
+    options = [f"-Ddycl_tvm_DIR={REPOSITORY / 'cmake'}", f"-DPython_EXECUTABLE={sys.executable}", f"-DMODEL={archive}"]
+    _run(cmake, "-S", REPOSITORY / "examples" / "cpp", "-B", folder, *options)
+    _run(cmake, "--build", folder, "--parallel", 2)
+    return folder
+
+
+def test_camera(examples: Path, deployed: Callable[..., Deployed]) -> None:
+    net = deployed("cascade")
+    text = _run(examples / "camera", net.library, net.params, "--frames", 12, "--rate", 100)
+    done, dropped = map(int, re.match(r"(\d+) frames, (\d+) dropped", text).groups())
+    assert done + dropped == 12
+    assert done >= 1
+    assert sum(map(int, re.findall(r"return site \d+: (\d+)", text))) == done
+
+
+def test_threads(examples: Path, deployed: Callable[..., Deployed]) -> None:
+    net = deployed("cascade")
+    text = _run(examples / "threads", net.library, net.params, "--threads", 3, "--runs", 3)
+    assert len(re.findall(r"^thread \d: ", text, re.MULTILINE)) == 3
+    assert text.count("return ") >= 3
+
+
+def test_the_model_inside_a_program(examples: Path, deployed: Callable[..., Deployed], tmp_path: Path) -> None:
+    """It takes the path that the shared library takes, with no library or file of the model there."""
+    net = deployed("moe_top1")
+    text = _run(examples / "embedded")
+    shared = _run(examples / "run_model", net.library, net.params, "--seed", 0)
+    site, path = text.split("\n", 1)
+    assert site in shared
+    assert path.strip() in shared
+    assert "model" not in _run("ldd", examples / "embedded")
+
+
+def test_a_static_library_for_a_board(deployed: Callable[..., Deployed], tmp_path: Path) -> None:
+    archive = deployed("cascade", TX2).artifact.export_library(tmp_path / "model.a", embed_params=True)
+    members = _run("ar", "t", archive).split()
+    assert members == ["model.o"]
+    _run("ar", "x", archive, "--output", tmp_path)
+    header = (tmp_path / "model.o").read_bytes()[:20]
+    assert header[:4] == b"\x7fELF"
+    assert int.from_bytes(header[16:18], "little") == 1  # relocatable
+    assert int.from_bytes(header[18:20], "little") == 183  # aarch64
