@@ -67,6 +67,7 @@ def test_the_wheel_has_every_file(wheel: Path) -> None:
     assert sorted(modules - held) == []
     runtime = ROOT / "src" / "runtime"
     sources = {f"dycl_tvm/src/{p.name}" for p in runtime.iterdir() if p.suffix in (".cc", ".h", ".map")}
+    sources |= {f"dycl_tvm/rpc_server/{p.name}" for p in (ROOT / "src" / "rpc_server").iterdir()}
     headers = {f"dycl_tvm/include/{p.relative_to(runtime / 'include').as_posix()}" for p in (runtime / "include").rglob("*.h")}
     assert sources
     assert headers
