@@ -7,8 +7,8 @@ region is C++ (``source.py``) on top of ``src/runtime/onednn_region.h``, which p
 
 from dycl_tvm.backends.onednn.cost import worth
 from dycl_tvm.backends.onednn.library import find_library
-from dycl_tvm.backends.onednn.patterns import patterns
 from dycl_tvm.backends.onednn.source import generate
+from dycl_tvm.backends.onednn.table import patterns
 from dycl_tvm.backends.registry import Backend
 
 __all__ = ["backend", "find_library"]
