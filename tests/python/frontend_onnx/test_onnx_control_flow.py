@@ -128,13 +128,19 @@ nms (float[6,4] boxes, float[6] scores) => (int64[3] kept, float[6] left) {
 """
 
 
-def test_nms_loop() -> None:
+def test_nms_loop(tmp_path: Path) -> None:
     def feed(seed: int, spread: float) -> dict[str, Any]:
         corner = np.abs(rng(6, 2, seed=seed)) * spread
         return {"boxes": np.concatenate([corner, corner + 1], 1).astype(F32), "scores": np.abs(rng(6, seed=seed + 50))}
 
-    _, paths = check(model(NMS), [feed(s, spread) for s in range(8) for spread in (0.05, 0.6, 3.0)])
+    feeds = [feed(s, spread) for s in range(8) for spread in (0.05, 0.6, 3.0)]
+    graph, paths = check(model(NMS), feeds)
     assert len(paths) == 3
+    module = dycl_tvm.load(dycl_tvm.build(model(NMS)).export_library(tmp_path / "model.so", embed_params=True))
+    for given in feeds:
+        want, _ = run(graph, given)
+        have = module(**given)
+        same([want["kept"].numpy(), want["left"].numpy()], [np.asarray(have["kept"]), np.asarray(have["left"])])
 
 
 NESTED = """
