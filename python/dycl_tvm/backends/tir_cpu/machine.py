@@ -85,7 +85,7 @@ def machine_of(target: tvm.target.Target) -> Machine:
         has_feature = tvm_ffi.get_global_func("target.target_has_feature")
         return replace(
             _MACHINES["avx512"],
-            amx=bool(re.search(r"amx|sapphire|emerald|granite", text)),
+            amx=bool(has_feature("amx-bf16", target)),
             bf16=bool(has_feature("avx512bf16", target)),
         )
     return _MACHINES["avx2" if _AVX2.search(text) else "sse"]
