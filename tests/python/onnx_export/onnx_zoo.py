@@ -87,10 +87,9 @@ class Row:
         return len(self.ways) == len({a for a, _ in self.ways}) == len({b for _, b in self.ways})
 
 
-def out(name: str, runs: int, folder: Path) -> Row:
+def out(entry: zoo.Entry, runs: int, folder: Path) -> Row:
     """Write a network in both forms and run it against eager: same return site and values."""
-    entry = zoo.load(name)
-    row = Row(name, graph_of(entry.model, entry.example_inputs))
+    row = Row(entry.name, graph_of(entry.model, entry.example_inputs))
     one, split = both(row.graph, folder)
     onnx.checker.check_model(str(folder / "model.onnx"))
     for inputs in entry.inputs(runs):
@@ -107,10 +106,9 @@ def out(name: str, runs: int, folder: Path) -> Row:
     return row
 
 
-def back(name: str, graph: HCFG, runs: int, folder: Path) -> Row:
+def back(entry: zoo.Entry, graph: HCFG, runs: int, folder: Path) -> Row:
     """Read a network again that :func:`out` wrote, and run both graphs: same values; ``ways`` pairs their paths."""
-    entry = zoo.load(name)
-    row, path = Row(name, graph), folder / "model.onnx"
+    row, path = Row(entry.name, graph), folder / "model.onnx"
     row.again = graph_of(str(path), None)
     sites = OnnxModel(path).description["sites"]
     for inputs in entry.inputs(runs):
@@ -159,8 +157,9 @@ def main() -> int:
     for name in args.names:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            row = out(name, args.runs, Path(folder))
-            again = back(name, row.graph, args.runs, Path(folder))
+            entry = zoo.load(name)
+            row = out(entry, args.runs, Path(folder))
+            again = back(entry, row.graph, args.runs, Path(folder))
             nested = depth(onnx.load(Path(folder) / "model.onnx").graph)
         before, after = again.paths
         bad += not again.one_to_one
