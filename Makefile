@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch fuzz onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch gpu fuzz onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,12 @@ $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
 
 # Programs that `make fuzz` generates; each is staged and run on 16 inputs.
 FUZZ_PROGRAMS ?= 20000
+
+# `make gpu GPU_ARGS="--networks sdn_resnet56 --inputs 64"`
+GPU_ARGS ?=
+
+gpu: setup  ## Run the zoo on the NVIDIA GPU of this machine: results on many paths, latency next to PyTorch, in one table
+	$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
 
 fuzz: setup  ## Differential fuzzing of the Python front end for hours; prints each program that fails
 	DYCL_FUZZ_PROGRAMS=$(FUZZ_PROGRAMS) $(BIN)/python -m pytest -p no:cacheprovider -q -s tests/python/frontend/test_fuzz.py
@@ -83,7 +89,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/s
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt setuptools wheel
-	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross]'
+	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross,cuda]'
 	touch $@
 
 clean:  ## Remove what was built, not .venv
