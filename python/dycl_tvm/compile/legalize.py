@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
+from dycl_tvm.backends.tir_cpu.families import vector_math
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import broadcast_index, broadcast_shape, int64
+from dycl_tvm.compile.ops.norm import normalised
 
 
 def _unary(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -18,6 +21,24 @@ def _unary(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
         return bb.call_te(lambda t: te.compute(t.shape, lambda *i: fn(t(*i)), name=name), call.args[0], primfunc_name_hint=name)
 
     return legalize
+
+
+def _function(name: str, general: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the vector form of a function for float32 on CPUs, the general one for all else."""
+    vectors = getattr(vector_math, name)
+    return lambda x: vectors(x) if _has_vectors(semantics.dtype_of(x)) else general(x)
+
+
+def _has_vectors(dtype: str) -> bool:
+    target = tvm.target.Target.current()
+    return target is not None and str(target.kind) == "llvm" and dtype == "float32"
+
+
+def _fast(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Lower an operator by ``fn`` where there are vector functions, by TVM's own lowering elsewhere."""
+    stock = tvm.ir.Op.get(f"relax.{name}").get_attr("FLegalize")
+    own = _unary(name.removeprefix("nn."), fn)
+    return lambda bb, call: (own if _has_vectors(str(call.ty.dtype.dtype)) else stock)(bb, call)
 
 
 def _tanh(x: Any) -> Any:
@@ -38,6 +59,57 @@ def _tanh(x: Any) -> Any:
 def _sigmoid(x: Any) -> Any:
     one = tirx.const(1, semantics.dtype_of(x))
     return one / (one + tirx.exp(-x))
+
+
+exp, erf = _function("exp", tirx.exp), _function("erf", tirx.erf)
+tanh, sigmoid = _function("tanh", _tanh), _function("sigmoid", _sigmoid)
+
+
+def _gelu(x: Any) -> Any:
+    dtype = semantics.dtype_of(x)
+    return x * tirx.const(0.5, dtype) * (tirx.const(1, dtype) + erf(x * tirx.const(math.sqrt(0.5), dtype)))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    dtype = semantics.dtype_of(x)
+    inner = tirx.const(math.sqrt(2 / math.pi), dtype) * (x + tirx.const(0.044715, dtype) * (x * x * x))
+    return tirx.const(0.5, dtype) * x * (tirx.const(1, dtype) + tanh(inner))
+
+
+def _lowered(bb: Any, expr: Any) -> Any:
+    """Emit an operator as it is lowered where it stands alone."""
+    call = bb.normalize(expr)
+    return bb.emit((LEGALIZE.get(call.op.name) or call.op.get_attr("FLegalize"))(bb, call))
+
+
+def _norm(groups: bool) -> Callable[..., Any]:
+    """Layer or group norm of simple operators: TVM's own takes the variance as a difference that cancels."""
+
+    def legalize(bb: Any, call: Any) -> Any:
+        x, weight, bias = call.args
+        shape = [int(d) for d in x.ty.shape]
+        attrs = call.attrs
+
+        def emit(expr: Any) -> Any:
+            return _lowered(bb, expr)
+
+        if groups:
+            count = int(attrs.num_groups)
+            rows = emit(relax.op.reshape(x, (shape[0], count, math.prod(shape[1:]) // count)))
+            y = emit(relax.op.reshape(normalised(emit, rows, [2], float(attrs.epsilon))[0], tuple(shape)))
+            affine: tuple[int, ...] = (1, shape[1], *([1] * (len(shape) - 2)))
+        else:
+            y = normalised(emit, x, [int(a) % len(shape) for a in attrs.axes], float(attrs.epsilon))[0]
+            affine = tuple(int(d) for d in weight.ty.shape)
+        if attrs.scale:
+            y = emit(relax.op.multiply(y, _shaped(emit, weight, affine)))
+        return emit(relax.op.add(y, _shaped(emit, bias, affine))) if attrs.center else y
+
+    return legalize
+
+
+def _shaped(emit: Callable[[Any], Any], x: Any, shape: tuple[int, ...]) -> Any:
+    return x if tuple(int(d) for d in x.ty.shape) == shape else emit(relax.op.reshape(x, shape))
 
 
 def _softmax(log: bool) -> Callable[..., Any]:
@@ -62,9 +134,9 @@ def _softmax(log: bool) -> Callable[..., Any]:
 
             peak = te.compute(kept, lambda *i: semantics.max_reducer(t(*put(i, k0)), axis=[k0]), name=f"{name}_max")
             if log:
-                total = te.compute(kept, lambda *i: te.sum(tirx.exp(t(*put(i, k1)) - peak(*i)), axis=[k1]), name=f"{name}_sum")
+                total = te.compute(kept, lambda *i: te.sum(exp(t(*put(i, k1)) - peak(*i)), axis=[k1]), name=f"{name}_sum")
                 return te.compute(t.shape, lambda *i: t(*i) - peak(*drop(i)) - tirx.log(total(*drop(i))), name=name)
-            power = te.compute(t.shape, lambda *i: tirx.exp(t(*i) - peak(*drop(i))), name=f"{name}_exp")
+            power = te.compute(t.shape, lambda *i: exp(t(*i) - peak(*drop(i))), name=f"{name}_exp")
             total = te.compute(kept, lambda *i: te.sum(power(*put(i, k1)), axis=[k1]), name=f"{name}_sum")
             return te.compute(t.shape, lambda *i: power(*i) / total(*drop(i)) + tirx.const(0, dtype), name=name)
 
@@ -129,8 +201,14 @@ LEGALIZE: dict[str, Callable[..., Any]] = {
     "relax.not_equal": _binary("not_equal", semantics.not_equal),
     "relax.logical_not": _unary("logical_not", semantics.logical_not),
     "relax.logical_xor": _binary("logical_xor", semantics.logical_xor),
-    "relax.tanh": _unary("tanh", _tanh),
-    "relax.sigmoid": _unary("sigmoid", _sigmoid),
+    "relax.tanh": _unary("tanh", tanh),
+    "relax.sigmoid": _unary("sigmoid", sigmoid),
+    "relax.exp": _fast("exp", exp),
+    "relax.erf": _fast("erf", erf),
+    "relax.nn.gelu": _fast("nn.gelu", _gelu),
+    "relax.nn.gelu_tanh": _fast("nn.gelu_tanh", _gelu_tanh),
+    "relax.nn.layer_norm": _norm(False),
+    "relax.nn.group_norm": _norm(True),
     "relax.nn.softmax": _softmax(False),
     "relax.nn.log_softmax": _softmax(True),
 }

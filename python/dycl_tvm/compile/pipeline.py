@@ -16,6 +16,7 @@ from tvm import relax
 
 from dycl_tvm.backends import tir_cpu
 from dycl_tvm.backends.tir_cpu.expression import elementwise
+from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
 from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, SCHEDULED, in_place
 from dycl_tvm.compile.legalize import LEGALIZE
@@ -154,7 +155,7 @@ def _object(chunk: dict[str, Any], target: tvm.target.Target, unscheduled: list[
 
 
 def _compile(chunk: dict[str, Any], target: tvm.target.Target) -> Any:
-    built = tvm.compile(tvm.IRModule(chunk), target=target)
+    built = tvm.compile(tvm.IRModule({k: fn if SCHEDULED in fn.attrs else with_functions(fn) for k, fn in chunk.items()}), target=target)
     return getattr(built, "mod", built)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
+from dycl_tvm.backends.tir_cpu.graph import ALONE, Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
 
 #: Element-wise nodes of one epilogue; an operand that several of them read is written out each time.
@@ -23,7 +23,7 @@ def fuse(graph: Graph) -> None:
 
 
 def _is_anchor(node: Node) -> bool:
-    return node.anchor not in ("", "view") and (node.anchor != "tir" or node.channelwise is not None)
+    return node.anchor not in ("", "view", *ALONE) and (node.anchor != "tir" or node.channelwise is not None)
 
 
 def _closed(node: Node) -> list[Node]:

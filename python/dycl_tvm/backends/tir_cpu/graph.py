@@ -16,10 +16,16 @@ from tvm import relax
 
 from dycl_tvm.backends.tir_cpu.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.families.channelwise import ChannelwiseOp, channelwise
+from dycl_tvm.backends.tir_cpu.stages import transposes
 from dycl_tvm.backends.tir_cpu.workload import Tensor
 
 #: Operators that the families take as they are.
-ANCHORS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul", "relax.nn.softmax", "relax.concat")
+ANCHORS = (
+    "relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul", "relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.layer_norm",
+    "relax.nn.group_norm", "relax.concat",
+)  # fmt: skip
+#: Those whose kernels take no epilogue.
+ALONE = ("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.layer_norm", "relax.nn.group_norm")
 
 
 @dataclass(eq=False)
@@ -51,8 +57,8 @@ class Node:
         One, or none if the binding is a tuple or part of one.
     anchor : str
         The Relax operator for anchors, ``tir`` for ``call_tir``, ``view``, or empty.
-    elementwise, channelwise : optional
-        What was recognised.
+    elementwise, channelwise, transposes : optional
+        What was recognised; ``transposes``: the node exchanges the last two dimensions of its input.
     absorbed : list of Node
         Element-wise nodes that are computed in the epilogue of this one, in order.
     """
@@ -64,6 +70,7 @@ class Node:
     anchor: str = ""
     elementwise: Elementwise | None = None
     channelwise: ChannelwiseOp | None = None
+    transposes: bool = False
     absorbed: list[Node] = field(default_factory=list)
     host: Node | None = None
     packed: bool = False
@@ -93,7 +100,7 @@ class Reader:
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self.mod = mod
-        self._known: dict[str, tuple[Elementwise | None, ChannelwiseOp | None, bool]] = {}
+        self._known: dict[str, tuple[Elementwise | None, ChannelwiseOp | None, bool, bool]] = {}
 
     def read(self, name: str, constant_params: Collection[int]) -> Graph:
         """Return the graph of a function.
@@ -171,8 +178,8 @@ class Reader:
             if gv.name_hint not in self._known:
                 fn = self.mod[gv]
                 view = bool(relax.analysis.has_reshape_pattern(fn))
-                self._known[gv.name_hint] = (elementwise(fn), channelwise(fn), view)
-            node.elementwise, node.channelwise, view = self._known[gv.name_hint]
+                self._known[gv.name_hint] = (elementwise(fn), channelwise(fn), transposes(fn), view)
+            node.elementwise, node.channelwise, node.transposes, view = self._known[gv.name_hint]
             if len(node.inputs) != len(self.mod[gv].params) - 1:  # something else than tensors among the arguments
                 node.elementwise = node.channelwise = None
             same_size = len(node.inputs) == 1 and node.inputs[0].tensor.numel == node.output.tensor.numel

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,11 +13,14 @@ from typing import Any, Protocol
 from dycl_tvm.backends.partition import Offload
 from dycl_tvm.backends.tir_cpu import match
 from dycl_tvm.backends.tir_cpu.families import channelwise, concat
+from dycl_tvm.backends.tir_cpu.families.matmul import matmul
+from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
+from dycl_tvm.backends.tir_cpu.families.softmax import softmax
 from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
 from dycl_tvm.backends.tir_cpu.loops import in_place
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Epilogue, Tensor
 
 
 class Want(enum.Enum):
@@ -103,7 +107,7 @@ class Kernels:
     def _family(self, node: Node, out: Emitter) -> str:
         """Emit a node by a family and return its name, or an empty one."""
         if not node.packed:
-            return self._emit_product(node, out)
+            return self._emit_plain(node, out)
         work = self._convolution(node)
         if work is not None:
             return self._emit_convolution(node, work, out)
@@ -175,17 +179,89 @@ class Kernels:
         out.write(node.last, y, result)
         return "concatenate"
 
+    def _emit_plain(self, node: Node, out: Emitter) -> str:
+        if node.anchor in ("relax.nn.softmax", "relax.nn.log_softmax"):
+            return self._emit_softmax(node, out)
+        if node.anchor in ("relax.nn.layer_norm", "relax.nn.group_norm"):
+            return self._emit_norm(node, out)
+        return self._emit_product(node, out) or self._emit_matmul(node, out)
+
+    def _emit_softmax(self, node: Node, out: Emitter) -> str:
+        if "softmax" in self._disabled or len(node.inputs) != 1 or node.output is None:
+            return ""
+        (x,) = node.inputs
+        if x.tensor.dtype != "float32" or not x.tensor.shape:
+            return ""
+        axis, log = int(node.value.attrs.axis), node.anchor.endswith("log_softmax")
+        name = node.anchor.removeprefix("relax.nn.")
+        result = out.call(
+            name, (name, x.tensor, axis), lambda: softmax(x.tensor.shape, axis, self.machine, log), [out.read(x, x.tensor)], x.tensor
+        )
+        out.write(node.output, x.tensor, result)
+        return "softmax"
+
+    def _emit_norm(self, node: Node, out: Emitter) -> str:
+        attrs, args = node.value.attrs, node.value.args
+        there = [bool(attrs.scale), bool(attrs.center)]
+        wanted = [args[0], *(a for a, used in zip(args[1:], there) if used)]
+        # one table may be both weight and bias
+        read = [v for a in wanted for v in [i for i in node.inputs if i.relax_var.same_as(a)][:1]]
+        if "normalisation" in self._disabled or node.output is None or len(read) != len(wanted):
+            return ""
+        x = read[0]
+        shape, eps = x.tensor.shape, float(attrs.epsilon)
+        if node.anchor == "relax.nn.layer_norm":
+            rest = len(attrs.axes)
+            if sorted(int(a) % len(shape) for a in attrs.axes) != list(range(len(shape) - rest, len(shape))):
+                return ""
+            make = functools.partial(layer_norm, shape, rest, eps, self.machine, *there)
+        else:
+            rest = int(attrs.num_groups)
+            make = functools.partial(group_norm, shape, rest, eps, self.machine, *there)
+        name = node.anchor.removeprefix("relax.nn.")
+        result = out.call(name, (name, x.tensor, rest, eps, *there), make, [out.read(v, v.tensor) for v in read], x.tensor)
+        out.write(node.output, x.tensor, result)
+        return "normalisation"
+
+    def _emit_matmul(self, node: Node, out: Emitter) -> str:
+        """Emit a product of two run-time tensors; a transposition of the right side is read in place."""
+        work = match.matmul_work(node)
+        if work is None or "matmul" in self._disabled or node.output is None:
+            return ""
+        epilogue = self._product_epilogue(node, work)
+        if epilogue is None:
+            return ""
+        a, b = node.inputs
+        source = match.transposed_source(b)
+        right = (work.k, work.n) if source is None else (work.n, work.k)
+        y = Tensor(match.product_shape(work))
+        args = [
+            out.read(a, Tensor((work.batch, work.m, work.k))),
+            out.read(source or b, Tensor(right if work.shared else (work.batch, *right))),
+            *self._read_operands(node, epilogue.operands, out),
+        ]
+        key = ("matmul", work, source is not None, epilogue.key, epilogue.operands)
+        result = out.call(_name("matmul", node), key, lambda: matmul(work, self.machine, epilogue, source is not None), args, y)
+        out.write(node.last, y, result)
+        return "matmul"
+
+    def _product_epilogue(self, node: Node, work: Dense) -> Epilogue | None:
+        """Return the epilogue of a product, or None if its kernel cannot have it."""
+        assert node.output is not None
+        shapes = [match.product_operand(Tensor(s), node.output.tensor.shape, work) for _, s in operands_of(node)]
+        operands = [Tensor(s, v.tensor.dtype) for s, (v, _) in zip(shapes, operands_of(node)) if s is not None]
+        return epilogue_of(node, operands) if len(operands) == len(shapes) else None
+
     def _emit_product(self, node: Node, out: Emitter) -> str:
         work = match.dense_work(node)
         chosen = self.selector.product(work) if work is not None else None
         if work is None or chosen is None or node.output is None:
             return ""
         family, plan = chosen
-        shapes = [match.product_operand(Tensor(s), node.output.tensor.shape, work) for _, s in operands_of(node)]
-        operands = [Tensor(s, v.tensor.dtype) for s, (v, _) in zip(shapes, operands_of(node)) if s is not None]
-        if len(operands) != len(shapes):
+        epilogue = self._product_epilogue(node, work)
+        if epilogue is None:
             return ""
-        epilogue = epilogue_of(node, operands)
+        operands = epilogue.operands
         x, w = node.inputs
         y = Tensor(match.product_shape(work))
         weights = out.call(

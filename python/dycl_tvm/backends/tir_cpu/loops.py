@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
 
@@ -37,7 +38,7 @@ def prim_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[
     with IRBuilder() as ib, T.prim_func(s_tir=True):
         T.func_attr({"tirx.noalias": True, SCHEDULED: 1, "op_pattern": 8})
         body(*[T.match_buffer(T.arg(name, T.handle()), tuple(shape), dtype) for name, shape, dtype in buffers])
-    return ib.get()
+    return with_functions(ib.get())
 
 
 def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dycl_tvm.backends.tir_cpu.graph import Node
+from dycl_tvm.backends.tir_cpu.graph import Node, Var
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Tensor
 
 #: Inputs of at most this many channels are read in plain layout: a packed block of them would be mostly zeros.
@@ -86,6 +86,12 @@ def matmul_work(node: Node) -> Dense | None:
     if a[:-2] != b[:-2]:
         return None
     return Dense(math.prod(a[:-2]), a[-2], b[-1], a[-1], constant=False, shared=False)
+
+
+def transposed_source(var: Var) -> Var | None:
+    """Return what a tensor is the transposed matrices of, if that is nothing but a transposition."""
+    node = var.producer
+    return node.inputs[0] if node is not None and node.transposes and node.host is None and not var.constant else None
 
 
 def product_shape(work: Dense) -> tuple[int, int, int]:

@@ -158,3 +158,13 @@ def inlined(stages: Sequence[Stage]) -> list[Stage] | None:
         stage = replace(stage, value=value)
         (kept if stage.reduced or stage.out.same_as(stages[-1].out) else copies).append(stage)
     return kept
+
+
+def transposes(fn: tirx.PrimFunc) -> bool:
+    """Whether a function only exchanges the last two dimensions of its input."""
+    stages = read_stages(fn)
+    if stages is None or len(stages) != 1 or stages[0].reduced or len(stages[0].axes) < 2:
+        return False
+    value, axes = stages[0].value, list(stages[0].axes)
+    wanted = [*axes[:-2], axes[-1], axes[-2]]
+    return isinstance(value, TensorLoad) and len(value.indices) == len(axes) and all(i.same_as(a) for i, a in zip(value.indices, wanted))

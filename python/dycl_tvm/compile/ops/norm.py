@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
@@ -28,7 +30,7 @@ def _batch_norm(ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: 
     rank = len(ctx.shape(x))
     shape = (1, ctx.shape(x)[1], *([1] * (rank - 2)))
     if training and mean is None and var is None:  # instance norm comes here
-        y, batch_mean, rstd = _normalised(ctx, x, [k for k in range(rank) if k != 1], eps)
+        y, batch_mean, rstd = normalised(ctx.emit, x, [k for k in range(rank) if k != 1], eps)
         return _results(ctx, _affine(ctx, y, weight, bias, shape), batch_mean, rstd)
     if training or mean is None or var is None:
         raise NotConvertible("batch norm in training mode (call model.eval())")
@@ -42,25 +44,48 @@ def _batch_norm(ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: 
     return y if len(ctx.out) == 1 else (y, *([None] * (len(ctx.out) - 1)))
 
 
-def _normalised(ctx: OpContext, x: Any, axes: list[int], eps: float) -> tuple[Any, Any, Any]:
-    mean = ctx.emit(relax.op.mean(x, axes, True))
-    centred = ctx.emit(relax.op.subtract(x, mean))
-    var = ctx.emit(relax.op.mean(ctx.emit(relax.op.multiply(centred, centred)), axes, True))
-    rstd = ctx.binary("divide", 1.0, ctx.emit(relax.op.sqrt(ctx.binary("add", var, eps, ctx.dtype(var)))), ctx.dtype(var))
-    return ctx.emit(relax.op.multiply(centred, rstd)), mean, rstd
+def normalised(emit: Callable[[Any], Any], x: Any, axes: list[int], eps: float) -> tuple[Any, Any, Any]:
+    """Return (centred x times rstd, mean, rstd), of operators that ``emit`` binds."""
+    op = relax.op
+    dtype = str(x.ty.dtype.dtype)
+    mean = emit(op.mean(x, axes, True))
+    centred = emit(op.subtract(x, mean))
+    var = emit(op.mean(emit(op.multiply(centred, centred)), axes, True))
+    rstd = emit(op.divide(relax.const(1.0, dtype), emit(op.sqrt(emit(op.add(var, relax.const(eps, dtype)))))))
+    return emit(op.multiply(centred, rstd)), mean, rstd
 
 
 def _results(ctx: OpContext, y: Any, mean: Any, rstd: Any) -> Any:
     if len(ctx.out) == 1:
         return y
-    return tuple(None if o is None else v if k == 0 else ctx.reshape(v, o.shape) for k, (v, o) in enumerate(zip((y, mean, rstd), ctx.out)))
+    return tuple(
+        None if o is None or v is None else v if k == 0 else ctx.reshape(v, o.shape)
+        for k, (v, o) in enumerate(zip((y, mean, rstd), ctx.out))
+    )
+
+
+def _is_one_operator(ctx: OpContext, *operands: Any) -> bool:
+    """Whether only the normalised tensor is wanted, in float32: then it is one operator, which kernel families know."""
+    statistics = all(o is None or k in ctx.unused for k, o in enumerate(ctx.out) if k)
+    return statistics and all(o is None or ctx.dtype(o) == "float32" for o in operands)
+
+
+def _tables(ctx: OpContext, weight: Any, bias: Any, shape: tuple[int, ...]) -> tuple[list[Any], dict[str, bool]]:
+    """Return weight and bias, ones where there are none, and which there are."""
+    ones = relax.const(np.ones(shape, "float32")) if weight is None or bias is None else None
+    tables = [ones if t is None else ctx.reshape(t, shape) for t in (weight, bias)]
+    return tables, {"scale": weight is not None, "center": bias is not None}
 
 
 @converter("native_layer_norm.default", "layer_norm.default")
 def _layer_norm(ctx: OpContext, x: Any, normalized: list[int], weight: Any, bias: Any, eps: float = 1e-5, *_: Any) -> Any:
     rank = len(ctx.shape(x))
+    if _is_one_operator(ctx, x, weight, bias):
+        tables, there = _tables(ctx, weight, bias, tuple(normalized))
+        last = list(range(rank - len(normalized), rank))
+        return _results(ctx, ctx.emit(relax.op.nn.layer_norm(x, *tables, last, eps, **there)), None, None)
     axes = list(range(rank - len(normalized), rank))
-    y, mean, rstd = _normalised(ctx, x, axes, eps)
+    y, mean, rstd = normalised(ctx.emit, x, axes, eps)
     return _results(ctx, _affine(ctx, y, weight, bias, tuple(normalized)), mean, rstd)
 
 
@@ -71,8 +96,12 @@ def _group_norm(ctx: OpContext, x: Any, *args: Any) -> Any:
     else:
         groups, weight, bias, eps = args[:4]
     batch, channels, *size = ctx.shape(x)
+    if _is_one_operator(ctx, x, weight, bias):
+        tables, there = _tables(ctx, weight, bias, (channels,))
+        y = ctx.emit(relax.op.nn.group_norm(x, *tables, groups, 1, list(range(2, 2 + len(size))), eps, **there))
+        return _results(ctx, y, None, None)
     grouped = ctx.reshape(x, (batch, groups, channels // groups * math.prod(size)))
-    y, mean, rstd = _normalised(ctx, grouped, [2], eps)
+    y, mean, rstd = normalised(ctx.emit, grouped, [2], eps)
     y = _affine(ctx, ctx.reshape(y, ctx.shape(x)), weight, bias, (1, channels, *([1] * len(size))))
     return _results(ctx, y, mean, rstd)
 
@@ -84,5 +113,5 @@ def _instance_norm(
     if not use_input:
         raise NotConvertible("instance norm with running statistics")
     rank, channels = len(ctx.shape(x)), ctx.shape(x)[1]
-    y, _, _ = _normalised(ctx, x, list(range(2, rank)), eps)
+    y, _, _ = normalised(ctx.emit, x, list(range(2, rank)), eps)
     return _affine(ctx, y, weight, bias, (1, channels, *([1] * (rank - 2))))

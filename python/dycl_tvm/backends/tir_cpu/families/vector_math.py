@@ -1,22 +1,34 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Exponential, sigmoid, tanh and erf of float32 as plain arithmetic, so that LLVM makes vectors of them.
+"""Exponential, sigmoid, tanh and erf of float32 as plain arithmetic on vectors.
 
 TVM's own become calls of libm or long code for each element (4 to 12 times slower). These have no call and no branch. Largest errors where
 the result is a normal number, in units in the last place: exp 1.0, sigmoid 2.5, tanh 2.6, erf 2.5 (tests measure them). NaN gives NaN,
 infinities give the limits; sigmoid is 0 below -88.8, as PyTorch's.
 
+Each is an operator (``dycl.exp`` ...) that stays a call through all of TVM's passes, and becomes the call of a function in LLVM IR that
+the compiler inlines: as TVM's expressions they would repeat, or bind, what is used several times, and TVM takes time exponential in
+the depth of either. :func:`with_functions` adds the definitions; the target must be LLVM.
+
 Method: Cody and Waite's reduction, x = n ln 2 + r with |r| <= ln(2)/2, and a polynomial that interpolates (e^r - 1 - r) / r^2 at
-Chebyshev's points. Rounding to n adds and subtracts 1.5 * 2^23: no conversion to an integer, which has no value for NaN. The
-constants of such steps are opaque, as TVM would take ``(x + c) - c`` for x.
+Chebyshev's points. Rounding to n adds and subtracts 1.5 * 2^23: no conversion to an integer, which has no value for NaN.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import tvm
+import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import Call
+from tvm.tirx.op import register_intrin_lowering
+
+from dycl_tvm.backends.tir_cpu.families.vector_text import Function, Value
+
+#: Lanes of the vectors that the functions are defined for: schedules take no longer ones.
+_LANES = tuple(range(1, 33))
 
 _LOG2_E = 1.4426950408889634
 # 9 bits, so that the product with n is exact also without fused multiply-adds, and the rest
@@ -39,116 +51,139 @@ _ERF_LARGE = (
 )  # fmt: skip
 
 
-def _const(number: float) -> Any:
-    return tirx.const(number, "float32")
-
-
-def _opaque(number: float) -> Any:
-    """Return a float that TVM's simplifier does not see through."""
-    return tirx.reinterpret("float32", tirx.const(int(np.float32(number).view(np.int32)), "int32"))
-
-
 def let(value: Any, body: Callable[[Any], Any]) -> Any:
-    """Return ``body(v)`` with v computed once.
-
-    An expression that is used twice is otherwise compiled, and passed over, twice. TVM's passes take time exponential in the depth of
-    such bindings: keep it low, and store between one function and the next.
-    """
+    """Return ``body(v)`` with v computed once, where v is used twice; not to be nested."""
     var = tirx.Var("t", value.ty)
     return tirx.Let(var, value, body(var))
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    result = _const(coefficients[-1])
-    for c in coefficients[-2::-1]:
-        result = result * x + _const(c)
+def _polynomial(coefficients: tuple[float, ...], x: Value) -> Value:
+    result = x * coefficients[-1] + coefficients[-2]
+    for c in coefficients[-3::-1]:
+        result = result * x + c
     return result
 
 
-def _clamp(x: Any, low: float, high: float) -> Any:
-    """Bound a variable x; NaN stays."""
-    return tirx.Select(x < _const(low), _const(low), tirx.Select(x > _const(high), _const(high), x))
+def _clamp(x: Value, low: float, high: float) -> Value:
+    """Bound x; NaN stays."""
+    f = x.function
+    lowest, highest = f.constant("f", low), f.constant("f", high)
+    return (x < lowest).choose(lowest, (x > highest).choose(highest, x))
 
 
-def _power_of_2(n: Any) -> Any:
-    """Return 2^n for an int32 n in [-126, 127]."""
-    return tirx.reinterpret("float32", (n + tirx.const(127, "int32")) << tirx.const(23, "int32"))
+def _power_of_2(n: Value) -> Value:
+    """Return 2^n for integers n in [-126, 127]."""
+    return ((n + 127) << 23).bits("f")
 
 
-def _reduced(x: Any, body: Callable[[Any, Any], Any]) -> Any:
-    """Return ``body(n, r)``, n the int32 nearest to x / ln 2, r = x - n ln 2, of a variable x."""
-
-    def with_sum(total: Any) -> Any:
-        n = tirx.reinterpret("int32", total) - tirx.const(_ROUND_BITS, "int32")
-        rounded = total + _opaque(-_ROUND)
-        return let(x - rounded * _const(_LN2_HIGH) - rounded * _const(_LN2_LOW), lambda r: body(n, r))
-
-    return let(x * _const(_LOG2_E) + _opaque(_ROUND), with_sum)
+def _reduced(x: Value) -> tuple[Value, Value]:
+    """Return (n, r), n the integer nearest to x / ln 2, r = x - n ln 2."""
+    total = x * _LOG2_E + _ROUND
+    rounded = total - _ROUND
+    return total.bits("i") - _ROUND_BITS, x - rounded * _LN2_HIGH - rounded * _LN2_LOW
 
 
-def exp(x: Any) -> Any:
-    """Return e^x of a float32 expression."""
+def _exp_less_1(r: Value) -> Value:
+    """Return e^r - 1 of a reduced r."""
+    return _polynomial(_EXP, r) * r * r + r
 
-    def power(n: Any, r: Any) -> Any:
-        mantissa = (_polynomial(_EXP, r) * r * r + r) + _const(1)
-        # in two steps, as 2^n alone may be no normal number where the result is one, or infinite where it is not
-        half = n >> tirx.const(1, "int32")
-        return mantissa * _power_of_2(half) * _power_of_2(n - half)
 
+def _exp(x: Value) -> Value:
     # e^-104 rounds to 0, e^89 to infinity
-    return let(x, lambda v: let(_clamp(v, -104.0, 89.0), lambda u: _reduced(u, power)))
+    n, r = _reduced(_clamp(x, -104.0, 89.0))
+    # in two steps, as 2^n alone may be no normal number where the result is one, or infinite where it is not
+    half = n >> 1
+    return (_exp_less_1(r) + 1) * _power_of_2(half) * _power_of_2(n - half)
 
 
-def exp_of_difference(x: Any) -> Any:
-    """Return e^x for x <= 0 or NaN: as :func:`exp`, but 0 where the result would be subnormal.
-
-    For sums that a softmax divides by: what is lost is 1e-38 of the largest term.
-    """
-
-    def power(n: Any, r: Any) -> Any:
-        return ((_polynomial(_EXP, r) * r * r + r) + _const(1)) * _power_of_2(n)
-
-    return let(x, lambda v: tirx.Select(v < _const(-87.0), _const(0), _reduced(v, power)))
+def _exp_of_difference(x: Value) -> Value:
+    n, r = _reduced(x)
+    return (x < -87.0).choose(x.function.constant("f", 0), (_exp_less_1(r) + 1) * _power_of_2(n))
 
 
-def sigmoid(x: Any) -> Any:
-    """Return 1 / (1 + e^-x) of a float32 expression."""
-    return _const(1) / (_const(1) + exp(_const(-1) * x))
+def _sigmoid(x: Value) -> Value:
+    one = x.function.constant("f", 1)
+    return one / (_exp(x * -1) + 1)
 
 
-def tanh(x: Any) -> Any:
-    """Return tanh(x) of a float32 expression, as e / (e + 2) with e = e^2x - 1."""
-
-    def from_power(n: Any, r: Any) -> Any:
-        scale = _power_of_2(n)
-        e = (_polynomial(_EXP, r) * r * r + r) * scale + (scale + _opaque(-1.0))
-        return let(e, lambda v: v / (v + _const(2)))
-
-    def whole(v: Any) -> Any:
-        # -0 has to stay; from 10 on the result is 1
-        bounded = _clamp(v, -10.0, 10.0) * _const(2)
-        return let(bounded, lambda u: tirx.Select(v == _const(0), v, _reduced(u, from_power)))
-
-    return let(x, whole)
+def _tanh(x: Value) -> Value:
+    # e / (e + 2) with e = e^2x - 1; -0 has to stay; from 10 on the result is 1
+    n, r = _reduced(_clamp(x, -10.0, 10.0) * 2)
+    scale = _power_of_2(n)
+    e = _exp_less_1(r) * scale + (scale - 1)
+    return x.equals(0).choose(x, e / (e + 2))
 
 
-def erf(x: Any) -> Any:
-    """Return erf(x) of a float32 expression: an odd polynomial near 0, elsewhere 1 - e^p(|x|)."""
+def _erf(x: Value) -> Value:
+    # an odd polynomial near 0, elsewhere 1 - e^p(|x|)
+    constant = x.function.constant
+    sign = (x < 0).choose(constant("f", -1), constant("f", 1))
+    magnitude = x * sign
+    four = constant("f", 4)
+    # the exponent is between -18 and 0
+    n, r = _reduced(_polynomial(_ERF_LARGE, (magnitude > four).choose(four, magnitude)))
+    large = sign - sign * ((_exp_less_1(r) + 1) * _power_of_2(n))
+    return (magnitude < 0.94).choose(x * _polynomial(_ERF_SMALL, x * x), large)
 
-    def whole(v: Any) -> Any:
-        small = v * _polynomial(_ERF_SMALL, v * v)
-        sign = tirx.Select(v < _const(0), _const(-1), _const(1))
 
-        def either(m: Any) -> Any:
-            logarithm = _polynomial(_ERF_LARGE, tirx.Select(m > _const(4), _const(4), m))
-            # between -18 and 0
-            return let(
-                logarithm, lambda u: tirx.Select(m < _const(0.94), small, _reduced(u, lambda n, r: sign + _const(-1) * sign * power(n, r)))
-            )
+_FORMULAS: dict[str, Callable[[Value], Value]] = {}
 
-        return let(v * sign, either)
 
-    def power(n: Any, r: Any) -> Any:
-        return ((_polynomial(_EXP, r) * r * r + r) + _const(1)) * _power_of_2(n)
+def _operator(name: str, formula: Callable[[Value], Value]) -> Callable[[Any], Any]:
+    """Make an operator; return what makes its calls."""
+    full = f"dycl.{name}"
+    _FORMULAS[full] = formula
+    # without side effects; of each lane apart
+    for key, value in (("TCallEffectKind", 1), ("TVectorizable", True), ("TScriptPrinterName", full)):
+        tvm.ir.register_op_attr(full, key, value)
+    register_intrin_lowering(full, target="llvm", f=lambda call: _extern(full, call))
 
-    return let(x, whole)
+    def call(x: Any) -> Any:
+        assert str(x.ty.dtype) == "float32", f"{name} of {x.ty}"
+        return tirx.call_intrin("float32", full, x)
+
+    return call
+
+
+def _symbol(name: str, lanes: int) -> str:
+    return f"{name.replace('.', '_')}_{lanes}"
+
+
+def _extern(name: str, call: Any) -> Any:
+    dtype = call.ty.dtype
+    lanes = int(str(dtype).partition("x")[2] or 1)
+    if lanes not in _LANES:
+        raise NotImplementedError(f"{name} of vectors of {lanes}")
+    return tirx.call_pure_extern(dtype, _symbol(name, lanes), call.args[0])
+
+
+@functools.cache
+def _definitions(name: str) -> str:
+    return "".join(Function(lanes).define(_symbol(name, lanes), _FORMULAS[name]) for lanes in _LANES)
+
+
+def with_functions(fn: Any) -> Any:
+    """Return a PrimFunc with the definitions of the functions that it calls."""
+    used: set[str] = set()
+
+    def visit(call: Any) -> None:
+        if getattr(call.op, "name", "") in _FORMULAS:
+            used.add(call.op.name)
+
+    tvm_ffi.structural_walk(fn.body, (Call, visit))
+    if not used:
+        return fn
+    text = "".join(_definitions(name) for name in sorted(used))
+    return fn.with_body(tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(text), fn.body))
+
+
+#: e^x of a float32 expression.
+exp = _operator("exp", _exp)
+#: e^x for x <= 0 or NaN, but 0 where the result would be subnormal: for sums that a softmax divides by, 1e-38 of the largest term is lost.
+exp_of_difference = _operator("exp_of_difference", _exp_of_difference)
+#: 1 / (1 + e^-x) of a float32 expression.
+sigmoid = _operator("sigmoid", _sigmoid)
+#: tanh(x) of a float32 expression.
+tanh = _operator("tanh", _tanh)
+#: erf(x) of a float32 expression.
+erf = _operator("erf", _erf)
