@@ -391,3 +391,27 @@ def test_enums_and_class_attributes():
         return x, mode.value, Config.mode == Mode.FAST, len(Config.steps), Mode("slow").name
 
     check(f, X, paths=2)
+
+
+class _Sealed(type):
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise AttributeError(f"{cls.__name__} is sealed")
+
+
+class SealedScale(metaclass=_Sealed):
+    """A class whose attributes cannot be set."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by if x.sum() > 0 else x
+
+
+def test_a_class_that_cannot_be_changed_runs_as_it_is() -> None:
+    scale = SealedScale(2.0)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return scale.scaled(x) + 1
+
+    check(f, [(torch.ones(3),), (-torch.ones(3),)])

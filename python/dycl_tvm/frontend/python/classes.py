@@ -98,8 +98,11 @@ class ClassPatches:
         for name, value in list(vars(cls).items()):
             made = None if name in _KEPT else self._replacement(value)
             if made is not None:
+                try:
+                    setattr(cls, name, made)
+                except (AttributeError, TypeError):  # a class that lets nobody change it: its methods run as they are
+                    return
                 self._saved.append((cls, name, value))
-                setattr(cls, name, made)
 
     def _replacement(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType):
