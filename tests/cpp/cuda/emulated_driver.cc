@@ -44,13 +44,27 @@ struct Settings {
   size_t memory = size_t{1} << 32;
   std::string kernels;  // the library of the kernels of the next module
 };
-Settings g_settings;
+
+// In a process that no test speaks to, the environment does.
+Settings FromEnvironment() {
+  Settings settings;
+  auto number = [](const char* name, int otherwise) {
+    const char* text = getenv(name);
+    return text != nullptr ? atoi(text) : otherwise;
+  };
+  const char* kernels = getenv("EMULATED_CUDA_KERNELS");
+  settings.sm = number("EMULATED_CUDA_SM", settings.sm);
+  settings.version = number("EMULATED_CUDA_VERSION", settings.version);
+  if (kernels != nullptr) settings.kernels = kernels;
+  return settings;
+}
+Settings g_settings = FromEnvironment();
 
 std::recursive_mutex g_mutex;
 std::map<std::string, long> g_counts;
 std::map<uintptr_t, size_t> g_device;  // allocations on the device, by address
 std::map<uintptr_t, size_t> g_pinned;
-int g_contexts = 0;  // pushed
+thread_local int g_contexts = 0;  // pushed by this thread
 size_t g_used = 0;
 int g_sticky = kSuccess;
 
@@ -194,7 +208,8 @@ API cuDriverGetVersion(int* version) {
   *version = g_settings.version;
   return kSuccess;
 }
-// NVRTC looks into a driver that it finds in its process, and goes on where there is nothing for it.
+// NVRTC looks into a driver that it finds in its process, and goes on where there is nothing for
+// it.
 API cuGetExportTable(const void**, const void*) { return kNotFound; }
 API cuDeviceGetCount(int* count) {
   *count = g_settings.devices;

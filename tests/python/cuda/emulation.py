@@ -58,10 +58,15 @@ class Driver:
         return dycl_tvm.load(library, params)
 
     def use_kernels(self, artifact: dycl_tvm.Artifact) -> None:
-        """Compile the kernels of an artefact as C++, once, and let the modules that are loaded next have them."""
-        self.library.emulated_cuda_kernels(str(self._compiled(artifact)).encode())
+        """Let the modules that are loaded next have the kernels of an artefact."""
+        self.library.emulated_cuda_kernels(str(self.compiled(artifact)).encode())
 
-    def _compiled(self, artifact: dycl_tvm.Artifact) -> Path:
+    def environment(self, artifact: dycl_tvm.Artifact) -> dict[str, str]:
+        """Return what gives another process the emulated GPU with the kernels of an artefact."""
+        return {"LD_LIBRARY_PATH": str(self.folder), "EMULATED_CUDA_KERNELS": str(self.compiled(artifact))}
+
+    def compiled(self, artifact: dycl_tvm.Artifact) -> Path:
+        """Compile the kernels of an artefact as C++, once."""
         device = artifact._lowered.program.device
         assert device is not None
         text = kernels_as_cpp(device.source)

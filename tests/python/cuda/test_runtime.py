@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -242,3 +243,33 @@ def test_contexts_and_memory_are_given_back(artifact: dycl_tvm.Artifact, gpu: Dr
     gpu.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     assert free.value == before
     assert gpu.count("contexts") == contexts
+
+
+def test_an_artefact_runs_without_torch_and_tvm(artifact: dycl_tvm.Artifact, gpu: Driver, model: EarlyExit, tmp_path: Path) -> None:
+    library, params = write(artifact, tmp_path)
+    x, _ = example()
+    np.save(tmp_path / "x.npy", x.numpy())
+    code = f"""
+import sys
+import numpy as np
+from dycl_tvm import load
+net = load({str(library)!r}, {str(params)!r})
+np.save({str(tmp_path / "y.npy")!r}, net(np.load({str(tmp_path / "x.npy")!r}), np.array(0.1, "float32"))[0])
+assert not {{"torch", "tvm", "tvm_ffi"}} & set(sys.modules)
+assert not any("libtvm" in line for line in open("/proc/self/maps"))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **gpu.environment(artifact)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), torch.relu(model.first(x)))
+
+
+def test_sessions_in_threads_have_streams_of_their_own(net: Module, model: EarlyExit) -> None:
+    x, _ = example()
+    expected = {k: torch.relu(model.first(x * k)) for k in range(1, 5)}
+    sessions = {k: net.new_session() for k in expected}
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        jobs = {k: pool.submit(lambda k=k: [sessions[k](x * k, torch.tensor(-1.0))[0] for _ in range(5)]) for k in expected}
+        for k, job in jobs.items():
+            for result in job.result():
+                torch.testing.assert_close(result, expected[k])
