@@ -22,7 +22,6 @@ from dycl_tvm.hcfg.verify import verify
 
 #: What is refused, and why (the beginning of the message). The rest of the examples must agree with eager.
 REFUSED_EXAMPLES = {
-    "assume_constant_result": "slice\\(\\) takes `end` as a number fixed at build time",
     "constrain_as_size_example": "zeros\\(\\) takes `size` as a number fixed at build time",
     "user_input_mutation": "changes its input `x` in place",
 }
@@ -31,6 +30,8 @@ REFUSED_OPERATORS = {
     "auto_functionalize": "testlib.mutating_custom_op.default is not PyTorch's",
     "inline_asm_elementwise": "inline_asm_elementwise is not supported",
 }
+#: What only Dynamo can trace, or what it only does for its decorator.
+STRICT = {"assume_constant_result", "flex_attention_backward"}
 #: Samples that torch.export itself does not take: it says that their operators are not allowed in a program.
 NOT_EXPORTABLE = {"invoke_quant", "local_map_hop"}
 
@@ -74,7 +75,7 @@ def test_example_of_the_export_database(name: str) -> None:
         with pytest.raises(UnsupportedError, match=REFUSED_EXAMPLES[name]):
             check(case.model, case.example_args, case.example_kwargs, case.dynamic_shapes)
     else:
-        check(case.model, case.example_args, case.example_kwargs, case.dynamic_shapes)
+        check(case.model, case.example_args, case.example_kwargs, case.dynamic_shapes, strict=name in STRICT)
 
 
 OPERATORS = {f"{info.name}-{info.variant_test_name}": info for info in hop_db if info.name not in NOT_EXPORTABLE}
@@ -86,9 +87,8 @@ def test_sample_of_a_higher_order_operator(name: str) -> None:
     for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
         args = (sample.input, *sample.args)
         model, given = Call(info.op, args), tuple(a for a in args if is_input(a))
-        strict = info.name == "flex_attention_backward"
         if info.name in REFUSED_OPERATORS:
             with pytest.raises(UnsupportedError, match=REFUSED_OPERATORS[info.name]):
                 check(model, given, sample.kwargs)
         else:
-            check(model, given, sample.kwargs, strict=strict)
+            check(model, given, sample.kwargs, strict=info.name in STRICT)

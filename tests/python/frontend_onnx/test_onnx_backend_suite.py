@@ -61,7 +61,8 @@ def test_other_cases_interpreted() -> None:
     "name",
     ["test_lstm_with_peepholes", "test_gemm_all_attributes", "test_conv_with_strides_and_asymmetric_padding", "test_slice_neg_steps",
      "test_resize_upsample_scales_linear", "test_layer_normalization_4d_axis1", "test_qlinearmatmul_2D_uint8_float32", "test_top_k",
-     "test_sce_mean", "test_einsum_batch_matmul", "test_attention_4d_causal"],
+     "test_sce_mean",
+     "test_optional_has_element_empty_optional_input", "test_det_nd", "test_einsum_batch_matmul", "test_attention_4d_causal"],
 )  # fmt: skip
 def test_other_cases_compiled(name: str) -> None:
     node_suite.run_case(name, CompiledBackend)

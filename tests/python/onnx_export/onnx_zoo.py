@@ -146,7 +146,7 @@ def distance(got: Any, want: Any) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=zoo.names(), metavar="NAME")
-    parser.add_argument("--runs", type=int, default=24, help="inputs for each network")
+    parser.add_argument("--runs", type=int, default=12, help="inputs for each network")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(

@@ -129,7 +129,9 @@ def compiled(model: Any, shapes: dict[str, Any], values: dict[str, Any]) -> Run:
 
 
 def _ready(value: Any) -> Any:
-    return [_ready(v) for v in value] if isinstance(value, list) else np.asarray(value)
+    if isinstance(value, list):
+        return [_ready(v) for v in value]
+    return None if value is None else np.asarray(value)  # an optional without an element
 
 
 class CompiledBackend(Backend):
