@@ -12,7 +12,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ import pytest
 from dycl_tvm.codegen.toolchain import cache_dir
 
 MIRROR = "http://archive.ubuntu.com/ubuntu"
+CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 
 #: What a root is made of, by the version of its glibc: Ubuntu's release, and the packages with their SHA-256. The list of packages is not
 #: verified by a key of Ubuntu's, which other systems do not have; the files are, by these sums.
@@ -106,26 +109,88 @@ def root(glibc: str) -> Path:
 
 def _fetch(scratch: Path, release: str, packages: dict[str, str]) -> Path | str:
     """Return the folder with the packages' files, or what went wrong."""
-    (scratch / "lists" / "partial").mkdir(parents=True)
-    (scratch / "archives" / "partial").mkdir(parents=True)
-    (scratch / "parts").mkdir()
-    (scratch / "status").write_text("")
-    (scratch / "sources.list").write_text(f"deb [trusted=yes arch=amd64] {MIRROR} {release} main\n")
-    options = {
-        "Dir::Etc::SourceList": scratch / "sources.list", "Dir::Etc::SourceParts": scratch / "parts", "Dir::State": scratch,
-        "Dir::State::status": scratch / "status", "Dir::Cache": scratch, "APT::Architecture": "amd64", "APT::Architectures": "amd64",
-        "APT::Sandbox::User": "", "Acquire::Languages": "none", "Debug::NoLocking": "1", "Acquire::http::Timeout": "20",
-    }  # fmt: skip
-    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    apt = _Apt(scratch, f"deb [trusted=yes arch=amd64] {MIRROR} {release} main", "amd64")
     for arguments in (["update"], ["download", *packages]):
-        done = subprocess.run(["apt-get", "-qq", *words, *arguments], cwd=scratch, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return f"apt-get {arguments[0]}: {done.stderr.strip()[-300:]}"
+        if wrong := apt.run(*arguments):
+            return wrong
     found = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in scratch.glob("*.deb")}
     for name, digest in packages.items():
         if digest not in found:
             return f"{name} is another file than expected"
-        done = subprocess.run(["dpkg", "-x", str(found[digest]), str(scratch / "root")], capture_output=True, text=True, check=False)
+    return _unpack(scratch, [found[digest] for digest in packages.values()])
+
+
+class _Apt:
+    """``apt-get`` with folders of its own: nothing on this machine changes."""
+
+    def __init__(self, scratch: Path, source: str, architecture: str) -> None:
+        for name in ("lists/partial", "archives/partial", "parts"):
+            (scratch / name).mkdir(parents=True)
+        (scratch / "status").write_text("")
+        (scratch / "sources.list").write_text(source + "\n")
+        options = {
+            "Dir::Etc::SourceList": scratch / "sources.list", "Dir::Etc::SourceParts": scratch / "parts", "Dir::State": scratch,
+            "Dir::State::status": scratch / "status", "Dir::Cache": scratch, "APT::Architecture": architecture,
+            "APT::Architectures": architecture, "APT::Sandbox::User": "", "Acquire::Languages": "none", "Debug::NoLocking": "1",
+            "Acquire::http::Timeout": "20", "APT::Install-Recommends": "false",
+        }  # fmt: skip
+        self._scratch = scratch
+        self._options = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+
+    def run(self, *arguments: str) -> str:
+        """Return what went wrong, or nothing."""
+        command = ["apt-get", "-qq", "-y", *self._options, *arguments]
+        done = subprocess.run(command, cwd=self._scratch, capture_output=True, text=True, check=False)
+        return f"apt-get {arguments[0]}: {done.stderr.strip()[-300:]}" if done.returncode != 0 else ""
+
+
+def _unpack(scratch: Path, packages: Sequence[Path]) -> Path | str:
+    for package in packages:
+        done = subprocess.run(["dpkg", "-x", str(package), str(scratch / "root")], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            return f"dpkg -x {name}: {done.stderr.strip()[-300:]}"
+            return f"dpkg -x {package.name}: {done.stderr.strip()[-300:]}"
     return scratch / "root"
+
+
+#: Debian 12 is the oldest system with a Python that TVM takes (3.11) whose packages are signed by a key that Debian machines have.
+_DEBIAN = "http://deb.debian.org/debian bookworm main"
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_WHEELS = ("apache-tvm", "apache-tvm-ffi", "numpy", "psutil", "ml_dtypes", "typing_extensions", "cloudpickle", "tornado")
+
+
+@functools.cache
+def python_command() -> list[str]:
+    """Return the command of an aarch64 Python with TVM on an emulated Cortex-A76, fetched once; skip the test where it cannot be."""
+    stamp = hashlib.sha256((CONSTRAINTS.read_text() + _DEBIAN + " ".join(_WHEELS)).encode()).hexdigest()[:12]
+    kept = cache_dir() / "emulation" / f"python-{stamp}"
+    if not kept.is_dir():
+        missing = [tool for tool in ("apt-get", "dpkg") if shutil.which(tool) is None] + ([] if _KEYRING.is_file() else [str(_KEYRING)])
+        if missing:
+            pytest.skip(f"an aarch64 Python cannot be fetched: there is no {missing[0]}")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+            made = _fetch_python(Path(scratch))
+            if isinstance(made, str):
+                pytest.skip(f"an aarch64 Python cannot be fetched: {made}")
+            try:
+                os.replace(made, kept)
+            except OSError:
+                assert kept.is_dir()
+    site = f"PYTHONPATH={kept / 'site'}"
+    return [qemu(), "-cpu", "cortex-a76", "-L", str(kept), "-E", site, "-E", "PYTHONUNBUFFERED=1", str(kept / "usr" / "bin" / "python3.11")]
+
+
+def _fetch_python(scratch: Path) -> Path | str:
+    apt = _Apt(scratch, f"deb [signed-by={_KEYRING} arch=arm64] {_DEBIAN}", "arm64")
+    for arguments in (["update"], ["--download-only", "install", "python3.11", "libstdc++6"]):
+        if wrong := apt.run(*arguments):
+            return wrong
+    made = _unpack(scratch, sorted((scratch / "archives").glob("*.deb")))
+    if isinstance(made, str):
+        return made
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target", str(made / "site")]
+    for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014"):
+        command += ["--platform", f"{tag}_aarch64"]
+    command += ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "abi3", "--abi", "none"]
+    done = subprocess.run([*command, "-c", str(CONSTRAINTS), *_WHEELS], capture_output=True, text=True, check=False)
+    return made if done.returncode == 0 else f"pip install: {done.stderr.strip()[-300:]}"

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +72,9 @@ def running(command: Sequence[object], work: Path, ready: str = r"listening on .
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        # TVM's servers leave the process behind that they have started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         assert process.stdout is not None
         process.stdout.close()
 
