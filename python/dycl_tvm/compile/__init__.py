@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def lower(
         # what was folded away is not compiled for the target
         wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
         if on_device:
-            program.device = build_device_code(program.kernels, table.functions, target, progress)[0]
+            program.device, rules = build_device_code(program.kernels, table.functions, target, progress)
         built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated
@@ -144,6 +145,8 @@ def lower(
     stats.weight_bytes = sum(w.type.nbytes for w in program.weights)
     stats.offload = _with_families(parts.offload, kernels.offload)
     stats.families, stats.generic = dict(sorted(kernels.families.items())), tuple(dict.fromkeys(kernels.left))
+    if on_device:
+        stats.families = dict(sorted(Counter(rules.values()).items()))
     return Lowered(program, library, imported, stats)
 
 

@@ -34,7 +34,8 @@ class CompileStats:
     offload : dict
         By backend: nodes, MACs, regions taken and rejected.
     families : dict
-        Kernel family of the backend ``tir_cpu`` to the number of places that it computes, each distinct sub-DNN counted once.
+        Kernel family of the backend ``tir_cpu`` to the number of places that it computes, each distinct sub-DNN counted once. For a
+        GPU: the rule of a schedule to the number of kernels that have it.
     generic : tuple of str
         Convolutions and products that no family takes: they have the generic schedule, which is slower.
     """

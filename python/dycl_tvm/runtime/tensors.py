@@ -81,7 +81,7 @@ class InputTensor:
         dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
         strides, compact = interface.get("strides"), 1
         if strides is None:
-            elements = []
+            elements: list[int] = []
             for extent in reversed(shape):
                 elements.insert(0, compact)
                 compact *= extent

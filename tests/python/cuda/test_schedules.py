@@ -119,6 +119,8 @@ def test_reductions_and_rows(gpu: Driver, tmp_path: Path) -> None:
 def test_maxima_spread_nan_and_rows_of_infinities_give_nan(gpu: Driver, tmp_path: Path) -> None:
     x = torch.randn(4, 200)
     x[0, 77], x[1], x[2, 3] = math.nan, -math.inf, math.inf
+    x[3, 10] = x[3, 150] = 9.0
+    check(gpu, tmp_path, [lambda x: x.argmax(-1), lambda x: (-x).argmin(-1)], (x,))
     check(gpu, tmp_path, [lambda x: x.amax(-1), lambda x: x.amin(-1), lambda x: torch.softmax(x, -1), lambda x: F.relu(x)], (x,))
 
 

@@ -145,7 +145,6 @@ def _kind(block: Any) -> str:
 
 def _shape(block: Any) -> Shape | None:
     """Read a convolution's shape off its block; None where it is another kind of reduction."""
-    sizes = [int(v.dom.extent) for v in block.iter_vars]
     n, f, y, x, c, r, s = (v.var for v in block.iter_vars)
     if len(block.reads) != 2:
         return None
@@ -157,7 +156,8 @@ def _shape(block: Any) -> Shape | None:
     rows, columns = _step(image[2].min, y, r), _step(image[3].min, x, s)
     if rows is None or columns is None:
         return None
-    return Shape(*sizes, stride=(rows[0], columns[0]), dilation=(rows[1], columns[1]))
+    sn, sf, sy, sx, sc, sr, ss = (int(v.dom.extent) for v in block.iter_vars)
+    return Shape(sn, sf, sy, sx, sc, sr, ss, (rows[0], columns[0]), (rows[1], columns[1]))
 
 
 def _step(index: Any, out: Any, tap: Any) -> tuple[int, int] | None:

@@ -32,10 +32,7 @@ def rows(fn: Any, target: tvm.target.Target) -> Any:
     lead = _common_lead(sizes, spatial)
     if lead is None:
         return None
-    width = math.prod(reduced)
-    threads = 32
-    while threads < _MOST_THREADS and threads * 2 < width:
-        threads *= 2
+    threads = _threads(math.prod(reduced))
     row = schedule.fuse(*loops[:lead]) if lead else schedule.add_unit_loop(loops[0] if loops else last.block_rv)
     schedule.bind(row, "blockIdx.x")
     rest = loops[lead:] or [schedule.add_unit_loop(last.block_rv)]
@@ -49,6 +46,32 @@ def rows(fn: Any, target: tvm.target.Target) -> Any:
         _, tx = schedule.split(schedule.fuse(*inner), [None, threads])
         schedule.bind(tx, "threadIdx.x")
     return schedule.mod["main"]
+
+
+def pairs(fn: Any, target: tvm.target.Target) -> Any:
+    """Schedule a reduction of pairs, an index and its value, over the last axes: a block of threads for each row."""
+    found = inlined(fn)
+    if found is None:
+        return None
+    schedule, infos = found
+    if len(infos) != 1 or not infos[0].is_reduction() or len(schedule.get(infos[0].block_rv).writes) != 2:
+        return None
+    spatial, reduced = extents(infos[0])
+    if spatial is None or not reduced:
+        return None
+    loops = schedule.get_loops(infos[0].block_rv)
+    row = schedule.fuse(*loops[: len(spatial)]) if spatial else schedule.add_unit_loop(loops[0])
+    schedule.bind(row, "blockIdx.x")
+    _, tx = schedule.split(schedule.fuse(*loops[len(spatial) :]), [None, _threads(math.prod(reduced))])
+    schedule.bind(tx, "threadIdx.x")
+    return schedule.mod["main"]
+
+
+def _threads(width: int) -> int:
+    threads = 32
+    while threads < _MOST_THREADS and threads * 2 < width:
+        threads *= 2
+    return threads
 
 
 def _common_lead(sizes: list[int], spatial: tuple[int, ...]) -> int | None:

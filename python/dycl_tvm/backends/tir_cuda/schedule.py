@@ -11,8 +11,9 @@ import tvm
 from tvm.s_tir import dlight
 
 from dycl_tvm.backends.tir_cuda.convolution import convolution
+from dycl_tvm.backends.tir_cuda.gemv import gemv
 from dycl_tvm.backends.tir_cuda.per_output import elementwise, small_reduction
-from dycl_tvm.backends.tir_cuda.rows import rows
+from dycl_tvm.backends.tir_cuda.rows import pairs, rows
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,12 @@ def _dlight(rule: Any) -> Callable[[Any, Any], Any]:
 _RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("convolution", convolution),
     ("elementwise", elementwise),
+    ("pairs", pairs),
     ("small_reduction", small_reduction),
     ("rows", rows),
+    ("gemv", gemv),
     ("matmul", _dlight(dlight.gpu.Matmul())),
-    ("gemv", _dlight(dlight.gpu.GEMV())),
+    ("dlight_gemv", _dlight(dlight.gpu.GEMV())),
     ("reduction", _dlight(dlight.gpu.Reduction())),
     ("general_reduction", _dlight(dlight.gpu.GeneralReduction())),
     ("transpose", _dlight(dlight.gpu.Transpose())),
