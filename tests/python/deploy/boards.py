@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from emulation import Board
+from emulated_boards import Board
 
 import dycl_tvm
 from dycl_tvm import zoo
@@ -59,10 +59,11 @@ def _network(name: str) -> tuple[zoo.Entry, list[tuple[Any, ...]], list[Any]]:
         return entry, inputs, [entry.model(*args) for args in inputs]
 
 
-def deploy(name: str, board: Board | None, folder: Path) -> Deployed:
-    """Build a network for a board and write its files."""
+def deploy(name: str, board: Board | None, folder: Path, gpu: bool = False) -> Deployed:
+    """Build a network for the CPU of a board (or for its GPU) and write its files."""
     entry, inputs, outputs = _network(name)
-    artifact = dycl_tvm.build(entry.model, entry.example_inputs, target=board.target if board else "llvm")
+    target = board.gpu_target if board and gpu else board.target if board else "llvm"
+    artifact = dycl_tvm.build(entry.model, entry.example_inputs, target=target)
     library, params = artifact.export_library(folder / "model.so"), artifact.save_params(folder / "model.params")
     return Deployed(entry, artifact, library, params, inputs, outputs)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
-from emulation import BOARDS, ORIN, TX2, XAVIER, Board, python_command, qemu, root
+from emulated_boards import BOARDS, ORIN, TX2, XAVIER, Board, python_command, qemu, root
 from servers import running, soon
 
 from dycl_tvm.codegen.elf import read_library

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from boards import REPOSITORY, Deployed
-from emulation import TX2
+from emulated_boards import TX2
 
 pytestmark = pytest.mark.xdist_group("deploy")
 

@@ -196,7 +196,7 @@ def test_damaged_params_and_those_of_another_model(
 
 
 def test_a_library_for_another_machine(server: Server, net: Deployed, deployed: Callable[..., Deployed]) -> None:
-    from emulation import TX2
+    from emulated_boards import TX2
 
     other = deployed("cascade", TX2)
     with pytest.raises(RemoteError, match="was built for aarch64; this machine is x86_64"):

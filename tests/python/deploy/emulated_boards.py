@@ -48,7 +48,7 @@ _ROOTS = {
 
 @dataclass(frozen=True)
 class Board:
-    """A board: what its CPU is to LLVM and to qemu, and the glibc of its system.
+    """A board: what its CPU is to LLVM and to qemu, the glibc of its system, its GPU, and the CUDA of its driver (10020 is 10.2).
 
     qemu knows no Carmel and no Cortex-A78; its Cortex-A76 has what their code uses, and refuses what they lack.
     """
@@ -57,23 +57,26 @@ class Board:
     mcpu: str
     qemu_cpu: str
     glibc: str
+    gpu_target: str
+    sm: int
+    cuda: int
 
     @property
     def target(self) -> dict[str, str]:
         """The board's host as a target."""
         return {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": self.mcpu, "glibc": self.glibc}
 
-    def command(self, *program: object, libraries: object = "") -> list[str]:
+    def command(self, *program: object, **environment: object) -> list[str]:
         """Return the command that runs a program on the board; skips the test where that cannot be emulated."""
         words = [qemu(), "-cpu", self.qemu_cpu, "-L", str(root(self.glibc))]
-        if libraries:
-            words += ["-E", f"LD_LIBRARY_PATH={libraries}"]
+        for name, value in environment.items():
+            words += ["-E", f"{name}={value}"]
         return [*words, *map(str, program)]
 
 
-TX2 = Board("tx2", "cortex-a57", "cortex-a57", "2.27")
-XAVIER = Board("xavier", "carmel", "cortex-a76", "2.31")
-ORIN = Board("orin", "cortex-a78", "cortex-a76", "2.35")
+TX2 = Board("tx2", "cortex-a57", "cortex-a57", "2.27", "nvidia/jetson-tx2", 62, 10020)
+XAVIER = Board("xavier", "carmel", "cortex-a76", "2.31", "nvidia/jetson-agx-xavier", 72, 11040)
+ORIN = Board("orin", "cortex-a78", "cortex-a76", "2.35", "nvidia/jetson-agx-orin-32gb", 87, 12060)
 BOARDS = (TX2, XAVIER, ORIN)
 
 

@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Artefacts for the GPUs of the boards: host code on the emulated CPU and glibc, kernels by the emulated CUDA driver for aarch64."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from boards import REPOSITORY, Deployed, compile_program, deploy, read_outputs, write_inputs
+from emulated_boards import BOARDS, TX2, XAVIER, Board, qemu
+
+from dycl_tvm.codegen.cross import compiler_for
+from dycl_tvm.codegen.machine import machine_of
+from dycl_tvm.codegen.toolchain import Compiler
+from dycl_tvm.compare import difference
+from dycl_tvm.target import resolve_target
+
+pytestmark = pytest.mark.xdist_group("deploy")
+NETWORKS = {"cascade": 2, "act_rnn": 3}
+
+#: The driver's macros must not meet those of the C++ library: it comes first. And newer C libraries declare rsqrt.
+PREFIX = """\
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+#define rsqrt emulated_rsqrt
+#define rsqrtf emulated_rsqrtf
+"""
+
+
+def _cuda() -> ModuleType:
+    """The emulated driver's own module, which lies with the tests of CUDA."""
+    spec = importlib.util.spec_from_file_location("deploy_cuda_emulation", REPOSITORY / "tests" / "python" / "cuda" / "emulation.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compiler() -> Compiler:
+    return compiler_for(machine_of(resolve_target(TX2.target).target), TX2.glibc)
+
+
+def _compile(out: Path, *words: object) -> Path:
+    compiler = _compiler()
+    (out.parent / "prefix.h").write_text(PREFIX)
+    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-include", str(out.parent / "prefix.h")]
+    compiler.run([*flags, *compiler.link_flags, *map(str, words), "-o", str(out), "-ldl", "-lpthread"], out.name)
+    return out
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``libcuda.so.1`` for aarch64."""
+    qemu()
+    sources = REPOSITORY / "tests" / "cpp" / "cuda"
+    folder = tmp_path_factory.mktemp("driver")
+    return _compile(folder / "libcuda.so.1", sources / "blocks.cc", sources / "emulated_driver.cc", "-Wl,-soname,libcuda.so.1")
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    qemu()
+    return compile_program(TX2, [REPOSITORY / "tests" / "cpp" / "replay_main.cc"], tmp_path_factory.mktemp("replay") / "replay")
+
+
+@pytest.fixture(scope="module")
+def on_gpu(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Board], tuple[Deployed, Path]]:
+    """Return a function from a network and a board to the artefact for its GPU, and its kernels as code for the emulated driver."""
+
+    @functools.cache
+    def get(name: str, board: Board) -> tuple[Deployed, Path]:
+        folder = tmp_path_factory.mktemp(f"{name}-{board.name}-gpu")
+        net = deploy(name, board, folder, gpu=True)
+        device = net.artifact._lowered.program.device
+        assert device is not None
+        (folder / "kernels.cc").write_text(_cuda().kernels_as_cpp(device.source))
+        headers = REPOSITORY / "tests" / "cpp" / "cuda"
+        return net, _compile(folder / "kernels.so", folder / "kernels.cc", f"-I{headers}", driver)
+
+    return get
+
+
+def _run(net: Deployed, kernels: Path | str, board: Board, driver: Path | None, replay: Path, folder: Path, **more: object):
+    write_inputs(net, folder / "inputs.bin")
+    words = [replay, net.library, net.params, folder / "inputs.bin", folder / "outputs.bin"]
+    environment = {"EMULATED_CUDA_KERNELS": kernels, "EMULATED_CUDA_SM": board.sm, "EMULATED_CUDA_VERSION": board.cuda, **more}
+    if driver is not None:
+        environment["LD_LIBRARY_PATH"] = driver.parent
+    return subprocess.run(board.command(*words, **environment), capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)
+def test_agrees_with_eager(board: Board, name: str, on_gpu, driver: Path, replay: Path, tmp_path: Path) -> None:
+    net, kernels = on_gpu(name, board)
+    done = _run(net, kernels, board, driver, replay, tmp_path)
+    assert done.returncode == 0, done.stderr
+    results = read_outputs(net, tmp_path / "outputs.bin")
+    assert len(results) == len(net.outputs)
+    for k, (expected, (_, actual, _)) in enumerate(zip(net.outputs, results)):
+        assert difference(expected, actual, rtol=1e-3) is None, f"input {k}"
+    assert len({path for _, _, path in results}) >= NETWORKS[name]
+
+
+def test_a_board_without_a_driver(on_gpu, replay: Path, tmp_path: Path) -> None:
+    net, _ = on_gpu("act_rnn", TX2)
+    done = _run(net, "", TX2, None, replay, tmp_path)
+    assert done.returncode == 1
+    assert "there is no NVIDIA driver on this machine" in done.stderr
+
+
+def test_another_gpu(on_gpu, driver: Path, replay: Path, tmp_path: Path) -> None:
+    """Code for Xavier's GPU on a TX2's."""
+    net, kernels = on_gpu("act_rnn", XAVIER)
+    done = _run(net, kernels, XAVIER, driver, replay, tmp_path, EMULATED_CUDA_SM=62)
+    assert done.returncode == 1
+    assert "sm_62" in done.stderr or "sm_72" in done.stderr, done.stderr
