@@ -14,7 +14,7 @@ from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Plan
 from dycl_tvm.errors import UsageError
 
 #: Changes when plans of older files no longer mean the same.
-FORMAT = 1
+FORMAT = 2
 SHIPPED = Path(__file__).with_name("tuned.json")
 
 

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, pairs, word
 from dycl_tvm.backends.tir_cpu.families.bf16_dense import cycles_per_second
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, Problem, Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, Problem, Run, cut, narrow_groups, problem, share, tiles
 from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
@@ -49,9 +49,9 @@ class _Bf16Conv:
             return []
         if any((t.dtype, t.block) != ("float32", LANES) for t in (work.x, work.y)):
             return []
-        p = problem(work)
-        if p.groups != work.groups:
+        if narrow_groups(work):
             return []
+        p = problem(work)
         found = sorted((plan for tile in _tiles(p, machine) for plan in _cuts(work, p, tile, machine)[:2]), key=lambda plan: plan.seconds)
         return found[:_MOST_PLANS]
 

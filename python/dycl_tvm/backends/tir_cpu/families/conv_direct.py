@@ -32,7 +32,7 @@ class _Direct:
     name = "direct"
 
     def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
-        """Return the tile choices for any float32 convolution with packed output, except depthwise ones."""
+        """Return the tile choices for any float32 convolution with packed output whose groups are whole blocks."""
         return direct_plans(work, machine)
 
     def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
@@ -45,7 +45,6 @@ class _Direct:
         its sum, one vector for each block of outputs."""
         p = problem(work)
         kh, kw = work.kernel
-        out_group, in_group = work.y.shape[1] // work.groups, work.x.shape[1] // work.groups
 
         def body(weights: Any, packed: Any) -> None:
             for run in cut(p.outputs, plan["blocks"]):
@@ -54,10 +53,9 @@ class _Direct:
                     with T.serial(0, p.inputs) as c, T.serial(0, kh) as i, T.serial(0, kw) as k, T.serial(0, p.block) as e:
                         step = _step(p, plan, c, i, k, e)
                         with T.serial(0, run.size) as j, T.serial(0, p.lanes) as lane:
-                            out, inp = (first + j) * p.lanes + lane, g * p.channels + c * p.block + e
-                            own = inp - tirx.floordiv(out, out_group) * in_group  # the channel inside the output's group
-                            known = tirx.all(out < work.y.shape[1], c * p.block + e < p.channels, own >= 0, own < in_group)
-                            value = tirx.if_then_else(known, weights[out, own, i, k], T.float32(0))
+                            out, inp = (first + j) * p.lanes + lane, c * p.block + e
+                            known = tirx.all(out < work.y.shape[1], inp < p.channels)
+                            value = tirx.if_then_else(known, weights[out, inp, i, k], T.float32(0))
                             store(packed, [first * p.reduction + step * run.size + j, lane], value)
 
         return prim_func([("weights", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")], body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, largest_divisor, problem, tiles
+from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, largest_divisor, narrow_groups, problem, tiles
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Plan
 
@@ -61,10 +61,10 @@ def unrolled_lanes(p: Problem, sums: int) -> tuple[int, int | None]:
 
 
 def direct_plans(work: Conv2D, machine: Machine) -> list[Plan]:
-    """Return the plans of a float32 convolution, best estimate first; [] if it is depthwise or its layouts are others."""
+    """Return the plans of a float32 convolution, best estimate first; [] if its groups are no whole blocks or its layouts are others."""
     if (work.x.dtype, work.y.dtype) != ("float32", "float32") or work.y.block != machine.lanes or not work.macs:
         return []
-    if work.x.block not in (1, machine.lanes) or (work.groups > 1 and work.groups == work.x.shape[1] == work.y.shape[1]):
+    if work.x.block not in (1, machine.lanes) or narrow_groups(work):
         return []
     p = problem(work)
     costs: list[tuple[float, _Tile]] = []

@@ -105,15 +105,13 @@ class Axis:
 class Problem:
     """A convolution between blocks of channels.
 
-    Groups of channels that do not fill blocks are merged into ``groups`` larger ones that do; their weights are block-diagonal.
     A pointwise convolution has one row of all positions (of all images, if an image is one position).
 
     Attributes
     ----------
     groups : int
-        Groups after merging.
     inputs, outputs : int
-        Blocks of channels a group.
+        Blocks of channels a group; for whole blocks (:func:`narrow_groups`) only.
     channels : int
         Input channels a group.
     block, lanes : int
@@ -155,8 +153,6 @@ def problem(work: Conv2D) -> Problem:
     (n, c, h, w), (_, oc, oh, ow) = work.x.shape, work.y.shape
     block, lanes = work.x.block, work.y.block
     c_group, oc_group = c // work.groups, oc // work.groups
-    fitting = [m for m in range(1, work.groups) if work.groups % m == 0 and m * c_group % block == 0 and m * oc_group % lanes == 0]
-    merged = min(fitting, default=work.groups)
     rows, columns = (
         Axis(size, out, k, s, p, d)
         for size, out, k, s, p, d in zip((h, w), (oh, ow), work.kernel, work.stride, work.padding, work.dilation)
@@ -166,9 +162,13 @@ def problem(work: Conv2D) -> Problem:
         flat = "batch" if h * w == 1 else "image"
         size = n if flat == "batch" else h * w
         rows, columns, n = Axis(1, 1, 1, 1, 0, 1), Axis(size, size, 1, 1, 0, 1), 1 if flat == "batch" else n
-    channels = merged * c_group
-    inputs, outputs = -(-channels // block), -(-merged * oc_group // lanes)
-    return Problem(work.groups // merged, inputs, outputs, channels, block, lanes, n, rows, columns, flat, w)
+    inputs, outputs = -(-c_group // block), -(-oc_group // lanes)
+    return Problem(work.groups, inputs, outputs, c_group, block, lanes, n, rows, columns, flat, w)
+
+
+def narrow_groups(work: Conv2D) -> bool:
+    """Whether there are several groups and they are no whole blocks of the input and of the output."""
+    return work.groups > 1 and any(t.shape[1] // work.groups % t.block > 0 for t in (work.x, work.y))
 
 
 def share(part: Any, parts: int, count: int) -> tuple[Any, Any]:

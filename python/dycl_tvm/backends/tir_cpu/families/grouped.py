@@ -12,6 +12,7 @@ time, columns at build time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,13 +20,17 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Run, cut, narrow_groups, problem, share, tiles
 from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
 
 #: Multiply-adds that the tiles of one row may unroll to.
 _CODE = 2000
+
+#: Slots (the time of a multiply-add of a vector at the core's peak) from one multiply-add to the next on its sum, and of an instruction
+#: that makes an operand: for vectors of 512 bits, which have registers for masks, and for others.
+_WIDE, _NARROW = (4, 0.15), (8, 0.4)
 
 
 class Grouped:
@@ -41,7 +46,7 @@ class Grouped:
         depthwise = work.groups == work.x.shape[1] == work.y.shape[1]
         if (work.x.dtype, work.y.dtype) != ("float32", "float32") or work.y.block != machine.lanes or not work.macs:
             return []
-        if work.x.block not in (1, machine.lanes) or work.groups == 1 or depthwise or whole_blocks(work):
+        if work.x.block not in (1, machine.lanes) or depthwise or not narrow_groups(work):
             return []
         p = problem(work)
         plans = []
@@ -64,7 +69,7 @@ class Grouped:
             with T.grid(*shape) as (block, i, c, k, lane):
                 out = block * machine.lanes + lane
                 value = weights[tirx.min(out, outputs - 1), c, i, k]
-                store(packed, [block, i, c, k, lane], tirx.Select(out < outputs, value, tirx.const(0, "float32")))
+                store(packed, [block, i, c, k, lane], tirx.if_then_else(out < outputs, value, tirx.const(0, "float32")))
 
         return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
 
@@ -84,11 +89,6 @@ class Grouped:
 
 
 FAMILY = Grouped()
-
-
-def whole_blocks(work: Conv2D) -> bool:
-    """Whether each group is some whole blocks of the input and of the output."""
-    return work.x.shape[1] // work.groups % work.x.block == 0 and work.y.shape[1] // work.groups % work.y.block == 0
 
 
 def _shuffles(work: Conv2D) -> bool:
@@ -168,10 +168,10 @@ class _Emitter:
         """Find the groups that the block's lanes belong to, and from which lane on."""
         if _shuffles(self.work):
             return
-        first = self.block * self.lanes // self.outer
+        first = T.bind(self.block * self.lanes // self.outer)
         for s in range(_segments(self.work)):
             mine = self.lane >= T.broadcast((first + s) * self.outer - self.block * self.lanes, self.lanes)
-            self.segments.append((tirx.min(first + s, self.work.groups - 1), mine))
+            self.segments.append((T.bind(tirx.min(first + s, self.work.groups - 1)), mine))
 
     def _spread(self, c: Any, n: Any, row: Any, column: Any) -> Any:
         """Return the vector of channel ``c`` of the group of each lane."""
@@ -240,16 +240,21 @@ def _one_core(work: Conv2D, columns: int, machine: Machine) -> float:
     """Return the seconds that one core takes."""
     p = problem(work)
     shuffles = _shuffles(work)
-    making = 1.0 if shuffles else 2.0 * _segments(work) - 1
+    loads = 1 if shuffles else _segments(work)
+    latency, making = _WIDE if machine.vector_bytes == 64 else _NARROW
+    making *= 1 if shuffles else 2 * loads - 1
     inner = work.x.shape[1] // work.groups
     reached = sum(sum(p.rows.inside(row)) for row in range(p.rows.out))
     slots = 0.0
     for run in cut(p.columns.out, columns, p.columns):
         uses = _uses(run, p.columns)
         products = sum(map(len, uses.values()))
-        step = max(products, products / run.size * 5) + making * len(uses) * 0.5 + work.kernel[1]
-        slots += (run.last - run.first) * (reached * inner * step + p.rows.out * (3 * run.size + 20))
-    slots *= p.images * -(-work.y.shape[1] // machine.lanes)
+        busy = max(products, loads * len(uses) + work.kernel[1]) + making * len(uses)
+        waiting = products / run.size * latency
+        # unrolled, the next tile begins while the sums of this one wait
+        step = max(busy, math.sqrt(busy * waiting) if shuffles else waiting)
+        slots += (run.last - run.first) * (reached * inner * step + p.rows.out * (2 * run.size + 6))
+    slots *= p.images * -(-work.y.shape[1] // machine.lanes) * (1 + _code(work, columns) / 20000)
     return slots * machine.lanes * 2 / machine.gflops * 1e-9
 
 
