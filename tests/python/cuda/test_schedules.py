@@ -91,6 +91,22 @@ def test_products(gpu: Driver, tmp_path: Path) -> None:
     )
 
 
+def test_tiled_products(gpu: Driver, tmp_path: Path) -> None:
+    inputs = (torch.randn(16, 96), torch.randn(2, 8, 32, 24), torch.randn(2, 8, 48, 24))
+    check(
+        gpu,
+        tmp_path,
+        [
+            lambda a, b, c, w: F.gelu(F.linear(a, w["w0"], w["w1"])),
+            lambda a, b, c, w: torch.softmax(b @ c.transpose(-1, -2), -1),
+            lambda a, b, c, w: b.transpose(-1, -2) @ b,
+            lambda a, b, c, w: a @ a.T,
+        ],
+        inputs,
+        [torch.randn(64, 96), torch.randn(64)],
+    )
+
+
 def test_reductions_and_rows(gpu: Driver, tmp_path: Path) -> None:
     x = torch.randn(3, 5, 300)
     y = torch.randn(2, 6, 8, 8)

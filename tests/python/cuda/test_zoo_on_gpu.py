@@ -53,7 +53,7 @@ def test_networks_do_what_eager_does_on_all_kinds_of_paths(
 
 def test_a_convolutional_network_with_early_exits(gpu: Driver, tmp_path: Path) -> None:
     entry, artifact = build("sdn_resnet56", "sm_72")
-    run(entry, gpu.load(artifact, tmp_path), 24, 6)
+    run(entry, gpu.load(artifact, tmp_path), 12, 4)
     rules = artifact._lowered.stats.families
     assert rules["convolution"] >= 8
     assert not {"fallback", "general_reduction"} & set(rules), rules

@@ -90,3 +90,8 @@ def threads_for(elements: int, multiprocessors: int, most: int = 256) -> int:
     while threads > 32 and elements < 2 * multiprocessors * threads:
         threads //= 2
     return threads
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, in order."""
+    return [d for d in range(1, number + 1) if number % d == 0]

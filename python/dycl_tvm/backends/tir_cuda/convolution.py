@@ -10,7 +10,6 @@ the convolution (bias, activation, residual) is computed from the registers.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,9 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from dycl_tvm.backends.tir_cuda.blocks import divisors
+from dycl_tvm.backends.tir_cuda.cost import Tiled, cycles
 from dycl_tvm.backends.tir_cuda.device import Gpu, gpu_of
-
-#: Cycles that a step of the channels waits for global memory and at barriers, where nothing else is there to run.
-_STEP_LATENCY = 600
-#: Cycles between two instructions of a warp that depend on each other.
-_DEPENDENT = 4
-#: Instructions to copy one element to shared memory.
-_COPY = 8
 
 
 @dataclass(frozen=True)
@@ -78,38 +72,33 @@ class Tile:
 
 def tiles(shape: Shape, gpu: Gpu) -> Iterator[Tile]:
     """Yield the tiles that divide a convolution evenly and fit a GPU."""
-    columns = [d for d in _divisors(shape.x) if d <= 32 and (d >= 4 or d == shape.x)] or [1]
-    for px, ty, ry in itertools.product(columns, _divisors(shape.y), (1, 2, 4, 8)):
+    columns = [d for d in divisors(shape.x) if d <= 32 and (d >= 4 or d == shape.x)] or [1]
+    for px, ty, ry in itertools.product(columns, divisors(shape.y), (1, 2, 4, 8)):
         if shape.y % (ty * ry) or px * ty > 256:
             continue
         for tf, rf in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8)):
             tile = Tile(px, ty, ry, tf, rf, 1)
             if shape.f % (tf * rf) or not gpu.warp <= tile.threads <= 512 or ry * rf > 32:
                 continue
-            for channels in _divisors(shape.c):
+            for channels in divisors(shape.c):
                 elements = channels * (shape.patch(tile.rows, px) + tile.filters * shape.r * shape.s)
                 if channels <= 32 and elements * 4 <= gpu.shared_bytes // 2:
                     yield Tile(px, ty, ry, tf, rf, channels)
 
 
 def cost(shape: Shape, tile: Tile, gpu: Gpu) -> float:
-    """Return an estimate of the cycles of a convolution with a tile.
-
-    The larger of two: all instructions at the rate of the multiprocessors, and the chain of one thread's instructions and waits.
-    """
+    """Return an estimate of the cycles of a convolution with a tile."""
     taps = shape.r * shape.s
-    blocks = shape.n * (shape.f // tile.filters) * (shape.y // tile.rows) * (shape.x // tile.columns)
-    elements = tile.channels * (shape.patch(tile.rows, tile.columns) + tile.filters * taps)
-    steps = shape.c // tile.channels
-    products = tile.filter_results * tile.row_results
-    compute = shape.c * taps * (products + tile.filter_results + tile.row_results)
-    instructions = compute + steps * math.ceil(elements / tile.threads) * _COPY
-    warps = math.ceil(tile.threads / gpu.warp)
-    on_each = math.ceil(blocks / gpu.multiprocessors)
-    together = max(1, min(on_each, 2048 // (warps * gpu.warp), 2 * gpu.shared_bytes // (elements * 4), 16))
-    rate = on_each * warps * gpu.warp * instructions / gpu.lanes
-    chain = math.ceil(on_each / together) * (instructions * _DEPENDENT / min(products, 4) + steps * _STEP_LATENCY)
-    return max(rate, chain)
+    kernel = Tiled(
+        blocks=shape.n * (shape.f // tile.filters) * (shape.y // tile.rows) * (shape.x // tile.columns),
+        threads=tile.threads,
+        steps=shape.c // tile.channels,
+        elements=tile.channels * (shape.patch(tile.rows, tile.columns) + tile.filters * taps),
+        rows=tile.row_results,
+        columns=tile.filter_results,
+        terms=shape.c * taps,
+    )
+    return cycles(kernel, gpu)
 
 
 def choose(shape: Shape, gpu: Gpu) -> Tile | None:
@@ -212,7 +201,3 @@ def _apply(schedule: Any, conv: Any, last: Any, before: list[Any], tile: Tile) -
         schedule.bind(fy, "threadIdx.y")
         schedule.bind(fx, "threadIdx.x")
     schedule.decompose_reduction(conv, steps)
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]

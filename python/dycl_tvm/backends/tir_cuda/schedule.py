@@ -13,6 +13,7 @@ from tvm.s_tir import dlight
 from dycl_tvm.backends.tir_cuda.convolution import convolution
 from dycl_tvm.backends.tir_cuda.gemv import gemv
 from dycl_tvm.backends.tir_cuda.per_output import elementwise, small_reduction
+from dycl_tvm.backends.tir_cuda.product import product
 from dycl_tvm.backends.tir_cuda.rows import pairs, rows
 
 
@@ -40,9 +41,10 @@ _RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("convolution", convolution),
     ("elementwise", elementwise),
     ("pairs", pairs),
-    ("small_reduction", small_reduction),
     ("rows", rows),
     ("gemv", gemv),
+    ("product", product),
+    ("small_reduction", small_reduction),
     ("matmul", _dlight(dlight.gpu.Matmul())),
     ("dlight_gemv", _dlight(dlight.gpu.GEMV())),
     ("reduction", _dlight(dlight.gpu.Reduction())),

@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""An estimate of the cycles of a tiled kernel: what the choice among tiles rests on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dycl_tvm.backends.tir_cuda.device import Gpu
+
+#: Cycles that a step waits for global memory and at barriers, where nothing else is there to run.
+_STEP_LATENCY = 600
+#: Cycles between two instructions of a warp that depend on each other.
+_DEPENDENT = 4
+#: Instructions to copy one element to shared memory.
+_COPY = 8
+_MOST_BLOCKS = 16
+_MOST_THREADS = 2048
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A kernel that goes in ``steps`` through what it adds up, copies ``elements`` to shared memory in each, and computes from there.
+
+    Attributes
+    ----------
+    blocks, threads : int
+        Of the grid, of a block.
+    steps, elements : int
+    rows, columns : int
+        Results of a thread: it loads ``rows + columns`` values for ``rows * columns`` products.
+    terms : int
+        Products for each result.
+    """
+
+    blocks: int
+    threads: int
+    steps: int
+    elements: int
+    rows: int
+    columns: int
+    terms: int
+
+
+def cycles(kernel: Tiled, gpu: Gpu) -> float:
+    """Return the larger of two: all instructions at the rate of the multiprocessors, and one thread's instructions with their waits."""
+    products = kernel.rows * kernel.columns
+    compute = kernel.terms * (products + kernel.rows + kernel.columns)
+    instructions = compute + kernel.steps * math.ceil(kernel.elements / kernel.threads) * _COPY
+    lanes = math.ceil(kernel.threads / gpu.warp) * gpu.warp
+    on_each = math.ceil(kernel.blocks / gpu.multiprocessors)
+    together = max(1, min(on_each, _MOST_THREADS // lanes, 2 * gpu.shared_bytes // (kernel.elements * 4), _MOST_BLOCKS))
+    rate = on_each * lanes * instructions / gpu.lanes
+    chain = math.ceil(on_each / together) * (instructions * _DEPENDENT / min(products, 4) + kernel.steps * _STEP_LATENCY)
+    return max(rate, chain)
