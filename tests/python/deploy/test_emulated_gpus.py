@@ -14,11 +14,13 @@ from types import ModuleType
 import pytest
 from boards import REPOSITORY, Deployed, compile_program, deploy, read_outputs, write_inputs
 from emulated_boards import BOARDS, TX2, XAVIER, Board, qemu
+from servers import running
 
 from dycl_tvm.codegen.cross import compiler_for
 from dycl_tvm.codegen.machine import machine_of
 from dycl_tvm.codegen.toolchain import Compiler
 from dycl_tvm.compare import difference
+from dycl_tvm.deploy import RemoteModule, bundle, connect
 from dycl_tvm.target import resolve_target
 
 pytestmark = pytest.mark.xdist_group("deploy")
@@ -114,6 +116,23 @@ def test_agrees_with_eager(board: Board, name: str, on_gpu, driver: Path, replay
     for k, (expected, (_, actual, _)) in enumerate(zip(net.outputs, results)):
         assert difference(expected, actual, rtol=1e-3) is None, f"input {k}"
     assert len({path for _, _, path in results}) >= NETWORKS[name]
+
+
+def test_over_rpc(on_gpu, driver: Path, tmp_path: Path) -> None:
+    """To our server on the board: tensors of the host go in and come out."""
+    board = XAVIER
+    net, kernels = on_gpu("cascade", board)
+    folder, work = bundle(tmp_path / "board", board.gpu_target), tmp_path / "work"
+    work.mkdir()
+    environment = {"EMULATED_CUDA_KERNELS": kernels, "EMULATED_CUDA_SM": board.sm, "EMULATED_CUDA_VERSION": board.cuda}
+    command = board.command(folder / "dycl-rpc-server", "--port", 0, "--work", work, LD_LIBRARY_PATH=driver.parent, **environment)
+    with running(command, work) as server:
+        module = RemoteModule(connect(server.address), net.library, net.params)
+        for k, (args, expected) in enumerate(zip(net.inputs, net.outputs)):
+            assert difference(expected, module(*args), rtol=1e-3) is None, f"input {k}"
+        module.close()
+        del module
+    assert list(work.iterdir()) == []
 
 
 def test_a_board_without_a_driver(on_gpu, replay: Path, tmp_path: Path) -> None:
