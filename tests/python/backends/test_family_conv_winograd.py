@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_strict_allows_only_the_small_tile() -> None:
 
 
 def test_the_estimate_knows_what_weights_cost() -> None:
-    machine = machine_of(AVX2)
+    machine = replace(machine_of(AVX2), l3=16 << 20)
     assert FAMILY.plans(conv(AVX2, 1, 64, 64, 32, 32), machine)[0]["m"] == 4
     heavy = FAMILY.plans(conv(AVX2, 1, 512, 512, 4, 4), machine)
     assert heavy[0]["m"] == 2

@@ -63,8 +63,15 @@ class Kernels:
         if self._concatenation(node):
             return Want.FOLLOW
         if node.channelwise is not None and node.output is not None and not node.output.constant and "channelwise" not in self._disabled:
-            return Want.FOLLOW
+            return Want.FOLLOW if self._in_vectors(node) else Want.PLAIN
         return Want.PLAIN
+
+    def _in_vectors(self, node: Node) -> bool:
+        """Whether each input with channels is an image, or has as many as fill vectors: beyond the last channel nothing may be read."""
+        assert node.channelwise is not None and node.output is not None
+        if node.output.tensor.shape[1] % self.machine.lanes == 0:
+            return True
+        return all(v.packable or dim is None for v, dim in zip(node.inputs, node.channelwise.channel_dims))
 
     def read_packed(self, node: Node) -> list[Var]:
         """Return the inputs that a packed node reads in packed layout."""

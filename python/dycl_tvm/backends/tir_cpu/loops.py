@@ -6,7 +6,10 @@ Kernels are loops over buffers, without schedule blocks. Rules that TVM's code g
 * a buffer under 1024 bytes in the default scope lives on the stack, and in registers if all its indices are constants once loops
   are unrolled: keep accumulators in buffers of at most 512 bytes;
 * anything larger becomes a call of the runtime's workspace, which is cached by thread;
-* a vectorised loop over a whole vector is one instruction; scalars in it are broadcast.
+* a vectorised loop over a whole vector is one instruction; scalars in it are broadcast;
+* ``Select`` reads both sides, and TVM simplifies each under the condition: a clamped index in it is no longer clamped. What may not be read
+  stands behind ``T.If`` or ``if_then_else``;
+* a loop whose begin is not 0, around one whose bounds depend on it, is computed wrongly: all loops begin at 0.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class _ConvWinograd:
                         at = group * s.oc * (a * a * s.ci) + ((i * a + j) * s.ci + c) * blocks + block % s.oc
                         value = _sum([_term(t.g[j][q], half[i * 3 + q]) for q in range(3)]).astype("float32")
                         zero = tirx.const(0, "float32")
-                        store(u, (at, e), value if inside is True else tirx.Select(inside, value, zero))
+                        store(u, (at, e), value if inside is True else tirx.if_then_else(inside, value, zero))
 
         return prim_func([("w", work.weight_shape, "float32"), ("u", self.packed_shape(work, plan, machine), "float32")], body)
 

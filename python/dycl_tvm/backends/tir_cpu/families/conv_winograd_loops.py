@@ -211,15 +211,19 @@ class Loops:
             image, h = self.row_of(first + r)
             with T.serial(0, width) as q:
                 d = T.alloc_buffer((t.a, s.lanes), "float32")
+                for i in range(t.a):
+                    row = h * s.m - top + i
+                    if i >= top and (tile_rows - 1) * s.m - top + i < height:  # inside, whatever the tile
+                        with T.vectorized(0, s.lanes) as e:
+                            store(d, (i, e), self.x[image, c, row, q, e])
+                        continue
+                    # a branch: a Select would read the row before it knows
+                    with T.If(tirx.all(row >= 0, row < height)):
+                        with T.Then(), T.vectorized(0, s.lanes) as e:
+                            store(d, (i, e), self.x[image, c, row, q, e])
+                        with T.Else(), T.vectorized(0, s.lanes) as e:
+                            store(d, (i, e), tirx.const(0, "float32"))
                 with T.vectorized(0, s.lanes) as e:
-                    for i in range(t.a):
-                        row = h * s.m - top + i
-                        outside = i < top or (tile_rows - 1) * s.m - top + i >= height  # of any tile
-                        inside = tirx.max(tirx.min(row, height - 1), 0) if outside else row
-                        value = self.x[image, c, inside, q, e]
-                        if outside:
-                            value = tirx.Select(tirx.all(row >= 0, row < height), value, tirx.const(0, "float32"))
-                        store(d, (i, e), value)
                     for i, value in enumerate(t.input(_rows(d, e))):
                         store(z, (i * z_width + left + q, e), value)
             with T.serial(0, tile_cols) as w, T.serial(0, t.a) as i:

@@ -69,7 +69,7 @@ class Depthwise:
             with T.grid(blocks, kh, kw, lanes) as (cb, i, j, lane):
                 channel = cb * lanes + lane
                 value = w[tirx.min(channel, channels - 1), 0, i, j]
-                store(packed, [0, cb, i, j, lane], tirx.Select(channel < channels, value, tirx.const(0, "float32")))
+                store(packed, [0, cb, i, j, lane], tirx.if_then_else(channel < channels, value, tirx.const(0, "float32")))
 
         shapes = [("w", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")]
         return prim_func(shapes, body)
