@@ -75,11 +75,13 @@ def parse(final: Any, bindings: Mapping[Any, Any]) -> Step | None:
     while _op(value) == "relax.add":
         left, right = value.args
         inner, other = (left, right) if left in bindings else (right, left)
-        if inner not in bindings:
+        if inner not in bindings or other in bindings:  # x + x: the other operand is no input
             return None
         added.append(other)
         value = _value(inner, bindings)
     if _op(value) not in ("relax.nn.conv2d", "relax.matmul"):
+        return None
+    if any(a in bindings for a in value.args):
         return None
     step = Step(value, value.args[0], value.args[1], activation=activation, out_shape=shape_of(value))
     for operand in reversed(added):  # the bias comes first
