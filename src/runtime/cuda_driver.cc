@@ -42,7 +42,10 @@ void Find(Found* f) {
 #define DYCL_CUDA_RESOLVE(name, symbol, parameters) \
   if (!Resolve(library, symbol, &d.name)) missing = symbol;
   DYCL_CUDA_GRAPH_FUNCTIONS(DYCL_CUDA_RESOLVE)
-  d.has_graphs = missing == nullptr;
+  bool graphs = missing == nullptr;
+  DYCL_CUDA_INSTANTIATE_FUNCTIONS(DYCL_CUDA_RESOLVE)
+  d.has_graphs = graphs && (d.GraphInstantiateWithFlags != nullptr ||
+                            d.GraphInstantiateLog != nullptr || d.GraphInstantiateLog10 != nullptr);
   missing = nullptr;
   DYCL_CUDA_FUNCTIONS(DYCL_CUDA_RESOLVE)
 #undef DYCL_CUDA_RESOLVE

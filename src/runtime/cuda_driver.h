@@ -70,21 +70,34 @@ constexpr int kCaptureThreadLocal = 1;
      void**, void**))
 
 // CUDA graphs: without them launches go to the stream one by one.
-#define DYCL_CUDA_GRAPH_FUNCTIONS(X)                                                \
-  X(StreamBeginCapture, "cuStreamBeginCapture_v2", (Stream, int))                   \
-  X(StreamEndCapture, "cuStreamEndCapture", (Stream, Graph*))                       \
-  X(GraphInstantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, uint64_t)) \
-  X(GraphLaunch, "cuGraphLaunch", (GraphExec, Stream))                              \
-  X(GraphExecDestroy, "cuGraphExecDestroy", (GraphExec))                            \
+#define DYCL_CUDA_GRAPH_FUNCTIONS(X)                              \
+  X(StreamBeginCapture, "cuStreamBeginCapture_v2", (Stream, int)) \
+  X(StreamEndCapture, "cuStreamEndCapture", (Stream, Graph*))     \
+  X(GraphLaunch, "cuGraphLaunch", (GraphExec, Stream))            \
+  X(GraphExecDestroy, "cuGraphExecDestroy", (GraphExec))          \
   X(GraphDestroy, "cuGraphDestroy", (Graph))
+
+// Making a graph executable has another form in each generation of drivers: one of these is there.
+#define DYCL_CUDA_INSTANTIATE_FUNCTIONS(X)                                                    \
+  X(GraphInstantiateWithFlags, "cuGraphInstantiateWithFlags",                                 \
+    (GraphExec*, Graph, unsigned long long))                                                  \
+  X(GraphInstantiateLog, "cuGraphInstantiate_v2", (GraphExec*, Graph, void**, char*, size_t)) \
+  X(GraphInstantiateLog10, "cuGraphInstantiate", (GraphExec*, Graph, void**, char*, size_t))
 
 struct Driver {
 #define DYCL_CUDA_MEMBER(name, symbol, parameters) Result(*name) parameters = nullptr;
   DYCL_CUDA_FUNCTIONS(DYCL_CUDA_MEMBER)
   DYCL_CUDA_GRAPH_FUNCTIONS(DYCL_CUDA_MEMBER)
+  DYCL_CUDA_INSTANTIATE_FUNCTIONS(DYCL_CUDA_MEMBER)
 #undef DYCL_CUDA_MEMBER
   bool has_graphs = false;
   int version = 0;  // 11040 for CUDA 11.4
+
+  Result GraphInstantiate(GraphExec* out, Graph graph) const {
+    if (GraphInstantiateWithFlags != nullptr) return GraphInstantiateWithFlags(out, graph, 0);
+    auto with_log = GraphInstantiateLog != nullptr ? GraphInstantiateLog : GraphInstantiateLog10;
+    return with_log(out, graph, nullptr, nullptr, 0);
+  }
 };
 
 // Finds and initialises the driver, once a process; null with an error where there is none, where

@@ -239,7 +239,7 @@ bool CudaSession::Capture(uint32_t first, uint32_t count, Stretch* stretch) {
   Result launched = LaunchEach(first, count);
   Result ended = driver_.StreamEndCapture(stream_, &graph);
   bool good = launched == kSuccess && ended == kSuccess &&
-              driver_.GraphInstantiate(&stretch->graph, graph, 0) == kSuccess;
+              driver_.GraphInstantiate(&stretch->graph, graph) == kSuccess;
   if (graph != nullptr) driver_.GraphDestroy(graph);
   if (!good) stretch->graph = nullptr;
   return good;

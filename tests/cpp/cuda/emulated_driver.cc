@@ -450,12 +450,22 @@ API cuStreamEndCapture(void* stream, void** graph) {
   *graph = made.release();
   return kSuccess;
 }
-API cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) {
+static int Instantiate(void** out, void* graph) {
   Guard lock(g_mutex);
   ++g_counts["graphs"];
   *out = new Graph(*static_cast<Graph*>(graph));
   return kSuccess;
 }
+// A driver of CUDA 10 has another form of it.
+#ifdef EMULATED_CUDA_10
+API cuGraphInstantiate(void** out, void* graph, void**, char*, size_t) {
+  return Instantiate(out, graph);
+}
+#else
+API cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) {
+  return Instantiate(out, graph);
+}
+#endif
 API cuGraphLaunch(void* graph, void* stream) {
   Guard lock(g_mutex);
   ++g_counts["graph_launches"];

@@ -79,11 +79,17 @@ class Driver:
         return out
 
 
-def build_driver(folder: Path) -> Driver:
-    """Compile the emulated driver and load it."""
+def compile_driver(folder: Path, *flags: str) -> Path:
+    """Compile the emulated driver."""
     path = folder / "libcuda.so.1"
     units = [SOURCES / "blocks.cc", SOURCES / "emulated_driver.cc"]
-    compile_cpp(units, path, "-O2", "-Wall", "-Wextra", "-Werror", "-U_FORTIFY_SOURCE", "-Wl,-soname,libcuda.so.1", "-ldl")
+    compile_cpp(units, path, "-O2", "-Wall", "-Wextra", "-Werror", "-U_FORTIFY_SOURCE", "-Wl,-soname,libcuda.so.1", "-ldl", *flags)
+    return path
+
+
+def build_driver(folder: Path) -> Driver:
+    """Compile the emulated driver and load it."""
+    path = compile_driver(folder)
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     return Driver(path, library, folder)
 

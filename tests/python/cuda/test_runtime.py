@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from emulation import Driver
+from emulation import Driver, compile_driver
 from models import EarlyExit, Loop, example
 
 import dycl_tvm
@@ -245,23 +245,32 @@ def test_contexts_and_memory_are_given_back(artifact: dycl_tvm.Artifact, gpu: Dr
     assert gpu.count("contexts") == contexts
 
 
-def test_an_artefact_runs_without_torch_and_tvm(artifact: dycl_tvm.Artifact, gpu: Driver, model: EarlyExit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags, graphs", [((), "1"), (("-DEMULATED_CUDA_10",), "1"), ((), "0")], ids=["CUDA 11", "CUDA 10", "no graphs"])
+def test_an_artefact_runs_without_torch_and_tvm(
+    flags: tuple[str, ...], graphs: str, artifact: dycl_tvm.Artifact, gpu: Driver, model: EarlyExit, tmp_path: Path
+) -> None:
     library, params = write(artifact, tmp_path)
+    driver = compile_driver(tmp_path, *flags)
     x, _ = example()
     np.save(tmp_path / "x.npy", x.numpy())
     code = f"""
-import sys
+import ctypes, sys
 import numpy as np
 from dycl_tvm import load
 net = load({str(library)!r}, {str(params)!r})
-np.save({str(tmp_path / "y.npy")!r}, net(np.load({str(tmp_path / "x.npy")!r}), np.array(0.1, "float32"))[0])
+for _ in range(4):
+    y = net(np.load({str(tmp_path / "x.npy")!r}), np.array(100, "float32"))
+np.save({str(tmp_path / "y.npy")!r}, y[0])
 assert not {{"torch", "tvm", "tvm_ffi"}} & set(sys.modules)
 assert not any("libtvm" in line for line in open("/proc/self/maps"))
+assert (ctypes.CDLL("libcuda.so.1").emulated_cuda_count(b"graph_launches") > 0) == {graphs == "1"}
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **gpu.environment(artifact)}
+    environment |= {"LD_LIBRARY_PATH": str(driver.parent), "DYCL_CUDA_GRAPHS": graphs}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), torch.relu(model.first(x)))
+    expected = torch.softmax(model.second(torch.relu(model.first(x))), 1)
+    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), expected)
 
 
 def test_sessions_in_threads_have_streams_of_their_own(net: Module, model: EarlyExit) -> None:
