@@ -139,7 +139,7 @@ def link(
 def _archive(compiler: toolchain.Compiler, objects: list[Path], scratch: Path) -> Path:
     """Put everything into one object in an archive, for programs that have the model inside.
 
-    Not as members of their own: a linker takes a member only where a symbol is missing, but the runtime replaces weak symbols of the kernels.
+    Not as members of their own: a linker takes one only where a symbol is missing, but the runtime replaces weak symbols of the kernels.
     """
     whole, archive = scratch / "model.o", scratch / "model.a"
     compiler.run(["-r", "-nostdlib", "-o", str(whole), *map(str, objects)], "link the objects of the model")
