@@ -280,7 +280,13 @@ class Kernels:
         )
         args = [out.read(x, Tensor((work.batch, work.m, work.k))), weights, *self._read_operands(node, operands, out)]
         key = (work, plan, epilogue.key, epilogue.operands)
-        result = out.call(_name(f"dense_{family.name}", node), key, lambda: family.kernel(work, plan, self.machine, epilogue), args, y)
+        result = out.call(
+            _name(f"{'conv2d' if match.is_product(node) else 'matmul'}_{family.name}", node),
+            key,
+            lambda: family.kernel(work, plan, self.machine, epilogue),
+            args,
+            y,
+        )
         out.write(node.last, y, result)
         return str(family.name)
 
