@@ -20,8 +20,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import one_core
 from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Run, cut, narrow_groups, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, is_parallel, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
 
@@ -123,7 +124,7 @@ class _Emitter:
     def emit(self) -> None:
         """Emit the loops over images, blocks of outputs and shares of them, rows, and tiles of columns."""
         p, parts, blocks = self.p, self.plan["parts"], -(-self.work.y.shape[1] // self.lanes)
-        with parallel(p.images * blocks * parts, self.machine, _one_core(self.work, self.plan["columns"], self.machine)) as piece:
+        with parallel(p.images * blocks * parts, self.machine, one_core(self.work, self.machine)) as piece:
             part, unit = piece % parts, piece // parts
             self.n, self.block = unit // blocks, unit % blocks
             self._find_segments()
@@ -236,8 +237,8 @@ def _code(work: Conv2D, columns: int) -> int:
     return steps * sum(len(taps) for run in cut(axis.out, columns, axis) for taps in _uses(run, axis).values())
 
 
-def _one_core(work: Conv2D, columns: int, machine: Machine) -> float:
-    """Return the seconds that one core takes."""
+def _seconds(work: Conv2D, columns: int, machine: Machine) -> float:
+    """Return the seconds that one core takes with tiles of ``columns``."""
     p = problem(work)
     shuffles = _shuffles(work)
     loads = 1 if shuffles else _segments(work)
@@ -260,9 +261,10 @@ def _one_core(work: Conv2D, columns: int, machine: Machine) -> float:
 
 def _plan(work: Conv2D, columns: int, machine: Machine) -> Plan:
     p = problem(work)
-    seconds, units = _one_core(work, columns, machine), p.images * -(-work.y.shape[1] // machine.lanes)
+    seconds, units = _seconds(work, columns, machine), p.images * -(-work.y.shape[1] // machine.lanes)
     along = p.rows.out if p.rows.out > 1 else tiles(cut(p.columns.out, columns, p.columns))
     parts = next((k for k in (1, 2, 4, 8) if units * k % 4 == 0 or units * k >= 16), 8)
     parts = min(parts, along)
-    shared = machine.cores if seconds > 3 * machine.launch else 1
-    return Plan(Grouped.name, (("columns", columns), ("parts", parts)), seconds / min(shared, units * parts) + machine.launch)
+    if is_parallel(units * parts, machine, one_core(work, machine)):
+        seconds = seconds / min(machine.cores, units * parts) + machine.launch
+    return Plan(Grouped.name, (("columns", columns), ("parts", parts)), seconds)
