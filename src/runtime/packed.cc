@@ -34,7 +34,9 @@ int Raise() {
     const char* kind = LastErrorKind();
     // Python has no exceptions of our names: its nearest ones say the same.
     if (strcmp(kind, "InputError") == 0 || strcmp(kind, "UsageError") == 0) kind = "ValueError";
-    if (strcmp(kind, "ArtifactError") == 0) kind = "RuntimeError";
+    if (strcmp(kind, "ArtifactError") == 0 || strcmp(kind, "DeviceError") == 0) {
+      kind = "RuntimeError";
+    }
     Host().error_set_raised(kind, &message, 1);
   }
   return -1;

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import tvm
 from emulation import Driver, compile_driver
 from models import EarlyExit, Loop, example
 
@@ -282,3 +283,36 @@ def test_sessions_in_threads_have_streams_of_their_own(net: Module, model: Early
         for k, job in jobs.items():
             for result in job.result():
                 torch.testing.assert_close(result, expected[k])
+
+
+def test_packed_functions_of_a_tvm_process(artifact: dycl_tvm.Artifact, gpu: Driver, model: EarlyExit, tmp_path: Path) -> None:
+    library, params = write(artifact, tmp_path)
+    gpu.use_kernels(artifact)
+    module = tvm.runtime.load_module(str(library))
+    session = module["create"](str(params))
+    x, _ = example()
+    expected = torch.relu(model.first(x)).numpy()
+    module["run"](session, tvm.runtime.tensor(x.numpy()), tvm.runtime.tensor(LEAVE.numpy()))
+    np.testing.assert_allclose(module["output"](session, 0).numpy(), expected, rtol=1e-5)
+    target = tvm.runtime.empty((2, 8), "float32")
+    module["copy_output"](session, 0, target)
+    np.testing.assert_allclose(target.numpy(), expected, rtol=1e-5)
+    module["destroy"](session)
+    gpu.configure(sm=62)
+    with pytest.raises(RuntimeError, match="built for sm_72"):
+        module["create"](str(params))
+
+
+def test_a_network_without_kernels(gpu: Driver, tmp_path: Path) -> None:
+    class Same(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    x = torch.randn(3)
+    net = gpu.load(dycl_tvm.build(Same(), (x,), target=TARGET, host="llvm"), tmp_path)
+    torch.testing.assert_close(net(x), x)
+
+
+def test_half_precision_is_refused() -> None:
+    with pytest.raises(dycl_tvm.CompileError, match=r"cuda_fp16\.h.*not supported on GPUs yet"):
+        dycl_tvm.build(lambda x: x * 2, (torch.randn(3).half(),), target=TARGET, host="llvm")
