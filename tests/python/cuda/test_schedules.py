@@ -74,6 +74,16 @@ def test_convolutions_with_batches_and_of_odd_sizes(gpu: Driver, tmp_path: Path)
     check(gpu, tmp_path, [lambda x, w: F.conv2d(x, w["w0"], padding=1), lambda x, w: F.conv2d(x, w["w1"], stride=3)], (x,), weights)
 
 
+def test_a_convolution_of_many_channels_and_few_pixels_is_split_among_blocks(gpu: Driver, tmp_path: Path) -> None:
+    x, weight, bias = torch.randn(1, 256, 4, 4), torch.randn(64, 256, 3, 3) / 48, torch.randn(64)
+    functions: list[Callable[..., Tensor]] = [
+        lambda x, w: F.relu(F.conv2d(x, w["w0"], w["w1"], padding=1)),
+        lambda x, w: F.conv2d(x, w["w0"]),
+    ]
+    check(gpu, tmp_path, functions, (x,), [weight, bias])
+    assert gpu.count("launches") == 4
+
+
 def test_products(gpu: Driver, tmp_path: Path) -> None:
     inputs = (torch.randn(1, 70), torch.randn(33, 70), torch.randn(4, 17, 9), torch.randn(4, 9, 5))
     weights = [torch.randn(45, 70), torch.randn(45)]

@@ -10,6 +10,7 @@ the convolution (bias, activation, residual) is computed from the registers.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,13 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from dycl_tvm.backends.tir_cuda.blocks import divisors
+from dycl_tvm.backends.tir_cuda.blocks import bind_fused, divisors, threads_for
 from dycl_tvm.backends.tir_cuda.cost import Tiled, cycles
 from dycl_tvm.backends.tir_cuda.device import Gpu, gpu_of
+
+#: Cycles that a second launch costs, and that a partial result costs a lane to write or read.
+_SECOND_LAUNCH = 4000
+_PER_PARTIAL = 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Tile:
-    """How the work is cut: threads over columns, rows and filters, results of a thread, and channels of a step."""
+    """How the work is cut: threads over columns, rows and filters, results of a thread, channels of a step.
+
+    With ``parts`` > 1 the channels are split among so many blocks, and a second launch adds their results up.
+    """
 
     columns: int
     row_threads: int
@@ -53,6 +61,7 @@ class Tile:
     filter_threads: int
     filter_results: int
     channels: int
+    parts: int = 1
 
     @property
     def threads(self) -> int:
@@ -83,22 +92,27 @@ def tiles(shape: Shape, gpu: Gpu) -> Iterator[Tile]:
             for channels in divisors(shape.c):
                 elements = channels * (shape.patch(tile.rows, px) + tile.filters * shape.r * shape.s)
                 if channels <= 32 and elements * 4 <= gpu.shared_bytes // 2:
-                    yield Tile(px, ty, ry, tf, rf, channels)
+                    for parts in (1, 2, 4, 8, 16):
+                        if shape.c % (channels * parts) == 0:
+                            yield Tile(px, ty, ry, tf, rf, channels, parts)
 
 
 def cost(shape: Shape, tile: Tile, gpu: Gpu) -> float:
     """Return an estimate of the cycles of a convolution with a tile."""
     taps = shape.r * shape.s
     kernel = Tiled(
-        blocks=shape.n * (shape.f // tile.filters) * (shape.y // tile.rows) * (shape.x // tile.columns),
+        blocks=tile.parts * shape.n * (shape.f // tile.filters) * (shape.y // tile.rows) * (shape.x // tile.columns),
         threads=tile.threads,
-        steps=shape.c // tile.channels,
+        steps=shape.c // tile.channels // tile.parts,
         elements=tile.channels * (shape.patch(tile.rows, tile.columns) + tile.filters * taps),
         rows=tile.row_results,
         columns=tile.filter_results,
-        terms=shape.c * taps,
+        terms=shape.c * taps // tile.parts,
     )
-    return cycles(kernel, gpu)
+    if tile.parts == 1:
+        return cycles(kernel, gpu)
+    traffic = (tile.parts + 1) * shape.n * shape.f * shape.y * shape.x / (gpu.multiprocessors * gpu.lanes) * _PER_PARTIAL
+    return cycles(kernel, gpu) + _SECOND_LAUNCH + traffic
 
 
 def choose(shape: Shape, gpu: Gpu) -> Tile | None:
@@ -122,7 +136,14 @@ def convolution(fn: Any, target: tvm.target.Target) -> Any:
     tile = choose(shape, gpu_of(target))
     if tile is None:
         return None
+    partial = None
+    if tile.parts > 1:
+        parts, _ = schedule.split(schedule.get_loops(conv)[4], [tile.parts, None])
+        partial = schedule.rfactor(parts, 0)
     last = _epilogue(schedule, conv, blocks[main[0] + 1 :])
+    if partial is not None:
+        _add_up(schedule, conv, last, gpu_of(target))
+        conv, last = partial, schedule.cache_write(partial, 0, "local")
     _apply(schedule, conv, last, blocks[: main[0]], tile)
     return schedule.mod["main"]
 
@@ -169,12 +190,23 @@ def _epilogue(schedule: Any, conv: Any, after: list[Any]) -> Any:
     return after[0]
 
 
+def _add_up(schedule: Any, parts: Any, last: Any, gpu: Gpu) -> None:
+    """Let a thread add up the parts of each result and compute what follows."""
+    loops = schedule.get_loops(last)
+    elements = math.prod(int(schedule.get(loop).extent) for loop in loops)
+    threads = bind_fused(schedule, loops, threads_for(elements, gpu.multiprocessors))
+    schedule.compute_at(parts, threads, preserve_unit_loops=True)
+    around = len(schedule.get_loops(last))
+    schedule.decompose_reduction(parts, schedule.get_loops(parts)[around])
+
+
 def _apply(schedule: Any, conv: Any, last: Any, before: list[Any], tile: Tile) -> None:
     image = schedule.cache_read(conv, 0, "shared")
     weights = schedule.cache_read(conv, 1, "shared")
     for block in before:  # padding and other element-wise work on the image goes into the copy
         schedule.compute_inline(block)
-    n, f, y, x = schedule.get_loops(last)
+    *outer, f, y, x = schedule.get_loops(last)  # the batch, and the parts before it
+    n = schedule.fuse(*outer)
     bf, tf, rf = schedule.split(f, [None, tile.filter_threads, tile.filter_results])
     by, ty, ry = schedule.split(y, [None, tile.row_threads, tile.row_results])
     bx, tx = schedule.split(x, [None, tile.columns])
