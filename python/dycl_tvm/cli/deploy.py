@@ -92,7 +92,7 @@ def _calls(args: argparse.Namespace, params: str | None) -> list[tuple[tuple[Any
     from dycl_tvm.runtime.trailer import read_trailer
 
     if args.cases:
-        return [(case.inputs, {}, case.output) for case in read_cases(args.cases)]
+        return [(case.inputs, case.keywords, case.output) for case in read_cases(args.cases)]
     metadata = read_trailer(args.library)
     inputs = [as_call(metadata, make_inputs(metadata, [], args.seed + k, 2)) for k in range(args.inputs)]
     try:
@@ -109,4 +109,4 @@ def _print_times(module: RemoteModule, firsts: dict[str, tuple[Any, Any]], count
         seconds = module.seconds(*positional, number=repeat, **named)
         lines = path.splitlines()
         left = f"{len(lines) - 1} decisions, " if len(lines) > 1 else ""
-        print(f"  {counts[path]:>4} calls  {seconds * 1e3:>9.3f} ms  {left}{lines[-1] if lines else ''}")
+        print(f"  {counts[path]:>4} calls  {seconds * 1e3:>10.4f} ms  {left}{lines[-1] if lines else ''}")

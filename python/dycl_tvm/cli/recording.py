@@ -25,22 +25,21 @@ def record(path: str, reference: str, model: Any, metadata: dict[str, Any], coun
 
     if not callable(model):
         raise UsageError(f"{reference} cannot be run in eager, so there is nothing to record; leave out --cases")
-    return record_cases(path, model, islice(_inputs(reference, metadata), count))
+    calls = list(islice(_calls(reference, metadata), count))
+    return record_cases(path, model, [positional for positional, _ in calls], [named for _, named in calls])
 
 
-def _inputs(reference: str, metadata: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _calls(reference: str, metadata: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     if reference.startswith("zoo:"):
         from dycl_tvm import zoo
 
-        yield from zoo.load(reference.partition(":")[2]).inputs(1 << 30)
+        for args in zoo.load(reference.partition(":")[2]).inputs(1 << 30):
+            yield args, {}
         return
     seed = 0
     while True:
         leaves = [_tensor(leaf, kind["dtype"]) if kind["type"] == "tensor" else leaf for leaf, kind in _drawn(metadata, seed)]
-        positional, named = as_call(metadata, leaves)
-        if named:
-            raise UsageError("calls with keyword arguments are recorded by dycl_tvm.deploy.record_cases() in Python; leave out --cases")
-        yield positional
+        yield as_call(metadata, leaves)
         seed += 1
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,15 @@ class Case:
 
     inputs: tuple[Any, ...]
     output: Any
+    keywords: dict[str, Any] = field(default_factory=dict)
 
 
-def record_cases(path: str | os.PathLike[str], model: Callable[..., Any], inputs: Iterable[Sequence[Any]]) -> int:
+def record_cases(
+    path: str | os.PathLike[str],
+    model: Callable[..., Any],
+    inputs: Iterable[Sequence[Any]],
+    keywords: Iterable[Mapping[str, Any]] | None = None,
+) -> int:
     """Run a model in eager and write its inputs and outputs.
 
     Parameters
@@ -35,6 +42,8 @@ def record_cases(path: str | os.PathLike[str], model: Callable[..., Any], inputs
         The model that was compiled.
     inputs : iterable of sequences
         The positional arguments of each call: tensors, numbers, and tuples, lists and dicts of them.
+    keywords : iterable of dict, optional
+        The keyword arguments of each call.
 
     Returns
     -------
@@ -46,10 +55,10 @@ def record_cases(path: str | os.PathLike[str], model: Callable[..., Any], inputs
     arrays: dict[str, np.ndarray] = {}
     calls = []
     with torch.no_grad():
-        for args in inputs:
+        for args, named in zip(inputs, keywords if keywords is not None else repeat({})):
             # Taken down first: a model may write to what it is given.
-            taken = _encode(tuple(args), arrays)
-            calls.append({"inputs": taken, "output": _encode(model(*args), arrays)})
+            call = {"inputs": _encode(tuple(args), arrays), "keywords": _encode(dict(named), arrays)}
+            calls.append({**call, "output": _encode(model(*args, **named), arrays)})
     arrays["__cases__"] = np.array(json.dumps({"format": _FORMAT, "calls": calls}))
     with open(path, "wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -69,7 +78,7 @@ def read_cases(path: str | os.PathLike[str]) -> list[Case]:
             meta = json.loads(str(arrays["__cases__"]))
             if meta.get("format") != _FORMAT:
                 raise UsageError(f"'{os.fspath(path)}' has recorded calls of another version: {meta.get('format')}")
-            return [Case(_decode(call["inputs"], arrays), _decode(call["output"], arrays)) for call in meta["calls"]]
+            return [Case(*(_decode(call[part], arrays) for part in ("inputs", "output", "keywords"))) for call in meta["calls"]]
     except OSError as error:
         raise UsageError(f"cannot read the recorded calls '{os.fspath(path)}': {error.strerror or error}") from None
     except (KeyError, ValueError) as error:
