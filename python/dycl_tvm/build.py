@@ -10,9 +10,9 @@ from typing import Any, get_args
 from dycl_tvm import compile, passes
 from dycl_tvm.artifact import Artifact
 from dycl_tvm.codegen.cross import compiler_for
+from dycl_tvm.codegen.cuda import add_device_code
 from dycl_tvm.codegen.machine import machine_of, runs_here
 from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions
-from dycl_tvm.codegen.cuda import add_device_code
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
@@ -81,8 +81,8 @@ def build(
     disable_backends : collection of str
         Backends that may not take regions of the network.
     enable_backends : collection of str
-        Backends that take every region that they can, such as ``["onednn"]``; otherwise they take those that they estimate to be
-        faster. See docs/backends.md.
+        Backends that take every region that they can, such as ``["onednn"]``, or with ``["onednn:faster"]`` those for which they
+        expect to be faster. See docs/backends.md.
     disable_families : collection of str
         Kernel families that may not be chosen (``winograd``, ``direct``, ...; see docs/backends.md).
     accuracy : str

@@ -91,6 +91,8 @@ class Backend:
         where the user wants the backend by name.
     priority : int
         Backends of higher priority choose first.
+    on_request : bool
+        Whether it takes part only where it is enabled: for backends whose artefacts need something that others do not.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Backend:
     codegen: Callable[[Sequence[Region], tvm.target.Target], Generated]
     worth: Callable[[Region, tvm.target.Target], bool] | None = None
     priority: int = 0
+    on_request: bool = False
 
 
 _BACKENDS: dict[str, Backend] = {}
@@ -118,7 +121,9 @@ def unregister_backend(name: str) -> None:
 
 
 def active_backends(disabled: Collection[str] = (), enabled: Collection[str] = ()) -> list[Backend]:
-    """Return the backends that may take regions, in the order in which they choose: those of ``enabled`` first, without a cost hook.
+    """Return the backends that may take regions, in the order in which they choose: those of ``enabled`` first.
+
+    A name in ``enabled`` leaves out the backend's cost hook, unless ``:faster`` follows it.
 
     Raises
     ------
@@ -130,12 +135,14 @@ def active_backends(disabled: Collection[str] = (), enabled: Collection[str] = (
         _ENTRY_POINTS_LOADED = True
         for entry in importlib.metadata.entry_points(group="dycl_tvm.backends"):
             register_backend(entry.load()())
-    for what, names, known in (("disable", disabled, {*_BACKENDS, "tvm"}), ("enable", enabled, {*_BACKENDS})):
+    asked = {name.removesuffix(":faster"): name for name in enabled} if not isinstance(enabled, str) else enabled
+    for what, names, known in (("disable", disabled, {*_BACKENDS, "tvm"}), ("enable", asked, {*_BACKENDS})):
         if isinstance(names, str):
             raise UsageError(f"{what}_backends is a collection of names: [{names!r}]")
         if unknown := sorted(set(names) - known):
             raise UsageError(f"there is no backend {unknown[0]!r} to {what}; registered: {sorted(_BACKENDS) or 'none'}")
-    if both := sorted(set(enabled) & set(disabled)):
+    if both := sorted(set(asked) & set(disabled)):
         raise UsageError(f"the backend {both[0]!r} cannot be both enabled and disabled")
-    chosen = [replace(b, worth=None) if b.name in enabled else b for b in _BACKENDS.values() if b.name not in disabled]
-    return sorted(chosen, key=lambda b: (b.name not in enabled, -b.priority, b.name))
+    usable = [b for b in _BACKENDS.values() if b.name not in disabled and (b.name in asked or not b.on_request)]
+    chosen = [replace(b, worth=None) if b.name in enabled else b for b in usable]
+    return sorted(chosen, key=lambda b: (b.name not in asked, -b.priority, b.name))

@@ -100,7 +100,7 @@ def lower(
         imported = import_sub_dnns(sub_dnns, progress)
     with _timed(stats, "partition"):
         backends = active_backends(disabled_backends, enabled_backends)
-        parts = partition(imported, backends, target, constant_params(graph), enabled_backends)
+        parts = partition(imported, backends, target, constant_params(graph), [n.removesuffix(":faster") for n in enabled_backends])
     with _timed(stats, "legalise"):
         legal = legalise(parts.mod, target)
     on_device = is_device(target)

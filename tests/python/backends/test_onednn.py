@@ -254,3 +254,11 @@ def test_library_is_looked_for_and_refused_where_its_threads_are_strange(
     (libs / "libdnnl.so").touch()
     found = library._find(str(tmp_path / "include"), str(libs))
     assert (found == library.Library((*version, 0), threads)) if good else found is None
+
+
+def test_it_takes_part_on_request_only() -> None:
+    names = [b.name for b in registry.active_backends()]
+    assert "onednn" not in names
+    (forced,) = [b for b in registry.active_backends(enabled=["onednn"]) if b.name == "onednn"]
+    (faster,) = [b for b in registry.active_backends(enabled=["onednn:faster"]) if b.name == "onednn"]
+    assert forced.worth is None and faster.worth is not None

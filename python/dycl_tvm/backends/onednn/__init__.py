@@ -15,5 +15,8 @@ __all__ = ["backend", "find_library"]
 
 
 def backend() -> Backend:
-    """Return the backend; it takes nothing where the library is not installed."""
-    return Backend("onednn", patterns, generate, worth)
+    """Return the backend; it takes nothing where the library is not installed.
+
+    It takes part on request only: an artefact must not come to need a library because the machine that built it has one.
+    """
+    return Backend("onednn", patterns, generate, worth, on_request=True)
