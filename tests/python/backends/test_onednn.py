@@ -201,7 +201,7 @@ def test_predicate_leaves_other_types_and_results_that_are_read_twice() -> None:
 @needs_library
 def test_cost_hook_and_report() -> None:
     model, x = nn.Sequential(Block(16)), torch.randn(1, 16, 12, 12)
-    by_cost = dycl_tvm.build(model.eval(), x)
+    by_cost = dycl_tvm.build(model.eval(), x, enable_backends=["onednn:faster"])
     assert not by_cost._lowered.library.sources  # generated kernels are estimated to be faster
     left, taken = by_cost.report().offload["onednn"], build(model, x).report().offload["onednn"]
     assert (left.regions, left.rejected, taken.regions, taken.rejected) == (0, 1, 1, 0)
@@ -213,7 +213,7 @@ def test_cost_hook_and_report() -> None:
 @needs_library
 def test_cost_hook_takes_what_is_estimated_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn.cost, "families_seconds", lambda step, target: 1.0)
-    art = dycl_tvm.build(Block(16).eval(), torch.randn(1, 16, 12, 12))
+    art = dycl_tvm.build(Block(16).eval(), torch.randn(1, 16, 12, 12), enable_backends=["onednn:faster"])
     assert art.report().offload["onednn"].regions == 1
 
 

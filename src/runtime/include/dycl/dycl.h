@@ -132,8 +132,8 @@ DYCL_API int32_t dycl_num_outputs(const DyclSession* session, size_t* count);
  * session, and where the network returns one of its inputs it is a view of that input. */
 DYCL_API int32_t dycl_output(const DyclSession* session, size_t k, DyclValue* out);
 
-/** Copies the k-th leaf of the last run, a tensor, into a compact tensor of its type and size, which
- * may be in CPU memory or, for a model for a GPU, on that GPU. */
+/** Copies the k-th leaf of the last run, a tensor, into a compact tensor of its type and size,
+ * which may be in CPU memory or, for a model for a GPU, on that GPU. */
 DYCL_API int32_t dycl_copy_output(DyclSession* session, size_t k, const DLTensor* to);
 
 /** Gives the decisions of the last run in order. `*total` is their number; when more were taken
