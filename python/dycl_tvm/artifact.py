@@ -31,7 +31,8 @@ class Report:
 
     ``paths`` counts the ways from the entry to a return or raise; a loop counts as one block with all its ways out.
     ``arena_lower_bound`` is the largest set of bytes that are live together, below which no memory plan can be. ``unscheduled``
-    names the kernels that are plain loops. ``offload`` has, for each backend, what it took and what its cost hook left: operators,
+    names the kernels that are plain loops. ``families`` counts the places that each family of CPU kernels computes, ``generic`` are the
+    convolutions and products that none takes. ``offload`` has, for each backend, what it took and what its cost hook left: operators,
     multiply-accumulates and regions, each place of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which
     they ran.
     """
@@ -54,6 +55,9 @@ class Report:
     unscheduled: tuple[str, ...] = ()
     kernels_by_backend: dict[str, int] = field(default_factory=dict)
     offload: dict[str, Offload] = field(default_factory=dict)
+    families: dict[str, int] = field(default_factory=dict)
+    generic: tuple[str, ...] = ()
+    in_place: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     passes: Any = None
 
@@ -66,11 +70,14 @@ class Report:
             ("paths", f"{_count(self.paths)} to {self.return_sites} return sites"),
             ("sub-DNNs", f"{self.sub_dnns} different, called at {self.sub_dnn_calls} places"),
             ("kernels", f"{self.kernels} different ({backends}), called at {self.kernel_calls} places"),
-            ("arena", f"{_bytes(self.arena_bytes)}, the largest live set is {_bytes(self.arena_lower_bound)}"),
+            ("families", ", ".join(f"{n} {f}" for f, n in self.families.items()) or "none"),
+            ("arena", f"{_bytes(self.arena_bytes)}, the largest live set is {_bytes(self.arena_lower_bound)}; {self.in_place} in place"),
             ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
         ]
         rows += [("offload", line) for line in self._offload_lines()]
+        if self.generic:
+            rows.append(("slow", f"{len(self.generic)} products have no family: {', '.join(self.generic[:3])}"))
         if self.unscheduled:
             rows.append(("slow", f"{len(self.unscheduled)} kernels are plain loops: {', '.join(self.unscheduled[:5])}"))
         return "\n".join([self.name, *(f"  {key:<13}{value}" for key, value in rows)])
@@ -209,6 +216,9 @@ class Artifact:
             arena_lower_bound=self._lowered.stats.arena_lower_bound,
             unscheduled=self._lowered.stats.unscheduled,
             kernels_by_backend=by_backend,
+            families=self._lowered.stats.families,
+            generic=self._lowered.stats.generic,
+            in_place=self._lowered.stats.in_place,
             offload=dict(self._lowered.stats.offload),
             seconds=dict(self._phases.seconds),
             passes=self._passes,

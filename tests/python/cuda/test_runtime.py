@@ -140,6 +140,18 @@ def test_device_tensors_are_read_in_place_and_give_device_tensors(net: Module, g
     np.testing.assert_allclose(actual[0], expected[0].numpy())
 
 
+def test_graphs_follow_inputs_that_lie_elsewhere(gpu: Driver, tmp_path: Path) -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.softmax(x @ x.T, 0).sum(0) @ x, 0)
+
+    tensors = [torch.randn(8, 8) for _ in range(3)]
+    there = [OnDevice(gpu, t.numpy()) for t in tensors]
+    net = gpu.load(dycl_tvm.build(chain, (tensors[0],), target=TARGET, host="llvm"), tmp_path)
+    for k in (0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 0, 1, 2, 2, 2, 2):
+        np.testing.assert_allclose(net(there[k]), chain(tensors[k]).numpy(), rtol=1e-4)
+    assert gpu.count("graph_launches") > 6
+
+
 def test_a_tensor_of_another_gpu_is_refused(net: Module, gpu: Driver) -> None:
     from dycl_tvm.runtime.tensors import InputTensor
 
