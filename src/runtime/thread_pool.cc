@@ -15,7 +15,7 @@ namespace dycl {
 namespace {
 
 // About 20 microseconds: longer than the gap between two kernels, shorter than a time slice.
-constexpr int kSpins = 1000;
+constexpr int kSpins = 2000;
 constexpr int kMaxThreads = 256;
 
 thread_local ThreadPool* t_pool = nullptr;
@@ -136,16 +136,27 @@ void ThreadPool::Loop(int index) {
     }
     seen = now;
     if (stop_) return;
-    RunTasks(index + 1);
-    if (pending_.fetch_sub(1) == 1 && caller_sleeps_.load() != 0) FutexWake(&pending_);
+    RunTasks(index + 1, seen);
   }
 }
 
-// Task k always runs on thread k modulo the pool, so that caches of a thread serve the next run
-// too.
-void ThreadPool::RunTasks(int first) {
-  for (int task = first; task < env_.num_task; task += num_threads()) {
+// Task k runs on thread k if that thread comes in time, so that its caches serve the next run too;
+// a task whose thread is late runs on another one, so that nobody waits for a thread to wake up.
+void ThreadPool::RunTasks(int preferred, uint32_t generation) {
+  uint64_t open = open_tasks_.load(std::memory_order_acquire);
+  while (true) {
+    uint32_t mask = static_cast<uint32_t>(open);
+    if (static_cast<uint32_t>(open >> 32) != generation || mask == 0) return;
+    int task =
+        preferred < kMaxTasks && (mask >> preferred & 1) != 0 ? preferred : __builtin_ctz(mask);
+    if (!open_tasks_.compare_exchange_weak(open, open & ~(uint64_t{1} << task),
+                                           std::memory_order_acq_rel)) {
+      continue;
+    }
+    // The job lasts until this task is done.
     if (lambda_(task, &env_, closure_) != 0) result_.store(-1, std::memory_order_relaxed);
+    if (pending_.fetch_sub(1) == 1 && caller_sleeps_.load() != 0) FutexWake(&pending_);
+    open = open_tasks_.load(std::memory_order_acquire);
   }
 }
 
@@ -162,21 +173,26 @@ static int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
 }
 
 int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
-  if (num_workers_ == 0 || t_in_task || num_task == 1 || busy_.exchange(true)) {
+  if (num_task == 0) num_task = num_threads() < kMaxTasks ? num_threads() : kMaxTasks;
+  if (num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
+      busy_.exchange(true)) {
     return RunAlone(lambda, closure, num_task);
   }
   Barrier barrier;
   lambda_ = lambda;
   closure_ = closure;
-  env_.num_task = num_task == 0 ? num_threads() : num_task;
+  env_.num_task = num_task;
   // With more tasks than threads a barrier would never fill: no handle makes it an error.
   env_.sync_handle = env_.num_task <= num_threads() ? &barrier : nullptr;
   result_.store(0, std::memory_order_relaxed);
-  pending_.store(static_cast<uint32_t>(num_workers_));
-  generation_.fetch_add(1);
+  pending_.store(static_cast<uint32_t>(num_task));
+  uint32_t generation = generation_.load() + 1;
+  uint32_t tasks = num_task == kMaxTasks ? ~uint32_t{0} : (uint32_t{1} << num_task) - 1;
+  open_tasks_.store(uint64_t{generation} << 32 | tasks, std::memory_order_release);
+  generation_.store(generation);
   if (sleepers_.load() != 0) FutexWake(&generation_);
   t_in_task = true;
-  RunTasks(0);
+  RunTasks(0, generation);
   t_in_task = false;
   for (int spin = 0; pending_.load(std::memory_order_acquire) != 0 && spin < kSpins; ++spin)
     Pause();

@@ -49,7 +49,7 @@ class ThreadPool {
   };
   static void* WorkerMain(void* worker);
   void Loop(int index);
-  void RunTasks(int first);
+  void RunTasks(int preferred, uint32_t generation);
 
   std::unique_ptr<Worker[]> workers_;
   int num_workers_ = 0;
@@ -60,11 +60,15 @@ class ThreadPool {
   void* closure_ = nullptr;
   ParallelGroupEnv env_{};
   std::atomic<int> result_{0};
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
 
   std::atomic<bool> busy_{false};
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<uint32_t> sleepers_{0};
+  // The job's generation, and a bit for each task that no thread has taken yet.
+  static constexpr int kMaxTasks = 32;
+  alignas(64) std::atomic<uint64_t> open_tasks_{0};
+  // Tasks that are not done yet.
   alignas(64) std::atomic<uint32_t> pending_{0};
   std::atomic<uint32_t> caller_sleeps_{0};
 };
