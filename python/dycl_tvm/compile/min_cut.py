@@ -51,7 +51,7 @@ class MinCut:
 
     def solve(self) -> list[bool]:
         """Return the label of every node by number; where costs tie, False."""
-        while (parent := self._reach()) is not None and 1 in parent:
+        while 1 in (parent := self._reach()):
             path, at = [], 1
             while at != 0:
                 path.append((parent[at], at))
@@ -62,7 +62,7 @@ class MinCut:
             for a, b in path:
                 self._capacity[a][b] -= flow
                 self._capacity[b][a] += flow
-        return [k in self._reach() for k in range(len(self._capacity))]
+        return [k in parent for k in range(len(self._capacity))]
 
     def _reach(self) -> dict[int, int]:
         """Return the predecessor of each node that the source still reaches."""
