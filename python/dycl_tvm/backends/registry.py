@@ -120,6 +120,11 @@ def unregister_backend(name: str) -> None:
     _BACKENDS.pop(name, None)
 
 
+def requested(enabled: Collection[str]) -> set[str]:
+    """Return the names of the backends that the user asks for, with or without ``:faster``."""
+    return {name.removesuffix(":faster") for name in enabled}
+
+
 def active_backends(disabled: Collection[str] = (), enabled: Collection[str] = ()) -> list[Backend]:
     """Return the backends that may take regions, in the order in which they choose: those of ``enabled`` first.
 
@@ -135,7 +140,7 @@ def active_backends(disabled: Collection[str] = (), enabled: Collection[str] = (
         _ENTRY_POINTS_LOADED = True
         for entry in importlib.metadata.entry_points(group="dycl_tvm.backends"):
             register_backend(entry.load()())
-    asked = {name.removesuffix(":faster"): name for name in enabled} if not isinstance(enabled, str) else enabled
+    asked = enabled if isinstance(enabled, str) else requested(enabled)
     for what, names, known in (("disable", disabled, {*_BACKENDS, "tvm"}), ("enable", asked, {*_BACKENDS})):
         if isinstance(names, str):
             raise UsageError(f"{what}_backends is a collection of names: [{names!r}]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 
 from dycl_tvm.backends.partition import Offload, partition
-from dycl_tvm.backends.registry import active_backends
+from dycl_tvm.backends.registry import active_backends, requested
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
@@ -100,7 +100,8 @@ def lower(
         imported = import_sub_dnns(sub_dnns, progress)
     with _timed(stats, "partition"):
         backends = active_backends(disabled_backends, enabled_backends)
-        parts = partition(imported, backends, target, constant_params(graph), [n.removesuffix(":faster") for n in enabled_backends])
+        constants = constant_params(graph)
+        parts = partition(imported, backends, target, constants, requested(enabled_backends))
     with _timed(stats, "legalise"):
         legal = legalise(parts.mod, target)
     on_device = is_device(target)
@@ -108,7 +109,7 @@ def lower(
         selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph))
         kernels = Kernels(selector)
         # the families are kernels of CPUs
-        packed, layouts = (legal, None) if on_device else choose_kernels(graph, legal, kernels)
+        packed, layouts = (legal, None) if on_device else choose_kernels(graph, legal, kernels, constants)
         if not on_device:
             selector.save()
     with _timed(stats, "passes"):
@@ -170,10 +171,15 @@ def _with_families(offload: dict[str, Offload], taken: Offload) -> dict[str, Off
     return {**{k: v for k, v in offload.items() if k != "tvm"}, "tir_cpu": taken, "tvm": rest}
 
 
-def choose_kernels(graph: HCFG, mod: tvm.IRModule, kernels: Kernels) -> tuple[tvm.IRModule, Layouts]:
-    """Return the module with family kernels in it, and the layouts of the graph's values."""
-    reader, constant = Reader(mod), constant_params(graph)
-    functions = {s.name: reader.read(s.name, constant.get(s.name, ())) for s in graph.sub_dnns()}
+def choose_kernels(
+    graph: HCFG, mod: tvm.IRModule, kernels: Kernels, constants: Mapping[str, Collection[int]]
+) -> tuple[tvm.IRModule, Layouts]:
+    """Return the module with family kernels in it, and the layouts of the graph's values.
+
+    ``constants`` are the parameters of each sub-DNN that are weights wherever it is called.
+    """
+    reader = Reader(mod)
+    functions = {s.name: reader.read(s.name, constants.get(s.name, ())) for s in graph.sub_dnns()}
     for function in functions.values():
         fuse(function)
     layouts = plan_layouts(graph, functions, kernels, kernels.options.layout_planning)
