@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -16,22 +15,13 @@ from dycl_tvm.backends.tir_cpu.kernels import Kernels
 from dycl_tvm.backends.tir_cpu.workload import Tensor
 
 
-@dataclass
-class Emitted:
-    """How much of the network the families took: operators and multiply-accumulates, each function counted once."""
-
-    nodes: int = 0
-    calls: int = 0
-
-
 class ModuleEmitter:
     """Rewrites the functions of one module; equal kernels are made once."""
 
     def __init__(self, mod: tvm.IRModule, kernels: Kernels) -> None:
         self.bb = relax.BlockBuilder(mod)
-        self.mod, self.kernels = mod, kernels
+        self.kernels = kernels
         self._made: dict[Any, Any] = {}
-        self._functions: list[tuple[Any, Any]] = []
 
     def function(self, graph: Graph, params: Sequence[int], results: Sequence[int]) -> None:
         """Rewrite a function whose parameters and results have these blocks."""
