@@ -125,14 +125,14 @@ class _Planner:
             for edge in block.edges():
                 for p, a in zip(edge.target.params, edge.args):
                     if isinstance(a, Value) and not isinstance(a, Constant) and isinstance(p.type, TensorType):
-                        self.classes.join(_key(p), _key(a), p, a)
+                        self.classes.join(id(p), id(a), p, a)
             for step in block.steps:
                 if isinstance(step, SubDNNCall) and step.callee.name in self.functions:
                     for k, arg in enumerate(step.args):
                         if isinstance(arg, Value) and not isinstance(arg, Constant):
-                            self.classes.join(_key(arg), (step.callee.name, "param", k), arg, None)
+                            self.classes.join(id(arg), (step.callee.name, "param", k), arg, None)
                     for k, out in enumerate(step.outputs):
-                        self.classes.join(_key(out), (step.callee.name, "result", k), out, None)
+                        self.classes.join(id(out), (step.callee.name, "result", k), out, None)
 
     def _fix_borders(self) -> None:
         """Inputs, state, results, values that the dispatcher reads, and what constants flow into are plain."""
@@ -154,7 +154,7 @@ class _Planner:
             for edge in block.edges():
                 plain += [p for p, a in zip(edge.target.params, edge.args) if not isinstance(a, Value) or isinstance(a, Constant)]
         for value in plain:
-            self._fix(_key(value))
+            self._fix(id(value))
 
     def _fix(self, key: Any) -> None:
         number = self.of_value.get(self.classes.root(key))
@@ -210,10 +210,6 @@ class _Planner:
         out = node.last if node.output is not None else None
         if out is not None and out.packable:
             self.cut.different(mine, self._var(out), _cost(out))
-
-
-def _key(value: Value) -> Any:
-    return id(value)
 
 
 def _cost(var: Var) -> float:
