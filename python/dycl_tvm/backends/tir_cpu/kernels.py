@@ -19,7 +19,7 @@ from dycl_tvm.backends.tir_cpu.families.softmax import softmax
 from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
 from dycl_tvm.backends.tir_cpu.loops import in_place
-from dycl_tvm.backends.tir_cpu.select import Selector
+from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Epilogue, Tensor
 
 
@@ -128,13 +128,7 @@ class Kernels:
         operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, machine.lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         x, w = node.inputs
-        weights = out.call(
-            f"pack_{family.name}",
-            ("pack", work, plan),
-            lambda: family.pack(work, plan, machine),
-            [out.read(w, Tensor(work.weight_shape))],
-            Tensor(tuple(family.packed_shape(work, plan, machine))),
-        )
+        weights = self._packed_weights(work, chosen, out.read(w, Tensor(work.weight_shape)), out)
         args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
         result = out.call(
             _name(f"conv2d_{family.name}", node),
@@ -145,6 +139,12 @@ class Kernels:
         )
         out.write(node.last, work.y, result)
         return str(family.name)
+
+    def _packed_weights(self, work: Conv2D | Dense, chosen: Chosen, plain: Any, out: Emitter) -> Any:
+        """Emit the packing of weights as the chosen kernel reads them; the build runs it."""
+        family, plan = chosen
+        packed = Tensor(tuple(family.packed_shape(work, plan, self.machine)))
+        return out.call(f"pack_{family.name}", ("pack", work, plan), lambda: family.pack(work, plan, self.machine), [plain], packed)
 
     def _read_operands(self, node: Node, operands: Sequence[Tensor], out: Emitter) -> list[Any]:
         return [out.read(v, t) for (v, _), t in zip(operands_of(node), operands)]
@@ -158,22 +158,16 @@ class Kernels:
         operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, inputs)), *self._read_operands(node, operands, out)]
-        result = self._channelwise_call(node, op, inputs, y, epilogue, args, out)
-        out.write(node.last, y, result)
-        return "channelwise"
-
-    def _channelwise_call(
-        self, node: Node, op: Any, inputs: Sequence[Tensor], y: Tensor, epilogue: Epilogue, args: Sequence[Any], out: Emitter
-    ) -> Any:
-        key = (node.value.args[0].name_hint, tuple(inputs), y, epilogue.key, epilogue.operands)
-        name = _name(node.value.args[0].name_hint, node)
+        function = node.value.args[0].name_hint
+        key = (function, tuple(inputs), y, epilogue.key, epilogue.operands)
 
         def make() -> Any:
             fn = channelwise.kernel(op, [*inputs, y], self.machine, epilogue)
             same = [k for k, t in enumerate((*inputs, *epilogue.operands)) if t == y]
             return in_place(fn, same) if node.elementwise is not None else fn
 
-        return out.call(name, key, make, args, y)
+        out.write(node.last, y, out.call(_name(function, node), key, make, args, y))
+        return "channelwise"
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:
         lanes = self.machine.lanes
@@ -271,13 +265,8 @@ class Kernels:
         operands = epilogue.operands
         x, w = node.inputs
         y = Tensor(match.product_shape(work))
-        weights = out.call(
-            f"pack_{family.name}",
-            ("pack", work, plan),
-            lambda: family.pack(work, plan, self.machine),
-            [out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n)))],
-            Tensor(tuple(family.packed_shape(work, plan, self.machine))),
-        )
+        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n)))
+        weights = self._packed_weights(work, chosen, plain, out)
         args = [out.read(x, Tensor((work.batch, work.m, work.k))), weights, *self._read_operands(node, operands, out)]
         key = (work, plan, epilogue.key, epilogue.operands)
         result = out.call(
