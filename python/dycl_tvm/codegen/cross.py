@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from functools import lru_cache
 from dycl_tvm.codegen.machine import Machine
 from dycl_tvm.codegen.toolchain import Compiler, cache_dir, compiler_of, find_compiler
 from dycl_tvm.errors import CompileError
+from dycl_tvm.runtime.trailer import canonical_arch, this_arch
 
 #: What a library for another machine may need at most, unless the target says another version: that of Ubuntu 18.04 and JetPack 4. It
 #: is there on all newer systems, so that all boards share one compiled runtime.
@@ -26,7 +26,7 @@ _ZIG_LINK_FLAGS = ("-s",)
 
 def glibc_bound(machine: Machine, glibc: str = "") -> str | None:
     """Return the newest glibc that a library may need; None for a library for this machine where the target does not say it."""
-    return glibc or (None if machine.arch == _native() else DEFAULT_GLIBC)
+    return glibc or (None if machine.arch == this_arch() else DEFAULT_GLIBC)
 
 
 def compiler_for(machine: Machine, glibc: str = "", cxx: str = "") -> Compiler:
@@ -52,7 +52,7 @@ def compiler_for(machine: Machine, glibc: str = "", cxx: str = "") -> Compiler:
         if (made := _machine_of(named)) != machine.arch:
             raise CompileError(f"the compiler {cxx!r} makes code for {made or 'an unknown machine'}, the target is {machine.arch}")
         return named
-    if machine.arch == _native() and not glibc:
+    if machine.arch == this_arch() and not glibc:
         return find_compiler()
     if chosen := tuple(shlex.split(os.environ.get("CXX", ""))):
         compiler = compiler_of(chosen)
@@ -80,12 +80,4 @@ def _zig(arch: str, glibc: str) -> Compiler:
 def _machine_of(compiler: Compiler) -> str:
     """Return the architecture that a compiler makes code for."""
     done = subprocess.run([*compiler.command, "-dumpmachine"], capture_output=True, text=True, check=False)
-    return _canonical(done.stdout.strip().split("-")[0])
-
-
-def _canonical(machine: str) -> str:
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-
-
-def _native() -> str:
-    return _canonical(platform.machine().lower())
+    return canonical_arch(done.stdout.strip().split("-")[0])

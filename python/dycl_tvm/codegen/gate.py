@@ -8,7 +8,9 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from dycl_tvm.codegen.cuda.embedded import image_faults
 from dycl_tvm.codegen.elf import ElfError, Library, read_library
+from dycl_tvm.compile.program import DeviceCode
 from dycl_tvm.errors import BuildGateError
 
 #: Every Linux system with glibc has these.
@@ -17,7 +19,9 @@ _SYSTEM = (
 )  # fmt: skip
 
 
-def check_library(path: Path, arch: str, glibc: str | None, exports: Path, link_flags: Sequence[str] = ()) -> Library:
+def check_library(
+    path: Path, arch: str, glibc: str | None, exports: Path, link_flags: Sequence[str] = (), device: DeviceCode | None = None
+) -> Library:
     """Check a linked library, and return what it says of itself.
 
     Parameters
@@ -32,17 +36,18 @@ def check_library(path: Path, arch: str, glibc: str | None, exports: Path, link_
         The linker's version script: what it lists as global may be exported, and nothing else.
     link_flags : sequence of str
         What backends asked the linker for: ``-lNAME`` allows ``libNAME.so`` in any version, a file its name.
+    device : DeviceCode, optional
+        What the library must hold for a GPU: machine code of its architecture and PTX that its drivers take, with all kernels.
 
     Raises
     ------
     BuildGateError
         With all that is wrong.
     """
-    try:
-        library = read_library(path.read_bytes())
-    except ElfError as error:
-        raise BuildGateError(f"the linker wrote a file that cannot be used: {error}") from None
+    data = path.read_bytes()
+    library = _read(data, "file")
     wrong = _place_faults(library, arch, glibc, _requested(link_flags)) + _library_faults(library, exported_patterns(exports))
+    wrong += image_faults(data, device) if device is not None else []
     _raise_if("the library", wrong)
     return library
 
@@ -55,11 +60,7 @@ def check_program(path: Path, arch: str, glibc: str | None) -> None:
     BuildGateError
         With all that is wrong.
     """
-    try:
-        program = read_library(path.read_bytes())
-    except ElfError as error:
-        raise BuildGateError(f"the linker wrote a program that cannot be used: {error}") from None
-    _raise_if("the program", _place_faults(program, arch, glibc, ()))
+    _raise_if("the program", _place_faults(_read(path.read_bytes(), "program"), arch, glibc, ()))
 
 
 def exported_patterns(script: Path) -> list[str]:
@@ -72,6 +73,13 @@ def exported_patterns(script: Path) -> list[str]:
 def newest_glibc(library: Library) -> tuple[int, ...]:
     """Return the version of glibc that a library needs at least, such as (2, 27)."""
     return max((v for name in library.versions if (v := _glibc(name)) is not None), default=(0,))
+
+
+def _read(data: bytes, what: str) -> Library:
+    try:
+        return read_library(data)
+    except ElfError as error:
+        raise BuildGateError(f"the linker wrote a {what} that cannot be used: {error}") from None
 
 
 def _raise_if(what: str, wrong: Sequence[str]) -> None:

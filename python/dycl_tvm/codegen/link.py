@@ -129,7 +129,7 @@ def link(
             *toolchain.LINK_LIBRARIES,
         ]
         compiler.run(command, f"link {out.name}")
-        check_library(library_path, machine.arch, glibc_bound(machine, glibc), exports, library.link_flags)
+        check_library(library_path, machine.arch, glibc_bound(machine, glibc), exports, library.link_flags, program.device)
         append_trailer(library_path, metadata)
         _publish(library_path, out)
     clock.lap("link")

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import Any
 
-from dycl_tvm.runtime.trailer import cpu_flags
+from dycl_tvm.runtime.trailer import canonical_arch, why_not_here
 
 #: LLVM's names of features whose absence stops a program, and Linux's names of them in /proc/cpuinfo.
 _CPU_FLAGS = {
@@ -59,7 +58,7 @@ def machine_of(target: Any) -> Machine:
     if host.kind.name != "llvm":
         host = Target("llvm")
     triple = str(host.attrs.get("mtriple", "") or codegen.llvm_get_system_triple())
-    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(triple.split("-")[0], triple.split("-")[0])
+    arch = canonical_arch(triple.split("-")[0])
     known = _CPU_FLAGS.get(arch, {})
     flags = sorted(known[str(f)] for f in codegen.llvm_get_cpu_features(host) if str(f) in known)
     return Machine(arch, triple, str(host.attrs.get("mcpu", "")), tuple(flags))
@@ -67,5 +66,4 @@ def machine_of(target: Any) -> Machine:
 
 def runs_here(target: Any) -> bool:
     """Whether the machine that builds can run the host code of a ``tvm.target.Target``."""
-    machine = machine_of(target)
-    return machine.arch == platform.machine() and set(machine.cpu_flags) <= cpu_flags()
+    return not why_not_here(machine_of(target).describe())

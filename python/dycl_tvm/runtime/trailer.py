@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,38 @@ def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> Non
     ArtifactError
         If it is of another architecture, or uses instructions that this CPU lacks.
     """
-    target = metadata["target"]
-    machine = platform.machine().lower()
-    if target["arch"] != {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine):
-        raise ArtifactError(f"'{path}' was built for {target['arch']} ({target['triple']}); this machine is {machine}")
+    if why := why_not_here(metadata["target"]):
+        raise ArtifactError(f"'{path}' {why}")
+
+
+def why_not_here(target: Mapping[str, Any]) -> str:
+    """Return why this machine cannot run code for a target, as the end of a sentence; nothing if it can.
+
+    Parameters
+    ----------
+    target : mapping
+        ``arch``, ``triple``, ``mcpu`` and ``cpu_flags``, as in the metadata of a library.
+    """
+    machine = this_arch()
+    if target["arch"] != machine:
+        return f"was built for {target['arch']} ({target['triple']}); this machine is {machine}"
     missing = sorted(set(target["cpu_flags"]) - cpu_flags())
-    if missing:
-        cpu = f" (mcpu {target['mcpu']})" if target["mcpu"] else ""
-        raise ArtifactError(
-            f"'{path}' was built for a CPU{cpu} with {', '.join(missing)}, which this CPU lacks; "
-            "build it for this machine's CPU, or with target 'llvm'"
-        )
+    if not missing:
+        return ""
+    cpu = f" (mcpu {target['mcpu']})" if target["mcpu"] else ""
+    return (
+        f"was built for a CPU{cpu} with {', '.join(missing)}, which this CPU lacks; build it for this machine's CPU, or with target 'llvm'"
+    )
+
+
+def canonical_arch(name: str) -> str:
+    """Return an architecture's name as ``uname -m`` of Linux has it."""
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name.lower(), name.lower())
+
+
+def this_arch() -> str:
+    """Return the architecture of this machine."""
+    return canonical_arch(platform.machine())
 
 
 #: What AT_HWCAP (16) and AT_HWCAP2 (26) say of an aarch64 CPU, by the names of /proc/cpuinfo; arch/arm64/include/uapi/asm/hwcap.h of Linux.
@@ -100,7 +122,7 @@ _HWCAPS = {
 
 def cpu_flags() -> set[str]:
     """Return what the kernel says this CPU can do."""
-    if platform.machine() == "aarch64":
+    if this_arch() == "aarch64":
         # Not from /proc/cpuinfo: an emulator or a container may show that of another machine.
         getauxval = ctypes.CDLL(None).getauxval
         getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pytest
 from models import EarlyExit, example
 
 import dycl_tvm
-from dycl_tvm.codegen.cuda import compile_images, images, nvcc, nvrtc
+from dycl_tvm.codegen.cuda import compile_images, image_source, images, nvcc, nvrtc
 from dycl_tvm.codegen.cuda.architectures import number_of, preferred_major, ptx_version
+from dycl_tvm.codegen.cuda.embedded import embedded_cubins, embedded_ptx, image_faults
 from dycl_tvm.codegen.cuda.images import bound_ptx, cubin_architecture
 from dycl_tvm.compile.program import DeviceCode
-from dycl_tvm.errors import CompileError, TargetError
+from dycl_tvm.errors import BuildGateError, CompileError, TargetError
 
 KERNEL = """
 extern "C" __global__ void __launch_bounds__(32) twice(float* __restrict__ x) {
@@ -110,3 +112,65 @@ def test_an_artefact_holds_machine_code_and_ptx_and_no_source(tmp_path: Path) ->
     assert b".version 6.5\n.target sm_72" in data
     again = dycl_tvm.build(EarlyExit().eval(), example(), target="cuda -arch=sm_72", host="llvm")
     assert again._lowered.program.device == replace(device)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, DeviceCode]:
+    """A finished library, and the device code that it was made of."""
+    art = dycl_tvm.build(EarlyExit().eval(), example(), target="cuda -arch=sm_72", host="llvm")
+    device = art._lowered.program.device
+    assert device is not None
+    return art.export_library(tmp_path_factory.mktemp("finished") / "model.so").read_bytes(), device
+
+
+def test_what_a_finished_library_holds(finished: tuple[bytes, DeviceCode]) -> None:
+    data, device = finished
+    launched = {launch.function for of_kernel in device.launches for launch in of_kernel}
+    assert image_faults(data, device) == []
+    (cubin,) = embedded_cubins(data)
+    assert (cubin.architecture, cubin.kernels) == (72, launched)
+    assert all(ptx.version <= (6, 5) and ptx.architecture <= 72 for ptx in embedded_ptx(data))
+    assert launched in [ptx.kernels for ptx in embedded_ptx(data)]
+
+
+HEAD = b".version 6.5\n.target sm_72"
+
+
+def _cubin_of(data: bytes) -> int:
+    """Where the cubin begins."""
+    return next(m.start() for m in re.finditer(b"\x7fELF", data) if data[m.start() + 18 : m.start() + 20] == b"\xbe\x00")
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda data, at: data[: at + 48] + bytes([70]) + data[at + 49 :], ["it holds machine code for sm_70, the target is sm_72"]),
+        (lambda data, at: data[:at] + b"none" + data[at + 4 :], ["no machine code for sm_72", "its machine code lacks the kernels"]),
+        (lambda data, at: data[: at + 60] + b"\xff\xff" + data[at + 62 :], ["its machine code lacks the kernels"]),
+        (lambda data, at: data.replace(HEAD, b".version 7.0\n.target sm_72"), ["PTX 7.0, but drivers of sm_72 may"]),
+        (lambda data, at: data.replace(HEAD, b".version 6.5\n.target sm_75"), ["PTX for sm_75, the target is sm_72"]),
+        (lambda data, at: data.replace(b".entry ", b".func  "), ["its PTX lacks the kernels"]),
+        (lambda data, at: data + b'extern "C" __global__ void', ["it holds CUDA source"]),
+    ],
+)  # fmt: skip
+def test_the_gate_reads_the_images_in_the_finished_library(
+    damage: Callable[[bytes, int], bytes], words: list[str], finished: tuple[bytes, DeviceCode]
+) -> None:
+    data, device = finished
+    faults = image_faults(damage(data, _cubin_of(data)), device)
+    assert len(faults) == len(words), faults
+    for fault, expected in zip(faults, words):
+        assert expected in fault
+
+
+def test_the_gate_is_in_the_way_of_libraries_for_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Images that are exchanged after they were checked do not get through."""
+    art = dycl_tvm.build(EarlyExit().eval(), example(), target="cuda -arch=sm_72", host="llvm")
+    device = art._lowered.program.device
+    assert device is not None
+    other = compile_images(replace(device, arch="sm_70"))
+    sources = tuple((name, image_source(other) if name == "device.S" else text) for name, text in art._lowered.library.sources)
+    monkeypatch.setattr(art._lowered, "library", replace(art._lowered.library, sources=sources))
+    with pytest.raises(BuildGateError, match="machine code for sm_70, the target is sm_72"):
+        art.export_library(tmp_path / "model.so")
+    assert not list(tmp_path.iterdir())

@@ -14,8 +14,9 @@ from dycl_tvm.codegen.elf import ElfError, read_library
 from dycl_tvm.codegen.gate import check_library, check_program, exported_patterns, newest_glibc
 from dycl_tvm.codegen.machine import Machine
 from dycl_tvm.errors import BuildGateError, CompileError
+from dycl_tvm.runtime.trailer import this_arch
 
-HERE = cross._native()
+HERE = this_arch()
 BOARD = Machine("aarch64", "aarch64-linux-gnu", "cortex-a57", ())
 
 

@@ -15,7 +15,8 @@ from dycl_tvm.errors import CompileError
 
 #: Contraction to fused multiply-add as on the CPU; no other liberty with the rules of floating point.
 _OPTIONS = ("--std=c++17", "--fmad=true")
-_EM_CUDA = 190
+#: e_machine of NVIDIA's GPUs.
+EM_CUDA = 190
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def cubin_architecture(cubin: bytes) -> int:
     CompileError
         If it is no ELF file for NVIDIA GPUs.
     """
-    if len(cubin) < 64 or cubin[:4] != b"\x7fELF" or struct.unpack_from("<H", cubin, 18)[0] != _EM_CUDA:
+    if len(cubin) < 64 or cubin[:4] != b"\x7fELF" or struct.unpack_from("<H", cubin, 18)[0] != EM_CUDA:
         raise CompileError("internal: the compiler made something that is not a cubin")
     (flags,) = struct.unpack_from("<I", cubin, 48)
     # since ABI 8 (CUDA 13) the architecture stands one byte further up
