@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, round_row, word
 from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, pieces_of, row_at, store_rows, zeros
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
 
@@ -128,12 +128,8 @@ class _Bf16Dense:
                     with T.serial(0, (end - first + block - 1) // block) as b:
                         block_of(first + b * block, tirx.min(first + (b + 1) * block, end), columns, rounded)
 
-        buffers = [
-            ("x", (work.batch, work.m, work.k), "float32"),
-            ("w", self.packed_shape(work, plan, machine), "float32"),
-            *epilogue_buffers(epilogue),
-            ("y", (work.batch, work.m, work.n), "float32"),
-        ]
+        shape = self.packed_shape(work, plan, machine)
+        buffers = weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n))
         return bf16_func(buffers, body)
 
 

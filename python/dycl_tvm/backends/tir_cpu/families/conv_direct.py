@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, direct_plans, one_core, unrolled_lanes
 from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Epilogue, Plan
 
@@ -62,12 +62,7 @@ class _Direct:
 
     def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue) -> Any:
         """Return the PrimFunc (x, packed weights, operands of the epilogue, y)."""
-        buffers = [
-            ("x", work.x.physical, "float32"),
-            ("weights", self.packed_shape(work, plan, machine), "float32"),
-            *epilogue_buffers(epilogue),
-            ("y", work.y.physical, "float32"),
-        ]
+        buffers = weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
             _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()

@@ -31,7 +31,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_cost import candidates, launches, seconds_of, work_of
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, prim_func, store
+from dycl_tvm.backends.tir_cpu.loops import prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
 
@@ -61,15 +61,7 @@ class _ConvWinograd:
         s = Shape.of(work, plan, machine)
         seconds = [each for _, each in launches(s, plan["split"], work_of(s, machine))]
         kernel = Loops(s, machine, epilogue, plan["split"], seconds)
-        return prim_func(
-            [
-                ("x", work.x.physical, "float32"),
-                ("u", self.packed_shape(work, plan, machine), "float32"),
-                *epilogue_buffers(epilogue),
-                ("y", work.y.physical, "float32"),
-            ],
-            kernel.emit,
-        )
+        return prim_func(weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical), kernel.emit)
 
     def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, int]:
         """Vectors in the order in which they are used, [group, x, input channel, output block of the group], and their lanes."""

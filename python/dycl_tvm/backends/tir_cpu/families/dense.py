@@ -16,7 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan, Tensor
 
@@ -169,13 +169,8 @@ class _Dense:
 
     def kernel(self, work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
-        y = Tensor((work.batch, work.m, work.n))
-        buffers = [
-            ("x", (work.batch, work.m, work.k), "float32"),
-            ("w", self.packed_shape(work, plan, machine), "float32"),
-            *epilogue_buffers(epilogue),
-            ("y", y.shape, "float32"),
-        ]
+        shape = self.packed_shape(work, plan, machine)
+        buffers = weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n))
         make = _split_body if plan["k_pieces"] > 1 else _body
         return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
 
