@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
-from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Tensor
 
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 AVX512 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})
@@ -93,6 +93,26 @@ class Kernel:
             return float(np.median(times))
 
         return burst
+
+
+def conv(
+    channels: tuple[int, int],
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int | tuple[int, int] = 1,
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    batch: int = 1,
+    plain: bool = False,
+    lanes: int = 8,
+) -> Conv2D:
+    """Return a convolution whose images are packed; ``plain``: its input is not."""
+    strides, dilations = (v if isinstance(v, tuple) else (v, v) for v in (stride, dilation))
+    out = [(size[k] + padding[k] + padding[k + 2] - (kernel[k] - 1) * dilations[k] - 1) // strides[k] + 1 for k in (0, 1)]
+    x = Tensor((batch, channels[0], *size), block=1 if plain else lanes)
+    y = Tensor((batch, channels[1], *out), block=lanes)
+    return Conv2D(x, y, kernel, strides, padding, dilations, groups)
 
 
 def relu_with_bias(y: Tensor) -> Epilogue:

@@ -7,9 +7,11 @@ largest of a hundred outputs.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
+import kernel_utils as ku
 import numpy as np
 import pytest
 import torch
@@ -133,19 +135,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns() -> None:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def conv(
-    channels: tuple[int, int],
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: int = 1,
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
-    dilation: int = 1,
-    groups: int = 1,
-    batch: int = 1,
-) -> Conv2D:
-    out = [(size[k] + padding[k] + padding[k + 2] - (kernel[k] - 1) * dilation - 1) // stride + 1 for k in (0, 1)]
-    x, y = Tensor((batch, channels[0], *size), block=16), Tensor((batch, channels[1], *out), block=16)
-    return Conv2D(x, y, kernel, (stride, stride), padding, (dilation, dilation), groups)
+conv = functools.partial(ku.conv, lanes=16)
 
 
 def check_conv(work: Conv2D, plan: Plan) -> None:

@@ -16,32 +16,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, machine, pack, relu_with_bias, unpack
+from kernel_utils import AVX2, AVX512, Kernel, conv, machine, pack, relu_with_bias, unpack
 
 from dycl_tvm.backends.tir_cpu.families.conv_direct import FAMILY
 from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, cut
 from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Plan
 
 ERROR = 2e-6
-
-
-def conv(
-    channels: tuple[int, int],
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: int = 1,
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
-    dilation: int = 1,
-    groups: int = 1,
-    batch: int = 1,
-    plain: bool = False,
-    lanes: int = 8,
-) -> Conv2D:
-    out = [(size[k] + padding[k] + padding[k + 2] - (kernel[k] - 1) * dilation - 1) // stride + 1 for k in (0, 1)]
-    x = Tensor((batch, channels[0], *size), block=1 if plain else lanes)
-    y = Tensor((batch, channels[1], *out), block=lanes)
-    return Conv2D(x, y, kernel, (stride, stride), padding, (dilation, dilation), groups)
 
 
 def check(work: Conv2D, plan: Plan, target: Any = AVX2, residual: bool = False) -> None:

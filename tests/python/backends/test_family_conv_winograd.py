@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kernel_utils as ku
 import numpy as np
 import pytest
 import torch
@@ -32,9 +33,7 @@ def targets() -> list[Any]:
 
 
 def conv(target: Any, n: int, ci: int, co: int, h: int, w: int, padding: tuple[int, int, int, int] = (1, 1, 1, 1)) -> Conv2D:
-    lanes = machine_of(target).lanes
-    out = (n, co, h + padding[0] + padding[2] - 2, w + padding[1] + padding[3] - 2)
-    return Conv2D(Tensor((n, ci, h, w), block=lanes), Tensor(out, block=lanes), (3, 3), padding=padding)
+    return ku.conv((ci, co), (h, w), (3, 3), padding=padding, batch=n, lanes=machine_of(target).lanes)
 
 
 def plan(m: int, oc: int = 1, cols: int = 1, blocks: int = 1, split: int = 0) -> Plan:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu.families.grouped import FAMILY
 from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Plan
 
 SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 
@@ -40,14 +40,10 @@ def conv(
     padding: tuple[int, int, int, int] = (1, 1, 1, 1),
     dilation: tuple[int, int] = (1, 1),
     batch: int = 1,
-    plain: bool = False,
-    lanes: int = 8,
+    **layout: Any,
 ) -> Conv2D:
     """Return the convolution with ``channels`` (inputs, outputs) a group."""
-    out = [(size[k] + padding[k] + padding[k + 2] - (kernel[k] - 1) * dilation[k] - 1) // stride[k] + 1 for k in (0, 1)]
-    x = Tensor((batch, groups * channels[0], *size), block=1 if plain else lanes)
-    y = Tensor((batch, groups * channels[1], *out), block=lanes)
-    return Conv2D(x, y, kernel, stride, padding, dilation, groups)
+    return ku.conv((groups * channels[0], groups * channels[1]), size, kernel, stride, padding, dilation, groups, batch, **layout)
 
 
 def run(work: Conv2D, x: Any, w: Any, plan: Plan, target: Any, epilogue: Epilogue = NOTHING, extra: Any = ()) -> Any:
