@@ -18,7 +18,7 @@ from dycl_tvm.backends import tir_cpu
 from dycl_tvm.backends.tir_cpu.expression import elementwise
 from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
-from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, NAME, SCHEDULED, in_place
 from dycl_tvm.compile.legalize import LEGALIZE
 from dycl_tvm.errors import CompileError
 
@@ -82,7 +82,8 @@ class KernelSet:
         symbol = next((s for s in same if self.dedup and tvm_ffi.structural_equal(self.functions[s], plain, map_free_vars=True)), None)
         if symbol is None:
             # numbers that TVM appends to tell functions apart depend on what else is in the module
-            base = re.sub(r"\d+(?=_|$)", "", gv.name_hint).strip("_")[:60]
+            name = fn.attrs.get(NAME) if fn.attrs else None
+            base = (name or re.sub(r"\d+(?=_|$)", "", gv.name_hint)).strip("_")[:60]
             number = self._counts.get(base, 0)
             self._counts[base] = number + 1
             symbol = f"dycl_{base}_{number}"

@@ -12,6 +12,7 @@ from tvm import relax
 from dycl_tvm.backends.tir_cpu.families import relayout
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
+from dycl_tvm.backends.tir_cpu.loops import NAME
 from dycl_tvm.backends.tir_cpu.workload import Tensor
 
 
@@ -40,7 +41,7 @@ class ModuleEmitter:
     def kernel(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
         """Return the global variable of a kernel."""
         if key not in self._made:
-            self._made[key] = self.bb.add_func(make(), name)
+            self._made[key] = self.bb.add_func(make().with_attr(NAME, name), name)
         return self._made[key]
 
 

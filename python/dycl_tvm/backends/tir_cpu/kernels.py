@@ -158,15 +158,14 @@ class Kernels:
         operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, inputs)), *self._read_operands(node, operands, out)]
-        function = node.value.args[0].name_hint
-        key = (function, tuple(inputs), y, epilogue.key, epilogue.operands)
+        key = (node.value.args[0].name_hint, tuple(inputs), y, epilogue.key, epilogue.operands)
 
         def make() -> Any:
             fn = channelwise.kernel(op, [*inputs, y], self.machine, epilogue)
             same = [k for k, t in enumerate((*inputs, *epilogue.operands)) if t == y]
             return in_place(fn, same) if node.elementwise is not None else fn
 
-        out.write(node.last, y, out.call(_name(function, node), key, make, args, y))
+        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y))
         return "channelwise"
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:
@@ -299,5 +298,9 @@ def _block(shape: tuple[int, ...], lanes: int) -> int:
 
 def _name(base: str, node: Node) -> str:
     """Return a readable name of a kernel: what it computes, then what its epilogue does."""
-    steps = [a.value.args[0].name_hint.rstrip("0123456789") for a in node.absorbed]
-    return "_".join([base.rstrip("0123456789"), *steps])
+    return "_".join([base, *(_function(a) for a in node.absorbed)])
+
+
+def _function(node: Node) -> str:
+    """Return the name of a node's function, without the number that TVM appends to tell equal names apart."""
+    return str(node.value.args[0].name_hint).rstrip("0123456789")
