@@ -14,6 +14,7 @@ import tvm
 
 from dycl_tvm.backends.partition import Offload, partition
 from dycl_tvm.backends.registry import active_backends, requested
+from dycl_tvm.backends.tir_cpu import attention
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
@@ -181,6 +182,7 @@ def choose_kernels(
     reader = Reader(mod)
     functions = {s.name: reader.read(s.name, constants.get(s.name, ())) for s in graph.sub_dnns()}
     for function in functions.values():
+        attention.join(function, mod, kernels.takes_attention)
         fuse(function)
     layouts = plan_layouts(graph, functions, kernels, kernels.options.layout_planning)
     emitter = ModuleEmitter(mod, kernels)

@@ -15,9 +15,10 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu.expression import Elementwise, elementwise
+from dycl_tvm.backends.tir_cpu.families.attention import Attention
 from dycl_tvm.backends.tir_cpu.families.channelwise import ChannelwiseOp, channelwise
 from dycl_tvm.backends.tir_cpu.stages import transposes
-from dycl_tvm.backends.tir_cpu.workload import Tensor
+from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
 
 #: Operators that the families take as they are.
 ANCHORS = (
@@ -56,11 +57,13 @@ class Node:
     outputs : list of Var
         One, or none if the binding is a tuple or part of one.
     anchor : str
-        The Relax operator for anchors, ``tir`` for ``call_tir``, ``view``, or empty.
+        The Relax operator for anchors, ``tir`` for ``call_tir``, ``view``, ``attention`` for several nodes that became one, or empty.
     elementwise, channelwise, transposes : optional
         What was recognised; ``transposes``: the node exchanges the last two dimensions of its input.
     absorbed : list of Node
         Element-wise nodes that are computed in the epilogue of this one, in order.
+    attention : tuple, optional
+        The workload and what is done to its scores; ``inputs`` are queries, keys, values and the operands of that.
     """
 
     value: Any
@@ -74,6 +77,7 @@ class Node:
     absorbed: list[Node] = field(default_factory=list)
     host: Node | None = None
     packed: bool = False
+    attention: tuple[Attention, Epilogue] | None = None
 
     @property
     def last(self) -> Var:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dycl_tvm.backends.partition import Offload
 from dycl_tvm.backends.tir_cpu import match
-from dycl_tvm.backends.tir_cpu.families import channelwise, concat
+from dycl_tvm.backends.tir_cpu.families import attention, channelwise, concat
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax
@@ -179,7 +179,13 @@ class Kernels:
         out.write(node.last, y, result)
         return "concatenate"
 
+    def takes_attention(self, work: attention.Attention) -> bool:
+        """Whether attention becomes one kernel."""
+        return "attention" not in self._disabled and attention.wins(work, self.machine)
+
     def _emit_plain(self, node: Node, out: Emitter) -> str:
+        if node.attention is not None:
+            return self._emit_attention(node, *node.attention, out)
         if node.anchor in ("relax.nn.softmax", "relax.nn.log_softmax"):
             return self._emit_softmax(node, out)
         if node.anchor in ("relax.nn.layer_norm", "relax.nn.group_norm"):
@@ -199,6 +205,19 @@ class Kernels:
         )
         out.write(node.output, x.tensor, result)
         return "softmax"
+
+    def _emit_attention(self, node: Node, work: attention.Attention, between: Epilogue, out: Emitter) -> str:
+        epilogue = epilogue_of(node, [Tensor(s, v.tensor.dtype) for v, s in operands_of(node)])
+        parts, operands = node.inputs[:3], node.inputs[3:]
+        args = [
+            *(out.read(v, Tensor((s.size,))) for v, s in zip(parts, (work.q, work.k, work.v))),
+            *(out.read(v, t) for v, t in zip(operands, between.operands)),
+            *self._read_operands(node, epilogue.operands, out),
+        ]
+        key = ("attention", work, between.key, between.operands, epilogue.key, epilogue.operands)
+        make = functools.partial(attention.kernel, work, self.machine, between, epilogue)
+        out.write(node.last, work.y, out.call(_name("attention", node), key, make, args, work.y))
+        return "attention"
 
     def _emit_norm(self, node: Node, out: Emitter) -> str:
         attrs, args = node.value.attrs, node.value.args
@@ -280,7 +299,9 @@ class Kernels:
 
 
 def macs_of(node: Node) -> int:
-    """Return the multiply-accumulates of a convolution or product."""
+    """Return the multiply-accumulates of a convolution, product or attention."""
+    if node.attention is not None:
+        return node.attention[0].macs
     if node.output is None or len(node.inputs) != 2 or node.anchor not in ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul"):
         return 0
     x, w = (v.tensor.shape for v in node.inputs)

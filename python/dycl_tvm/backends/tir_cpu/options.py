@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dycl_tvm.backends.tir_cpu.workload import Accuracy
 
 #: Names that ``disabled_families`` may have.
-FAMILIES = frozenset(("bf16", "channelwise", "dense", "depthwise", "direct", "grouped", "matmul", "normalisation", "softmax", "winograd"))
+FAMILIES = frozenset(("attention", "bf16", "channelwise", "dense", "depthwise", "direct", "grouped", "matmul", "normalisation", "softmax", "winograd"))
 
 #: Budget of a tuning that is asked for without one, in seconds.
 DEFAULT_TUNING_SECONDS = 120.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_float
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, broadcast_index, converter, is_float
 from dycl_tvm.compile.ops.shape import _permuted
 
 
@@ -48,29 +48,62 @@ def _outer(ctx: OpContext, a: Any, b: Any) -> Any:
     return ctx.binary("multiply", ctx.reshape(a, (n, 1)), ctx.reshape(b, (1, m)), dtype)
 
 
+@converter("_safe_softmax.default")
+def _safe_softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
+    """Emit a softmax that is 0 where all is -inf."""
+    x = ctx.cast(x, ctx.type.dtype)
+    low, zero = (tirx.const(number, ctx.dtype(x)) for number in (float("-inf"), 0.0))
+    y = ctx.emit(relax.op.nn.softmax(x, dim))
+    return ctx.compute(lambda s, p, *i: tirx.Select(tirx.EQ(s(*i), low), zero, p(*i)), x, y, name="seen", shape=ctx.shape(x))
+
+
 @converter("scaled_dot_product_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default")
-def _attention(ctx: OpContext, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+def attention(ctx: OpContext, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    """Emit attention in its written-out form; as in PyTorch, rows that see no key are 0 here, where a softmax gives NaN.
+
+    What is emitted between the products is what the attention kernels of CPUs look for.
+    """
     if "flash" in ctx.op:
-        (dropout, causal, mask, scale), gqa = rest, False
+        dropout, causal, mask, scale = rest
     else:
-        mask, dropout, causal, scale, gqa = rest
+        mask, dropout, causal, scale, _ = rest
     if dropout:
         raise NotConvertible("attention with dropout (put the model in eval mode)")
-    if gqa:
-        raise NotConvertible("attention with enable_gqa")
     dtype = ctx.type.dtype
     if not is_float(dtype):
         raise NotConvertible(f"attention on {dtype}")
-    rank, depth = len(ctx.shape(q)), ctx.shape(q)[-1]
-    scale = scale if scale is not None else depth**-0.5
+    depth = ctx.shape(q)[-1]
+    if len(ctx.shape(q)) > 2 and ctx.shape(q)[-3] != ctx.shape(k)[-3]:  # enable_gqa
+        q, k, v, mask = _grouped(ctx, q, k, v, mask)
+    rank = len(ctx.shape(k))
     swap = [*range(rank - 2), rank - 1, rank - 2]
-    scores = matmul(ctx, ctx.binary("multiply", q, scale, dtype), _permuted(ctx, k, swap))
+    scores = matmul(ctx, q, _permuted(ctx, k, swap))
+    scores = _scaled(ctx, scores, scale if scale is not None else depth**-0.5)
+    low, zero = tirx.const(float("-inf"), dtype), tirx.const(0, dtype)
+    shape = ctx.shape(scores)
     if causal:
-        low = tirx.const(float("-inf"), dtype)
-        scores = ctx.compute(lambda t, *i: tirx.Select(i[-1] <= i[-2], t(*i), low), scores, name="causal", shape=ctx.shape(scores))
+        scores = ctx.compute(lambda t, *i: tirx.Select(i[-1] <= i[-2], t(*i), low), scores, name="causal", shape=shape)
     if mask is not None:
-        if ctx.dtype(mask) == "bool":
-            mask = ctx.emit(relax.op.where(mask, ctx.const(0.0, dtype), ctx.const(float("-inf"), dtype)))
-        scores = ctx.emit(relax.op.add(scores, mask))
-    out = matmul(ctx, ctx.emit(relax.op.nn.softmax(scores, -1)), v)
+        boolean, own = ctx.dtype(mask) == "bool", ctx.shape(mask)
+
+        def masked(t: Any, m: Any, *i: Any) -> Any:
+            value = m(*broadcast_index(own, i))
+            return t(*i) + (tirx.Select(value, zero, low) if boolean else value)
+
+        scores = ctx.compute(masked, scores, mask if boolean else ctx.cast(mask, dtype), name="mask", shape=shape)
+    weights = _safe_softmax(ctx, scores, -1)
+    out = ctx.reshape(matmul(ctx, weights, v), ctx.type.shape)
     return out if len(ctx.out) == 1 else (out, *([None] * (len(ctx.out) - 1)))
+
+
+def _grouped(ctx: OpContext, q: Any, k: Any, v: Any, mask: Any) -> tuple[Any, Any, Any, Any]:
+    """Return operands in which the heads of queries that share one of keys have a dimension of their own."""
+    *batch, heads, rows, depth = ctx.shape(q)
+    shared = ctx.shape(k)[-3]
+    group = heads // shared
+    q = ctx.reshape(q, (*batch, shared, group, rows, depth))
+    k, v = (ctx.reshape(t, (*ctx.shape(t)[:-2], 1, *ctx.shape(t)[-2:])) for t in (k, v))
+    if mask is not None and len(ctx.shape(mask)) > 2:
+        *outer, own, m, n = ctx.shape(mask)
+        mask = ctx.reshape(mask, (*outer, *((1, 1) if own == 1 else (shared, group)), m, n))
+    return q, k, v, mask

@@ -76,10 +76,19 @@ def reduce_row(n: int, lanes: int, identity: float, value: Callable[[Any], Any],
 
 
 def softmax_row(
-    n: int, lanes: int, load: Callable[[Any], Any], put: Callable[[Any, Any], None], again: Callable[[Any], Any]
+    n: int,
+    lanes: int,
+    load: Callable[[Any], Any],
+    put: Callable[[Any, Any], None],
+    again: Callable[[Any], Any],
+    settle: Callable[[Any], None] = lambda peak: None,
 ) -> tuple[Any, Any]:
-    """Emit one row: exponentials of ``load`` less its maximum to ``put``; return buffers with the maximum and the sum as first elements."""
+    """Emit one row: exponentials of ``load`` less its maximum to ``put``; return buffers with the maximum and the sum as first elements.
+
+    ``settle`` may change the maximum before it is used.
+    """
     peak = reduce_row(n, lanes, -math.inf, load, larger)
+    settle(peak)
     chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(_CHAINS, -(-n // lanes)))]
     for chain in chains:
         fill(chain, lanes, lanes)

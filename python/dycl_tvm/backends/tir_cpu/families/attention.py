@@ -1,0 +1,328 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Attention, softmax(f(q k^T)) v: each row of scores stays in scratch memory from the first product to the second.
+
+A piece of work is a head, or some of its rows. The keys of a head are transposed to (depth, keys) once a piece, padded to whole vectors; then
+a tile of rows at a time is multiplied with them, masked, made exponentials of, and multiplied with the values; what divides by the
+rows' sums is the last product's result, which is shorter than a row. Few rows are multiplied with the keys as they lie, as dot products.
+
+Error, with u = 2^-24 and p the exact weights: |error| <= sum p |v| (2 d + m + 2 keys + 32) u, where d is the largest error of a score in
+units of u (depth + 8 times the sum of |q k|, scaled, and that of the steps between), m the largest distance of a score that is
+not -inf from its row's maximum: differences and products are rounded before exponentials are taken.
+NaN in a row of scores gives NaN. A row of -inf gives NaN, or 0 if ``empty_rows``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, multiply_add, vectors, zeros
+from dycl_tvm.backends.tir_cpu.families.softmax import across, softmax_row
+from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+
+#: Rows up to which keys are read as they lie.
+_DOT_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Strided:
+    """A tensor inside of an array of ``size`` elements: element i is at ``offset + sum(i * strides)``."""
+
+    size: int
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The workload, for tensors of equal leading dimensions ``lead``.
+
+    Attributes
+    ----------
+    lead : tuple of int
+        Batch, heads.
+    rows, keys, depth, width : int
+        The queries are (lead, rows, depth), the keys (lead, keys, depth), the values (lead, keys, width).
+    q, k, v : Strided
+        Where they are; rows of values are contiguous.
+    order : tuple of int
+        The output's dimensions, numbered in (lead, rows, width); the last one is the width.
+    causal : bool
+        Row i sees the keys up to i.
+    empty_rows : bool
+        A row that sees no key is 0; otherwise NaN.
+    """
+
+    lead: tuple[int, ...]
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    q: Strided
+    k: Strided
+    v: Strided
+    order: tuple[int, ...]
+    causal: bool = False
+    empty_rows: bool = False
+
+    @property
+    def heads(self) -> int:
+        """Number of independent attentions."""
+        return math.prod(self.lead)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of both products."""
+        return self.heads * self.rows * self.keys * (self.depth + self.width)
+
+    @property
+    def scores(self) -> Tensor:
+        """The scores, which no array holds."""
+        return Tensor((*self.lead, self.rows, self.keys))
+
+    @property
+    def y(self) -> Tensor:
+        """The output."""
+        shape = (*self.lead, self.rows, self.width)
+        return Tensor(tuple(shape[k] for k in self.order))
+
+
+def seconds_of(work: Attention, machine: Machine) -> float:
+    """Estimate the time of one core."""
+    scores = work.heads * work.rows * work.keys
+    products = 2.6 * work.macs / (machine.gflops * 1e9)
+    copies = 0.5e-9 * work.heads * work.keys * work.depth if work.rows > _DOT_ROWS else 0.0
+    return products + 7e-9 * scores / machine.lanes + copies
+
+
+def wins(work: Attention, machine: Machine) -> bool:
+    """Whether one kernel is estimated to be faster than products and softmax by themselves."""
+    return True
+
+
+def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilogue: Epilogue = NOTHING) -> Any:
+    """Return the PrimFunc (q, k, v, operands of ``between``, operands of ``epilogue``, y).
+
+    Parameters
+    ----------
+    work : Attention
+    machine : Machine
+    between : Epilogue
+        What is done to each score, as an epilogue of ``work.scores``.
+    epilogue : Epilogue
+        What is done to each result, as one of ``work.y``.
+    """
+    named = [(f"score_{k}", t) for k, t in enumerate(between.operands)] + [(f"operand_{k}", t) for k, t in enumerate(epilogue.operands)]
+    buffers = [
+        *((name, (s.size,), "float32") for name, s in (("q", work.q), ("k", work.k), ("v", work.v))),
+        *((name, t.shape, t.dtype) for name, t in named),
+        ("y", work.y.shape, "float32"),
+    ]
+    return prim_func(buffers, lambda *args: _Kernel(work, machine, between, epilogue, args).emit())
+
+
+class _Kernel:
+    """The loops of one kernel; a row of scores is called as its buffer is, ``p``."""
+
+    def __init__(self, work: Attention, machine: Machine, between: Epilogue, epilogue: Epilogue, args: Sequence[Any]) -> None:
+        self.work, self.machine, self.lanes = work, machine, machine.lanes
+        self.between, self.epilogue = between, epilogue
+        self.q, self.k, self.v, *rest, self.y = args
+        self.score_operands, self.operands = rest[: len(between.operands)], rest[len(between.operands) :]
+        self.padded = -(-work.keys // self.lanes) * self.lanes
+        self.tile = self._tile_rows()
+        self.in_place = work.rows <= _DOT_ROWS and work.k.strides[-1] == work.q.strides[-1] == 1
+
+    def _tile_rows(self) -> int:
+        """Return the rows of a tile: so many sums of both products that additions need not wait for each other."""
+        narrow = self.work.width <= (2 if self.machine.registers >= 32 else 1) * self.lanes
+        most = (8 if narrow else 6) if self.machine.registers >= 32 else (6 if narrow else 4)
+        return -(-self.work.rows // -(-self.work.rows // most))
+
+    def _panel(self, columns: int) -> int:
+        """Return the columns of a register tile."""
+        wide = min((self.machine.registers - 1) // (self.tile + 1), 512 // self.machine.vector_bytes, -(-columns // self.lanes))
+        return wide * self.lanes
+
+    def emit(self) -> None:
+        work, cores = self.work, self.machine.cores
+        tiles = -(-work.rows // self.tile)
+        parts = min(tiles, max(1, 4 * cores // work.heads))  # of a head
+        pieces = work.heads * parts
+        cut = min(pieces, 8 * cores)
+        with (
+            parallel(cut, self.machine, seconds_of(work, self.machine)) as turn,
+            T.serial(turn * pieces // cut, (turn + 1) * pieces // cut) as piece,
+        ):
+            head, part = (piece // parts, piece % parts) if parts > 1 else (piece, 0)
+            lead = self._lead(head)
+            keys = None if self.in_place else self._transposed_keys(lead)
+            p = T.alloc_buffer((self.tile, self.padded), "float32")
+            first = part * tiles // parts
+            with T.serial(0, (part + 1) * tiles // parts - first if parts > 1 else tiles) as t:
+                even_tiles(work.rows, self.tile, first + t, lambda count, row: self._rows(lead, row, count, keys, p))
+
+    def _lead(self, head: Any) -> list[Any]:
+        index = []
+        for size in reversed(self.work.lead):
+            index.append(head % size if size > 1 else 0)
+            head = head // size if size > 1 else head
+        return index[::-1]
+
+    @staticmethod
+    def _at(s: Strided, lead: Sequence[Any], row: Any, column: Any) -> Any:
+        where: Any = s.offset
+        for i, stride in zip((*lead, row, column), s.strides):
+            where = where + i * stride
+        return where
+
+    def _transposed_keys(self, lead: Sequence[Any]) -> Any:
+        """Emit the copy of the keys of a head to (depth, keys), zero beyond the last key."""
+        work, lanes = self.work, self.lanes
+        keys = T.alloc_buffer((work.depth, self.padded), "float32")
+
+        def block(first: Any, count: int) -> None:
+            with T.serial(0, work.depth) as d:
+                vectors(count, lanes, lambda j: store(keys, [d, first + j], self.k[self._at(work.k, lead, first + j, d)]))
+                if count < lanes:
+                    vectors(lanes - count, lanes, lambda j: store(keys, [d, first + count + j], tirx.const(0, "float32")))
+
+        whole = work.keys // lanes
+        if whole:
+            with T.serial(0, whole) as b:
+                block(b * lanes, lanes)
+        if work.keys % lanes:
+            block(whole * lanes, work.keys % lanes)
+        return keys
+
+    def _rows(self, lead: Sequence[Any], row: Any, count: int, keys: Any, p: Any) -> None:
+        """Emit the attention of ``count`` queries from ``row``."""
+        if keys is None:
+            self._dot_scores(lead, row, count, p)
+        else:
+            self._scores(lead, row, count, keys, p)
+        scale = T.alloc_buffer((count,), "float32")
+        with T.serial(0, count) as r:
+            self._exponentials(r, p, scale)
+        self._values(lead, row, count, p, scale)
+
+    def _put_scores(self, lead: Sequence[Any], row: Any, first: Any, valid: int, sums: Sequence[Any], p: Any) -> None:
+        """Emit what is done to scores of keys from ``first``, and their stores."""
+
+        def element(j: Any, r: int, total: Any) -> None:
+            value = finish(self.between, self.score_operands, self.work.scores, total[j], [*lead, row + r, first + j])
+            if self.work.causal:
+                value = tirx.Select(first + j <= row + r, value, tirx.const(-math.inf, "float32"))
+            store(p, [r, first + j], value)
+
+        for r, total in enumerate(sums):
+            vectors(valid, self.lanes, lambda j, r=r, total=total: element(j, r, total))  # type: ignore[misc]
+
+    def _pad(self, count: int, p: Any) -> None:
+        """Emit -inf in the lanes beyond the last key: they count for nothing in a row's maximum and sum."""
+        keys, beyond = self.work.keys, self.padded - self.work.keys
+        for r in range(count if beyond else 0):
+            vectors(beyond, self.lanes, lambda j, r=r: store(p, [r, keys + j], tirx.const(-math.inf, "float32")))  # type: ignore[misc]
+
+    def _scores(self, lead: Sequence[Any], row: Any, count: int, keys: Any, p: Any) -> None:
+        work, lanes, width = self.work, self.lanes, self._panel(self.work.keys)
+
+        def panel(first: Any, valid: int) -> None:
+            columns = -(-valid // lanes) * lanes
+            sums = zeros(count, columns)
+            clear(sums, columns, lanes)
+            left = lambda r, d: self.q[self._at(work.q, lead, row + r, d)]  # noqa: E731
+            multiply_add(sums, columns, lanes, work.depth, left, lambda d, j: keys[d, first + j])
+            self._put_scores(lead, row, first, valid, sums, p)
+
+        whole = work.keys // width
+        if whole:
+            with T.serial(0, whole) as index:
+                panel(index * width, width)
+        if work.keys % width:
+            panel(whole * width, work.keys % width)
+        self._pad(count, p)
+
+    def _dot_scores(self, lead: Sequence[Any], row: Any, count: int, p: Any) -> None:
+        """Emit scores as sums along the depth, of some keys at a time."""
+        work, lanes = self.work, self.lanes
+        step = min(work.keys, max(1, self.machine.registers // 2 // count))
+        whole = work.depth // lanes * lanes
+
+        def block(first: Any, valid: int) -> None:
+            sums = [zeros(valid, lanes) for _ in range(count)]
+            for row_sums in sums:
+                clear(row_sums, lanes, lanes)
+
+            def add(d: Any, size: int) -> None:
+                for r in range(count):
+                    for j in range(valid):
+
+                        def lane(v: Any, r: int = r, j: int = j) -> None:
+                            product = self.q[self._at(work.q, lead, row + r, d + v)] * self.k[self._at(work.k, lead, first + j, d + v)]
+                            store(sums[r][j], [v], sums[r][j][v] + product)
+
+                        vectors(size, lanes, lane)
+
+            if whole:
+                with T.serial(0, whole // lanes) as i:
+                    add(i * lanes, lanes)
+            if work.depth > whole:
+                add(whole, work.depth - whole)
+            rows = []
+            for r in range(count):
+                rows.append(T.alloc_buffer((valid,), "float32"))
+                for j in range(valid):
+                    across(sums[r][j], lanes, lambda a, b: a + b)
+                    store(rows[r], [j], sums[r][j][0])
+            self._put_scores(lead, row, first, valid, rows, p)
+
+        with T.serial(0, work.keys // step) as index:
+            block(index * step, step)
+        if work.keys % step:
+            block(work.keys // step * step, work.keys % step)
+        self._pad(count, p)
+
+    def _exponentials(self, r: Any, p: Any, scale: Any) -> None:
+        """Emit a row's exponentials in place, and one over their sum."""
+        zero, one = tirx.const(0, "float32"), tirx.const(1, "float32")
+
+        def settle(peak: Any) -> None:  # no distance from -inf
+            if self.work.empty_rows:
+                store(peak, [0], tirx.Select(peak[0] == tirx.const(-math.inf, "float32"), zero, peak[0]))
+
+        _, total = softmax_row(self.padded, self.lanes, lambda j: p[r, j], lambda j, e: store(p, [r, j], e), lambda j: p[r, j], settle)
+        inverse = one / total[0]
+        store(scale, [r], tirx.Select(total[0] == zero, zero, inverse) if self.work.empty_rows else inverse)
+
+    def _values(self, lead: Sequence[Any], row: Any, count: int, p: Any, scale: Any) -> None:
+        work, lanes, width = self.work, self.lanes, self._panel(self.work.width)
+        splits = max(1, min(4, self.machine.registers // 2 // (count * width // lanes), work.keys))
+
+        def panel(first: Any, valid: int) -> None:
+            sums = zeros(count * splits, valid)
+            clear(sums, valid, lanes)
+            right = lambda j, e: self.v[self._at(work.v, lead, j, first + e)]  # noqa: E731
+            multiply_add(sums, valid, lanes, work.keys, lambda r, j: p[r, j], right, splits)
+            for r, total in enumerate(add_splits(sums, valid, lanes, splits)):
+
+                def element(e: Any, r: int = r, total: Any = total) -> None:
+                    index = [*lead, row + r, first + e]
+                    place = [index[k] for k in work.order]
+                    store(self.y, place, finish(self.epilogue, self.operands, work.y, total[e] * scale[r], place))
+
+                vectors(valid, lanes, element)
+
+        whole = work.width // width
+        if whole:
+            with T.serial(0, whole) as index:
+                panel(index * width, width)
+        if work.width % width:
+            panel(whole * width, work.width % width)

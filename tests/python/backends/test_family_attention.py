@@ -1,0 +1,150 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Attention against float64; the bound is that of the family's docstring."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_utils import AVX2, AVX512, Kernel, machine, relu_with_bias
+from tvm import tirx
+
+from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+
+RNG = np.random.default_rng(3)
+U = 2.0**-24
+inf, nan = float("inf"), float("nan")
+
+
+def array(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype("float32")
+
+
+def plain(*shape: int) -> Strided:
+    strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+    return Strided(math.prod(shape), 0, strides)
+
+
+def work_of(lead: tuple[int, ...], rows: int, keys: int, depth: int, width: int, **rest: Any) -> Attention:
+    parts = {
+        "q": plain(*lead, rows, depth),
+        "k": plain(*lead, keys, depth),
+        "v": plain(*lead, keys, width),
+        "order": tuple(range(len(lead) + 2)),
+    }
+    return Attention(lead, rows, keys, depth, width, **(parts | rest))
+
+
+def scaled(factor: float) -> Epilogue:
+    return Epilogue((), lambda value, loads: value * tirx.const(factor, "float32"), f"scale {factor}", 1)
+
+
+def masked(shape: tuple[int, ...]) -> Epilogue:
+    return Epilogue(
+        (Tensor(shape, "bool"),), lambda value, loads: tirx.Select(loads[0], value * tirx.const(0.5, "float32"), tirx.const(-inf, "float32")),
+        f"mask {shape}", 2,
+    )  # fmt: skip
+
+
+def exact_and_bound(work: Attention, q: Any, k: Any, v: Any, factor: float, mask: Any = None) -> tuple[Any, Any]:
+    """The result in float64, and the bound of its error; -inf in rows that see nothing count as NaN."""
+    q, k, v = (torch.from_numpy(a).double() for a in (q, k, v))
+    scores = (q @ k.mT) * factor
+    if mask is not None:
+        scores = scores.masked_fill(~torch.from_numpy(mask), -inf)
+    if work.causal:
+        scores = scores.masked_fill(~torch.ones(work.rows, work.keys, dtype=torch.bool).tril(), -inf)
+    p = scores.softmax(-1)
+    of_scores = ((q.abs() @ k.abs().mT) * factor * (work.depth + 10)).amax(-1, keepdim=True)
+    distance = (scores.amax(-1, keepdim=True) - scores).nan_to_num(0, 0, 0).amax(-1, keepdim=True)
+    bound = (p @ v.abs()) * (2 * of_scores + distance + 2 * work.keys + 32) * U
+    return (p @ v).numpy(), bound.numpy() + 1e-37
+
+
+def check(work: Attention, target: Any = AVX2, factor: float = 0.3, mask: Any = None) -> None:
+    q, k, v = array(*work.lead, work.rows, work.depth), array(*work.lead, work.keys, work.depth), array(*work.lead, work.keys, work.width)
+    between = scaled(factor) if mask is None else masked(mask.shape)
+    run = Kernel(kernel(work, machine(target), between), target)
+    y = run([q.ravel(), k.ravel(), v.ravel(), *([] if mask is None else [mask])], work.y.shape)
+    exact, bound = exact_and_bound(work, q, k, v, factor if mask is None else 0.5, mask)
+    assert (np.abs(y - exact) <= bound).all()
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.data())
+def test_random_shapes(data: Any) -> None:
+    draw = data.draw
+    lead = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple))
+    rows, keys, depth, width = (draw(st.integers(1, 40)) for _ in range(4))
+    check(work_of(lead, rows, keys, depth, width, causal=draw(st.booleans())), draw(st.sampled_from([AVX2, AVX512])))
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("shape", [(3, 1, 131, 20, 64), (2, 67, 70, 32, 16), (1, 130, 64, 5, 40), (2, 3, 1, 64, 3)], ids=str)
+def test_hand_picked_shapes(shape: tuple[int, ...], target: Any) -> None:
+    check(work_of(shape[:1], *shape[1:]), target)
+
+
+@pytest.mark.parametrize("shape", [(13, 21), (1, 21), (2, 1, 13, 21)], ids=str)
+def test_masks(shape: tuple[int, ...]) -> None:
+    mask = RNG.random(shape) < 0.6
+    mask[..., 0] = True
+    mask = mask.reshape((1,) * (4 - len(shape)) + shape)
+    check(work_of((2, 3), 13, 21, 17, 24), mask=mask)
+
+
+@pytest.mark.parametrize("rows", [2, 20])
+@pytest.mark.parametrize("empty_rows", [False, True])
+def test_special_values(rows: int, empty_rows: bool) -> None:
+    work = work_of((1,), rows, 19, 16, 12, empty_rows=empty_rows)
+    q, k, v = array(1, rows, 16), array(1, 19, 16), array(1, 19, 12)
+    mask = np.ones((1, rows, 19), bool)
+    mask[0, 0] = False
+    q[0, 1, 3] = nan
+    v[0, 2, 5], v[0, 3, 7] = inf, nan
+    y = Kernel(kernel(work, machine(), masked(mask.shape)))([q.ravel(), k.ravel(), v.ravel(), mask], work.y.shape)
+    tq, tk, tv = (torch.from_numpy(a) for a in (q, k, v))
+    p = (tq @ tk.mT * 0.5).masked_fill(~torch.from_numpy(mask), -inf).softmax(-1)
+    if empty_rows:
+        p = p.masked_fill(~torch.from_numpy(mask).any(-1, keepdim=True), 0)
+    np.testing.assert_allclose(y, (p @ tv).numpy(), rtol=2e-5, atol=1e-6)
+
+
+def test_infinite_scores_give_what_softmax_gives() -> None:
+    work = work_of((1,), 4, 9, 8, 8)
+    q, k, v = array(1, 4, 8), array(1, 9, 8), array(1, 9, 8)
+    q[0, 0] = 3e38
+    y = Kernel(kernel(work, machine()))([q.ravel(), k.ravel(), v.ravel()], work.y.shape)
+    tq, tk, tv = (torch.from_numpy(a) for a in (q, k, v))
+    np.testing.assert_allclose(y, ((tq @ tk.mT).softmax(-1) @ tv).numpy(), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 11])
+def test_reads_parts_of_one_array_and_writes_heads_side_by_side(rows: int) -> None:
+    """q, k and v are columns of one projection (batch, words, 3, heads, depth); the output is (batch, words, heads, depth)."""
+    heads, depth = 3, 12
+    x = array(2, rows, 3, heads, depth)
+    row = 3 * heads * depth
+    q, k, v = (Strided(x.size, part * heads * depth, (rows * row, depth, row, 1)) for part in range(3))
+    work = work_of((2, heads), rows, rows, depth, depth, q=q, k=k, v=v, order=(0, 2, 1, 3))
+    bias = relu_with_bias(Tensor((2, rows, heads, depth)))
+    bias = Epilogue((Tensor((1, 1, 1, depth)),), bias.element, bias.key)
+    b = array(1, 1, 1, depth)
+    y = Kernel(kernel(work, machine(), scaled(0.3), bias))([x.ravel()] * 3 + [b], work.y.shape)
+    tq, tk, tv = (np.ascontiguousarray(x[:, :, part].transpose(0, 2, 1, 3)) for part in range(3))
+    exact, bound = (a.transpose(0, 2, 1, 3) for a in exact_and_bound(work, tq, tk, tv, 0.3))
+    assert (np.abs(y - np.maximum(exact + b, 0)) <= bound + U * np.abs(b)).all()
+
+
+def test_keys_that_lie_transposed_and_are_shared_by_heads() -> None:
+    work = work_of((2, 3), 9, 10, 8, 8, k=Strided(2 * 8 * 10, 0, (80, 0, 1, 10)))
+    q, k, v = array(2, 3, 9, 8), array(2, 8, 10), array(2, 3, 10, 8)
+    y = Kernel(kernel(work, machine(), NOTHING))([q.ravel(), k.ravel(), v.ravel()], work.y.shape)
+    exact, bound = exact_and_bound(work, q, np.ascontiguousarray(np.broadcast_to(k.transpose(0, 2, 1)[:, None], (2, 3, 10, 8))), v, 1.0)
+    assert (np.abs(y - exact) <= bound).all()
