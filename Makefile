@@ -34,7 +34,8 @@ test: lint pytest  ## All checks: linters, then the tests
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
 
-# `make bench BENCH_ARGS=--quick`: a few networks in minutes; `BENCH_ARGS=--resume` goes on where it was ended; `--help` has the rest.
+# It goes on where it was ended. `make bench BENCH_ARGS=--quick`: a few networks in minutes; `BENCH_ARGS=prepare`: what may run in the
+# background, so that `BENCH_ARGS="measure page"` needs a quiet machine for less than an hour; `BENCH_ARGS=--help` has the rest.
 BENCH_ARGS ?=
 
 bench: $(VENV)/.bench  ## Measure speed next to PyTorch, ONNX Runtime, OpenVINO and AOTInductor, and write docs/performance.md

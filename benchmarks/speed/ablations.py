@@ -11,10 +11,8 @@ from dycl_tvm.passes import PASSES
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no graph passes": {"disable_passes": [name for name, _ in PASSES[:-1]]},
     "no deduplication": {"lower": {"dedup": False}},
-    "no memory plan": {"lower": {"plan": False}},
     "no layout planning": {"layout_planning": False},
     "no Winograd": {"disable_families": ["winograd"]},
-    "strict accuracy": {"accuracy": "strict"},
 }
 
 

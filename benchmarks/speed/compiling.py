@@ -1,16 +1,11 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Compiles one prepared network with dycl_tvm in a process of its own, and says what that took.
-
-python -m speed.compiling FOLDER OUT '{"disable_passes": [...]}'
-"""
+"""Compiles one prepared network with dycl_tvm, and says what that took."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import pickle
 import resource
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -84,18 +79,3 @@ def lowered_with(model: Any, inputs: tuple[torch.Tensor, ...], lowering: dict[st
 def peak_megabytes() -> float:
     """Return the largest resident set of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def main() -> None:
-    """Compile one network; the result is out/compile.json."""
-    folder, out, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    try:
-        found = compile_network(folder, out, options)
-    except Exception as error:
-        found = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "compile.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()

@@ -31,8 +31,8 @@ class Contender:
         Where :mod:`speed.compiling` put the artefact.
     """
 
-    #: Whether it can run only the inputs for which the static network was exported for PyTorch.
-    exported_only = False
+    #: Whether :meth:`build` must have been called for an input, by another process, before :meth:`prepare`.
+    slow = False
 
     def __init__(self, folder: Path, threads: int, artefact: Path) -> None:
         self.folder, self.threads, self.artefact = folder, threads, artefact
@@ -46,6 +46,9 @@ class Contender:
     def open(self) -> None:
         """Load what all inputs share."""
 
+    def build(self, k: int) -> None:
+        """Do the slow part for input k; what it makes stays on disk, for other processes."""
+
     def prepare(self, k: int) -> Call:
         """Return the call that is timed for input k."""
         raise NotImplementedError
@@ -53,6 +56,11 @@ class Contender:
     def result(self, k: int, call: Call) -> Any:
         """Run once; return what eager would."""
         return call()
+
+    def compiled(self) -> dict[str, Any]:
+        """Return the record of the artefact."""
+        found: dict[str, Any] = json.loads(self.artefact.with_name(f"{self.artefact.name}.json").read_text())
+        return found
 
     def static(self, k: int) -> dict[str, Any]:
         """Return the description of the static network of input k."""
@@ -89,9 +97,8 @@ class Ours(Contender):
     def open(self) -> None:
         from dycl_tvm.runtime import load
 
-        record = json.loads((self.artefact / "compile.json").read_text())
-        if "error" in record:
-            raise RuntimeError(record["error"])
+        if wrong := self.compiled()["error"]:
+            raise RuntimeError(wrong)
         self.module = load(self.artefact / "model.so", self.artefact / "model.params", self.threads)
 
     def prepare(self, k: int) -> Call:
@@ -142,6 +149,7 @@ class Eager(Contender):
 class Compiled(Eager):
     """torch.compile on the dynamic model, with its graph breaks; weights frozen, recompilation without bound."""
 
+    slow = True
     mode: str | None = None
 
     def made(self, model: Any) -> Any:
@@ -151,6 +159,9 @@ class Compiled(Eager):
         inductor.freezing = True
         dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 4096
         return self.torch.compile(model, mode=self.mode)
+
+    def build(self, k: int) -> None:
+        self.prepare(k)  # which fills the caches of PyTorch's compiler
 
     def prepare(self, k: int) -> Call:
         call = super().prepare(k)
@@ -247,22 +258,26 @@ class OpenVino(Contender):
 class AotInductor(Contender):
     """AOTInductor on the static network of the path, weights frozen."""
 
-    exported_only = True
+    slow = True
 
-    def prepare(self, k: int) -> Call:
+    def build(self, k: int) -> None:
         import torch
         import torch._inductor
         import torch._inductor.config
 
-        torch.set_num_threads(self.threads)
+        from speed.networks import exported
+
+        self.static(k)
         torch._inductor.config.freezing = True
-        if not (self.folder / f"static_{k}.pt2").exists():
-            self.static(k)
-            raise RuntimeError("torch.export failed on the static network")
-        program = torch.export.load(self.folder / f"static_{k}.pt2")
         with torch.no_grad():
-            package = torch._inductor.aoti_compile_and_package(program, package_path=str(self.folder / f"aoti_{k}.pt2"))
-        runner = torch._inductor.aoti_load_package(package)
+            torch._inductor.aoti_compile_and_package(exported(self.folder, k), package_path=str(self.folder / f"aoti_{k}.pt2"))
+
+    def prepare(self, k: int) -> Call:
+        import torch
+        import torch._inductor
+
+        torch.set_num_threads(self.threads)
+        runner = torch._inductor.aoti_load_package(str(self.folder / f"aoti_{k}.pt2"))
         inputs = tuple(map(torch.from_numpy, self.inputs[k]))
         no_grad = torch.no_grad
         # The loader of the package, without what the Python class around it does to arguments at each call.
@@ -288,9 +303,8 @@ class OrtSplit(OnnxRuntime):
     def open(self) -> None:
         from dycl_tvm.onnx_export import SplitModel
 
-        record = json.loads((self.artefact / "compile.json").read_text())
-        if "error" in record or "split_error" in record:
-            raise RuntimeError(record.get("error") or record["split_error"])
+        if wrong := self.compiled()["error"] or self.compiled().get("split_error"):
+            raise RuntimeError(wrong)
         options = self.options()
         # Each session has threads of its own: while those of many spin, none gets on (measured: 147 ms, and 7 without).
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -5,7 +5,7 @@
 
 All with one thread (no layer is worth two), in one process, taking turns. dycl_run() is timed by a loop in C. ONNX Runtime and
 AOTInductor are called from Python by the shortest way that their packages have; what that way costs is measured with a model
-that does nothing, and is shown taken off.
+that does nothing, and is shown taken off. What AOTInductor runs must have been compiled by :func:`build_peers`.
 """
 
 from __future__ import annotations
@@ -140,16 +140,30 @@ def onnx_runtime(file: Path, x: Tensor, expected: Any, threads: int = 1) -> Call
     return lambda: median(lambda: run(binding))
 
 
-def aot_inductor(model: nn.Module, file: Path) -> Callable[[Tensor, Any], Callable[[], float]]:
-    """Compile a module; return a function from an input and the expected result to what times a call."""
+def build_peers(work: Path) -> None:
+    """Compile what AOTInductor runs: the MLP, and the model that does nothing."""
     import torch._inductor as inductor
     from torch._inductor import config
 
     config.freezing = True
-    with torch.no_grad():
-        program = torch.export.export(model, (torch.zeros(1, WIDTH),))
-        package = inductor.aoti_compile_and_package(program, package_path=str(file))
-    loader = inductor.aoti_load_package(package).loader
+    work.mkdir(parents=True, exist_ok=True)
+    for module, name in ((CondMLP(make_model()), "mlp"), (Nothing(), "nothing")):
+        with torch.no_grad():
+            program = torch.export.export(module, (torch.zeros(1, WIDTH),))
+            inductor.aoti_compile_and_package(program, package_path=str(work / f"{name}.pt2"))
+
+
+def make_model() -> EarlyExitMLP:
+    """Return the MLP, with the same weights each time."""
+    torch.manual_seed(0)
+    return EarlyExitMLP().eval().requires_grad_(False)
+
+
+def aot_inductor(package: Path) -> Callable[[Tensor, Any], Callable[[], float]]:
+    """Load a package; return a function from an input and the expected result to what times a call."""
+    import torch._inductor as inductor
+
+    loader = inductor.aoti_load_package(str(package)).loader
 
     def timed(x: Tensor, expected: Any) -> Callable[[], float]:
         wrong = difference(expected, loader.boxed_run([x])[0], 1e-4)
@@ -163,8 +177,7 @@ def measure(work: Path, rounds: int) -> dict[str, Any]:
     """Return the table."""
     work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = EarlyExitMLP().eval().requires_grad_(False)
+    model = make_model()
     columns = ["dycl-tvm", "ONNX Runtime, nested If", "less the call", "AOTInductor, torch.cond", "less the call"]
     artifact, timed = ours(model, work)
     ready: dict[tuple[str, str], Callable[[], float]] = {}
@@ -182,9 +195,9 @@ def measure(work: Path, rounds: int) -> dict[str, Any]:
     except Exception as error:
         failed["ort"] = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
     try:
-        compiled = aot_inductor(CondMLP(model), work / "mlp.pt2")
+        compiled = aot_inductor(work / "mlp.pt2")
         ready.update({(row, "aoti"): compiled(v, expected[row]) for row, v in given.items()})
-        ready["call", "aoti"] = aot_inductor(nothing, work / "nothing.pt2")(x, nothing(x))
+        ready["call", "aoti"] = aot_inductor(work / "nothing.pt2")(x, nothing(x))
     except Exception as error:
         failed["aoti"] = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
     samples: dict[tuple[str, str], list[float]] = {key: [] for key in ready}

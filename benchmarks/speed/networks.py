@@ -1,12 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Prepares one network of the zoo for all contenders: inputs with weights, what eager returns, and the static networks.
-
-python -m speed.networks NAME FOLDER --paths 6 --draw 64 --exported 2
-"""
+"""Prepares one network of the zoo for all contenders: inputs with weights, what eager returns, and the static networks."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import pickle
 from collections import Counter
@@ -38,12 +34,12 @@ def choose_inputs(entry: zoo.Entry, draw: int, paths: int) -> list[tuple[tuple[A
     return [(drawn[taken.index(path)], count) for path, count in counts.most_common(paths)]
 
 
-def prepare(name: str, folder: Path, draw: int, paths: int, exported: int) -> None:
+def prepare(name: str, folder: Path, draw: int, paths: int) -> None:
     """Write what the contenders need into a folder.
 
-    model.pt (the eager model), data.pickle (inputs and expected results as NumPy arrays), static_k.onnx and, for the first
-    ``exported`` inputs, static_k.pt2; about.json says what there is.
+    model.pt (the eager model), data.pickle (inputs and expected results as NumPy arrays) and static_k.onnx; about.json says what there is.
     """
+    torch.set_num_threads(1)  # its pool is slow on small layers when other work runs
     folder.mkdir(parents=True, exist_ok=True)
     entry = zoo.load(name)
     chosen = choose_inputs(entry, draw, paths)
@@ -59,16 +55,21 @@ def prepare(name: str, folder: Path, draw: int, paths: int, exported: int) -> No
             if static.key not in files:
                 write_onnx(static, folder / f"static_{k}.onnx")
                 files[static.key] = {"file": f"static_{k}", "structure": static.structure, "leaves": static.leaves}
-            if k < exported:
-                program = torch.export.export(torch_module(static), inputs)
-                torch.export.save(program, folder / f"static_{k}.pt2")
             statics.append(files[static.key])
         except Exception as error:
             statics.append({"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"})
-    about = {"weights": [n for _, n in chosen], "drawn": draw, "static": statics, "exported": min(exported, len(chosen))}
     with (folder / "data.pickle").open("wb") as file:
         pickle.dump({"inputs": [arrays(i) for i, _ in chosen], "expected": [arrays(e) for e in expected]}, file)
-    (folder / "about.json").write_text(json.dumps(about))
+    (folder / "about.json").write_text(json.dumps({"weights": [n for _, n in chosen], "drawn": draw, "static": statics}))
+
+
+def exported(folder: Path, k: int) -> Any:
+    """Return the static network of the k-th input of a prepared network as an ``ExportedProgram``."""
+    model = torch.load(folder / "model.pt", weights_only=False)
+    with (folder / "data.pickle").open("rb") as file:
+        inputs = tuple(map(torch.from_numpy, pickle.load(file)["inputs"][k]))
+    static = static_path(stage_model(model, inputs, phases=Phases()), inputs)
+    return torch.export.export(torch_module(static), inputs)
 
 
 def arrays(value: Any) -> Any:
@@ -78,20 +79,3 @@ def arrays(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(arrays(v) for v in value)
     return {k: arrays(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def main() -> None:
-    """Prepare one network."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--draw", type=int, default=64)
-    parser.add_argument("--paths", type=int, default=6)
-    parser.add_argument("--exported", type=int, default=2)
-    args = parser.parse_args()
-    torch.set_num_threads(1)  # its pool is slow on small layers when other work runs
-    prepare(args.name, args.folder, args.draw, args.paths, args.exported)
-
-
-if __name__ == "__main__":
-    main()

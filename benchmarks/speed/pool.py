@@ -131,13 +131,18 @@ class Measured:
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often to measure; ``limit`` is in seconds, for all that a contender does before it is timed."""
+    """How long and how often to measure.
+
+    ``limit`` is in seconds, for all that a contender does before it is timed; ``compiled`` is the number of paths for which slow
+    contenders were prepared.
+    """
 
     threads: int
     rounds: int
     seconds: float
     limit: float
     least: int = 3
+    compiled: int = 1
 
 
 def measure(folder: Path, contenders: Sequence[str], inputs: int, plan: Plan, work: Path, tell: Tell) -> dict[str, Measured]:
@@ -184,13 +189,13 @@ def _prepare(worker: WorkerProcess, found: Measured, folder: Path, inputs: int, 
             break
         if found.ns and left() < longest:
             # To be ended in the midst of this input would lose those that are ready.
-            found.refused[k] = f"would not be ready within {plan.limit:.0f} s (--prepare-limit)"
+            found.refused[k] = f"would not be ready within {plan.limit:.0f} s (--limit)"
             continue
         start = time.monotonic()
-        answer = worker.ask(left(), do="prepare", k=k)
+        answer = worker.ask(left(), do="prepare", k=k, compiled=plan.compiled)
         longest = max(longest, time.monotonic() - start)
         if answer.get("error", "").startswith(("not ready", "the process ended", "not installed")):
-            found.error = answer["error"].replace("in time", f"within {plan.limit:.0f} s (--prepare-limit)")
+            found.error = answer["error"].replace("in time", f"within {plan.limit:.0f} s (--limit)")
             found.ns.clear()
         elif "error" in answer:
             found.refused[k] = answer["error"]

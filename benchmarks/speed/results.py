@@ -12,6 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+#: Networks whose time is that of small 3x3 convolutions, by blocks with residuals.
+RESNET_LIKE = ("sdn_resnet56", "sdn_wideresnet32_4", "skipnet38_rnn", "skipnet38_ff", "blockdrop_resnet110")
+#: How many times as fast as the fastest peer: each network, those like ResNet, and the geometric mean.
+AIM, RESNET_AIM, MEAN_AIM = 1.0, 1.7, 1.5
+
+
+def aim_of(network: str) -> float:
+    """Return how many times as fast as the fastest peer a network is meant to be."""
+    return RESNET_AIM if network in RESNET_LIKE else AIM
+
 
 class Results:
     """The file of results; each change is written at once."""

@@ -1,21 +1,23 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Each kernel of a prepared network alone, next to the machine's peaks.
+"""Each kernel of a prepared network alone: its time, its arithmetic and its bytes.
 
-    python -m speed.roofline FOLDER OUT.json --threads 2 --peak GFLOPS --bandwidth GBS
+    python -m speed.roofline FOLDER OUT.json --threads 2
 
 The kernels are those of the artefact, run by its own dispatcher, threads and memory plan: a program is generated that calls the kernel
-that its input names in a loop. Arithmetic is counted by sub-DNN (convolutions, products and attention, two operations for a
-multiplication with its addition), bytes by kernel (every argument once).
+that its input names in a loop. Arithmetic is that of convolutions, products and attention as they are defined, two operations for
+a multiplication with its addition, whatever the algorithm does (Winograd does less); bytes are those of every argument once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import pickle
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +47,6 @@ from dycl_tvm.hcfg.types import INT
 from dycl_tvm.runtime import Module, load
 
 _N, _WHICH, _I, _MORE = Reg(0, "int"), Reg(1, "int"), Reg(2, "int"), Reg(3, "bool")
-#: Rows of a table.
-ROWS = 25
 
 
 def loops(program: Program) -> Program:
@@ -101,17 +101,48 @@ def nanoseconds(module: Module, k: int, milliseconds: float = 4.0) -> float:
     return statistics.median(found)
 
 
-def operations(sub: SubDNN) -> int:
-    """Return the floating-point operations of one call of a sub-DNN."""
+def operations(sub: SubDNN) -> list[tuple[int, tuple[int, ...]]]:
+    """Return, for each operation of a sub-DNN that multiplies, the floating-point operations and the shape of the result."""
     frame = {p: torch.zeros(p.type.shape, dtype=getattr(torch, p.type.dtype)) for p in sub.params}
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        for op in sub.ops:
+    found = []
+    for op in sub.ops:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
             run_step(op, frame)
-    return int(counter.get_total_flops())
+        shape = next((o.type.shape for o in op.outputs if o is not None), ())
+        if counter.get_total_flops():
+            found.append((int(counter.get_total_flops()), tuple(shape)))
+    return found
 
 
-def measure(folder: Path, threads: int, peak: float, bandwidth: float) -> dict[str, Any]:
-    """Return two tables of one network: its kernels, and its sub-DNNs."""
+def attributed(ops: Sequence[tuple[int, tuple[int, ...]]], calls: Sequence[KernelCall]) -> dict[int, int]:
+    """Return floating-point operations by kernel, as far as results tell which kernel computes which operation.
+
+    Kernels stand in the order of the operations; the kernel of an operation is the next one whose output has as many elements,
+    with or without the filling of the last channel block. An operation that is part of a larger kernel finds none.
+    """
+    found: dict[int, int] = {}
+    begin = 0
+    for flops, shape in ops:
+        for n in range(begin, len(calls)):
+            if _holds(calls[n].args[-1].type.shape, shape):
+                found[calls[n].kernel] = flops
+                begin = n + 1
+                break
+    return found
+
+
+def _holds(physical: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether an array is a tensor of that shape: plain, or with its channels in blocks."""
+    if math.prod(physical) == math.prod(shape):
+        return True
+    if len(physical) != len(shape) + 1 or len(shape) < 3:
+        return False
+    block = physical[-1]
+    return (physical[0], physical[1], *physical[2:-1]) == (shape[0], -(-shape[1] // block), *shape[2:])
+
+
+def measure(folder: Path, threads: int) -> dict[str, Any]:
+    """Return the kernels of one network and its sub-DNNs, each with time, operations and bytes."""
     torch.set_num_threads(1)
     model = torch.load(folder / "model.pt", weights_only=False)
     with (folder / "data.pickle").open("rb") as file:
@@ -130,40 +161,30 @@ def measure(folder: Path, threads: int, peak: float, bandwidth: float) -> dict[s
     calls = {i.kernel: i for b in alone.blocks for i in b.instrs if isinstance(i, KernelCall)}
     ns = {kernel: nanoseconds(module, call.site) for kernel, call in calls.items()}
 
-    rows = []
-    total = sum(runs.get(k.symbol, 0) * ns[n] for n, k in enumerate(program.kernels) if n in ns)
-    for n in sorted(ns, key=lambda n: -runs.get(program.kernels[n].symbol, 0) * ns[n])[:ROWS]:
-        kernel = program.kernels[n]
-        count, size = runs.get(kernel.symbol, 0), sum(a.type.nbytes for a in calls[n].args)
-        rows.append(
-            [
-                f"`{kernel.symbol}`", kernel.backend, str(count), f"{ns[n] / 1000:.2f}", f"{100 * count * ns[n] / max(total, 1):.0f} %",
-                f"{size / 1024:.0f}", f"{size / ns[n]:.1f}", f"{100 * size / ns[n] / bandwidth:.0f} %",
-            ]
-        )  # fmt: skip
     steps = [s for b in artifact.hcfg.blocks for s in b.steps if isinstance(s, SubDNNCall)]
     places = Counter(s.callee.name for s in steps)
-    subs = {s.callee.name: s.callee for s in steps}
-    took: Counter[str] = Counter()
-    for call in program.calls():
-        took[call.sub_dnn] += ns[call.kernel]  # type: ignore[assignment]
-    found = []
-    for name, sub in subs.items():
-        if name in took and took[name] > 0:
-            found.append((operations(sub), took[name] / places[name], sub))
-    found.sort(key=lambda f: -f[1])
-    second = [
-        [f"`{sub.name}`", ", ".join(dict.fromkeys(op.op.split(".")[1] for op in sub.ops))[:60], f"{flops / 1e6:.2f}", f"{each / 1000:.2f}",
-         f"{flops / each:.1f}", f"{100 * flops / each / peak:.0f} %"]
-        for flops, each, sub in found[:ROWS]
-    ]  # fmt: skip
-    head = ["kernel", "backend", "runs (first input)", "µs", "share", "KiB", "GB/s", "of the memory bandwidth"]
-    return {
-        "head": head,
-        "rows": rows,
-        "sub_head": ["sub-DNN", "operators", "MFLOP", "µs", "GFLOP/s", "of the FMA peak"],
-        "sub_rows": second,
-    }
+    flops_of: dict[int, int] = {}
+    sub_dnns = []
+    for name, sub in {s.callee.name: s.callee for s in steps}.items():
+        every = [c for c in program.calls() if c.sub_dnn == name]
+        ops = operations(sub)
+        flops_of |= attributed(ops, every[: len(every) // places[name]])
+        took = sum(ns[c.kernel] for c in every) / places[name]
+        what = ", ".join(dict.fromkeys(op.op.split(".")[1] for op in sub.ops))
+        sub_dnns.append({"name": name, "operators": what, "flops": sum(f for f, _ in ops), "ns": took})
+    kernels = [
+        {
+            "symbol": program.kernels[n].symbol,
+            "runs": runs.get(program.kernels[n].symbol, 0),
+            "ns": ns[n],
+            "bytes": sum(a.type.nbytes for a in call.args),
+            "weight_bytes": sum(a.type.nbytes for a in call.args if a.space == "weight"),
+            "flops": flops_of.get(n),
+        }
+        for n, call in calls.items()
+    ]
+    kernels.sort(key=lambda k: -k["runs"] * k["ns"])
+    return {"kernels": kernels, "sub_dnns": sorted((s for s in sub_dnns if s["ns"] > 0), key=lambda s: -s["ns"])}
 
 
 def main() -> None:
@@ -172,10 +193,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--peak", type=float, required=True, help="GFLOP/s")
-    parser.add_argument("--bandwidth", type=float, required=True, help="GB/s")
     args = parser.parse_args()
-    args.out.write_text(json.dumps(measure(args.folder, args.threads, args.peak, args.bandwidth)))
+    args.out.write_text(json.dumps(measure(args.folder, args.threads)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from speed.contenders import CONTENDERS
-from speed.results import fastest_peer, geometric_mean, speedup, times
+from speed.results import MEAN_AIM, RESNET_AIM, RESNET_LIKE, aim_of, fastest_peer, geometric_mean, speedup, times
+from speed.shortfall import roofline, shortfall
+from speed.text import microseconds, table
 
 _INTRODUCTION = """\
 # Performance
@@ -20,6 +22,8 @@ runs each input for a short while; rounds take turns. Results were compared with
 ONNX Runtime, OpenVINO and AOTInductor *on the static path* are oracles: they run the straight network of the path that the
 input takes, loops unrolled, batch norms folded, and are told the path for free; what only a decision needed (such as the
 classifier of an exit that is not taken) is not even computed. **(loss)** marks a contender that is faster than dycl-tvm.
+What PyTorch compiles takes minutes a network, so it runs the most frequent paths only; two contenders are compared on the paths
+that both ran.
 dycl-tvm is timed as one ctypes call of `dycl_run` on ready arguments, ONNX Runtime by bound inputs and outputs, OpenVINO by
 `start_async` and `wait` on shared tensors.
 """
@@ -38,26 +42,14 @@ def document(data: dict[str, Any], order: Sequence[str]) -> str:
     networks = {n: data["networks"][n] for n in order if n in data.get("networks", {})}
     parts = [_INTRODUCTION, *_machine(data.get("machine", {}))]
     if networks:
-        parts += [_summary(networks), _speed(networks), _failures(networks)]
-    parts += [
-        _compile(networks),
-        _ablation(data.get("ablation", {})),
-        _small(data.get("dispatch_bound", {})),
-        _roofline(data.get("roofline", {})),
-    ]
+        rooflines = {n: data["roofline"][n] for n in networks if n in data.get("roofline", {})}
+        peaks = data.get("machine", {}).get("peaks")
+        parts += [_summary(networks), shortfall(networks, rooflines, peaks), _speed(networks), _failures(networks), _compile(networks)]
+        parts += [_ablation({n: r for n, r in data.get("ablation", {}).items() if r["contenders"]})]
+    parts += [_small(data.get("dispatch_bound", {}).get("mlp", {}))]
+    if networks:
+        parts += [roofline(rooflines, peaks), _states(networks)]
     return "\n".join(p for p in parts if p)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown; all columns but the first are aligned to the right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def microseconds(ns: float) -> str:
-    """Return a time with three digits."""
-    us = ns / 1000
-    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
 
 
 def _machine(machine: dict[str, Any]) -> list[str]:
@@ -103,27 +95,38 @@ def _cell(network: dict[str, Any], name: str) -> str:
 
 
 def _summary(networks: dict[str, Any]) -> str:
-    rows, ratios = [], []
+    rows, ratios = [], {}
     for key, network in networks.items():
         fastest = fastest_peer(network)
         if fastest is None:
-            rows.append([f"`{key}`", "", "", "no comparison"])
+            rows.append([f"`{key}`", "", "", "", "no comparison"])
             continue
-        name, ratio = fastest
-        ratios.append(ratio)
-        rows.append([f"`{key}`", CONTENDERS[name][1], f"{ratio:.2f}", "" if ratio >= 1 else "**loss**"])
+        ratios[key] = fastest[1]
+        rows.append([f"`{key}`", CONTENDERS[fastest[0]][1], f"{fastest[1]:.2f}", f"{aim_of(key):.1f}", _verdict(fastest[1], aim_of(key))])
     if ratios:
-        losses = sum(r < 1 for r in ratios)
-        rows.append(["geometric mean", "", f"{geometric_mean(ratios):.2f}", f"{losses} of {len(ratios)} lost"])
+        losses = sum(r < 1 for r in ratios.values())
+        mean = geometric_mean(list(ratios.values()))
+        lost = f"{losses} of {len(ratios)} lost"
+        rows.append(["geometric mean", "", f"{mean:.2f}", f"{MEAN_AIM:.1f}", ", ".join(filter(None, (_verdict(mean, MEAN_AIM), lost)))])
+        if like := [r for n, r in ratios.items() if n in RESNET_LIKE]:
+            mean = geometric_mean(like)
+            head = f"geometric mean of the {len(like)} like ResNet"
+            rows.append([head, "", f"{mean:.2f}", f"{RESNET_AIM:.1f}", _verdict(mean, RESNET_AIM)])
     peers = []
     for name in _names(networks):
         found = [r for network in networks.values() if name != "ours" and (r := speedup(network, "ours", name)) is not None]
         if found:
-            peers.append([CONTENDERS[name][1], str(len(found)), f"{geometric_mean(found):.2f}", f"{min(found):.2f}", f"{max(found):.2f}"])
+            lost = str(sum(r < 1 for r in found))
+            mean = f"{geometric_mean(found):.2f}"
+            peers.append([CONTENDERS[name][1], str(len(found)), mean, f"{min(found):.2f}", f"{max(found):.2f}", lost])
     text = "## Summary\n\nHow many times as fast as the fastest peer of each network (on the paths that both ran):\n\n"
-    text += table(["network", "fastest peer", "dycl-tvm is faster by", ""], rows)
-    text += "\nand as each peer:\n\n" + table(["peer", "networks", "geometric mean", "least", "greatest"], peers)
-    return text
+    text += table(["network", "fastest peer", "dycl-tvm is faster by", "aim", ""], rows)
+    head = ["peer", "networks", "geometric mean", "least", "greatest", "losses"]
+    return text + "\nand as each peer:\n\n" + table(head, peers)
+
+
+def _verdict(ratio: float, aim: float) -> str:
+    return "**loss**" if ratio < 1 else "below the aim" if ratio < aim else ""
 
 
 def _reason(text: str) -> str:
@@ -149,8 +152,8 @@ def _compile(networks: dict[str, Any]) -> str:
         record = network.get("compile")
         if record is None:
             continue
-        if "error" in record:
-            rows.append([f"`{key}`", record["error"], *[""] * 8])
+        if record["error"] is not None:
+            rows.append([f"`{key}`", _reason(record["error"]), *[""] * 8])
             continue
         phases = record["phases"]
         share = (phases.get("stage", 0) + phases.get("passes", 0) + record["dispatcher_seconds"]) / record["seconds"]
@@ -185,28 +188,32 @@ def _ablation(ablation: dict[str, Any]) -> str:
             ratio = speedup(network, "ours", variant)
             row.append(microseconds(time.median) + (f" ({ratio:.2f}x)" if variant != "ours" and ratio is not None else ""))
         rows.append(row)
+    heads = [v.removeprefix("ours:") if v != "ours" else "all on" for v in variants]
     text = "## Ablation\n\nMicroseconds; in brackets, times the full compiler's.\n\n"
-    return text + table(["network", *(v.removeprefix("ours:") if v != "ours" else "all on" for v in variants)], rows)
+    text += table(["network", *heads], rows)
+    sizes = [[f"`{key}`", *(_size(network["compile"].get(v)) for v in variants)] for key, network in ablation.items()]
+    return text + "\nKernels, and KiB of the library:\n\n" + table(["network", *heads], sizes)
+
+
+def _size(record: dict[str, Any] | None) -> str:
+    return "" if record is None or record["error"] is not None else f"{record['kernels']}, {record['library_bytes'] / 1024:,.0f}"
 
 
 def _small(small: dict[str, Any]) -> str:
     if not small:
         return ""
+    if "error" in small:
+        return f"## Dispatch-bound: early-exit MLP\n\nNot measured: {_reason(small['error'])}\n"
     rows = [[name, *(c if isinstance(c, str) else f"{c / 1000:.2f}" for c in cells)] for name, cells in small["rows"].items()]
     return "## Dispatch-bound: early-exit MLP, 6 stages, 128 wide, in µs\n\n" + small["how"] + "\n\n" + table(["", *small["columns"]], rows)
 
 
-def _roofline(roofline: dict[str, Any]) -> str:
-    parts = []
-    for key, record in roofline.items():
-        parts.append(f"### `{key}`\n")
-        if "error" in record:
-            parts.append(record["error"] + "\n")
-        else:
-            parts += [table(record["head"], record["rows"]), table(record["sub_head"], record["sub_rows"])]
-    if not parts:
+def _states(networks: dict[str, Any]) -> str:
+    """Say so if not all networks were measured with the same sources."""
+    groups: dict[str, list[str]] = {}
+    for name, network in networks.items():
+        groups.setdefault(network.get("key", ""), []).append(f"`{name}`")
+    if len(groups) < 2:
         return ""
-    text = (
-        "## Kernels against the roofline\n\nEach kernel alone, warm, in the artefact's runtime; bytes are those of all its arguments.\n\n"
-    )
-    return text + "\n".join(parts)
+    lines = [f"- {', '.join(names)}" for names in groups.values()]
+    return "## States of the sources\n\nNetworks that were measured with the same sources of the compiler:\n\n" + "\n".join(lines) + "\n"

@@ -2,7 +2,7 @@
 """One contender in a process of its own: commands in JSON on stdin, an answer in JSON for each on stdout.
 
     {"do": "open", "contender": "ort", "folder": "...", "threads": 2}   -> {}
-    {"do": "prepare", "k": 0}                                           -> {}  after its result was compared with eager's
+    {"do": "prepare", "k": 0, "compiled": 1}                            -> {}  after its result was compared with eager's
     {"do": "burst", "k": 0, "seconds": 0.1, "least": 3}                 -> {"ns": median of a call, "calls": number}
 
 An answer with "error" says in one line why not.
@@ -20,6 +20,7 @@ from typing import Any
 
 from dycl_tvm.compare import difference
 from speed.contenders import Call, Contender, make
+from speed.units import read_record
 
 #: Bound on the relative error of a result that may be timed: engines sum in other orders, over a hundred layers.
 TOLERANCE = 2e-3
@@ -43,18 +44,24 @@ class Worker:
 
     def __init__(self) -> None:
         self.contender: Contender | None = None
+        self.name = ""
         self.calls: dict[int, Call] = {}
 
     def obey(self, command: dict[str, Any]) -> dict[str, Any]:
         """Run one command and return the answer."""
         if command["do"] == "open":
+            self.name = command["contender"]
             self.contender = make(command["contender"], Path(command["folder"]), command["threads"])
             return {}
         assert self.contender is not None
         k = command["k"]
         if command["do"] == "prepare":
-            if self.contender.exported_only and k >= self.contender.about["exported"]:
-                return {"left_out": True}
+            if self.contender.slow:
+                if k >= command.get("compiled", 0):
+                    return {"left_out": True}
+                record = read_record(self.contender.folder, f"{self.name}-{k}")
+                if record is None or record["error"] is not None:
+                    return {"error": "not prepared" if record is None else record["error"]}
             call = self.contender.prepare(k)
             wrong = difference(self.contender.expected[k], self.contender.result(k, call), TOLERANCE)
             if wrong is not None:

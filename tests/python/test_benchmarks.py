@@ -14,12 +14,27 @@ from torch import nn
 
 from dycl_tvm.build import stage_model
 from dycl_tvm.compare import difference
+from dycl_tvm.compile.program import KernelCall, Slot
 from dycl_tvm.hcfg.nodes import SubDNNCall
+from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.progress import Phases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from speed import compiling, contenders, pool, results, static, tables, worker  # noqa: E402
+from speed import (  # noqa: E402
+    ablations,
+    compiling,
+    contenders,
+    measuring,
+    pool,
+    preparing,
+    results,
+    roofline,
+    static,
+    tables,
+    units,
+    worker,
+)
 
 
 class Looping(nn.Module):
@@ -79,13 +94,11 @@ class Stub(contenders.Contender):
     def prepare(self, k):
         return lambda: self.inputs[k][0] + 1
 
-    exported_only = False
-
 
 @pytest.mark.parametrize("expected, refused", [(2.0, False), (2.1, True)])
 def test_a_wrong_result_is_not_timed(tmp_path, monkeypatch, expected, refused):
     one = torch.ones(3).numpy()
-    (tmp_path / "about.json").write_text(json.dumps({"weights": [1], "exported": 0, "static": []}))
+    (tmp_path / "about.json").write_text(json.dumps({"weights": [1], "static": []}))
     (tmp_path / "data.pickle").write_bytes(pickle.dumps({"inputs": [(one,)], "expected": [one * expected]}))
     monkeypatch.setitem(contenders.CONTENDERS, "stub", (Stub, "stub"))
     obeying = worker.Worker()
@@ -93,6 +106,76 @@ def test_a_wrong_result_is_not_timed(tmp_path, monkeypatch, expected, refused):
     answer = obeying.obey({"do": "prepare", "k": 0})
     assert ("wrong result" in answer.get("error", "")) == refused
     assert (0 in obeying.calls) != refused
+
+
+def test_a_slow_contender_runs_only_what_was_prepared(tmp_path, monkeypatch):
+    one = torch.ones(3).numpy()
+    (tmp_path / "about.json").write_text(json.dumps({"weights": [1, 1, 1], "static": []}))
+    (tmp_path / "data.pickle").write_bytes(pickle.dumps({"inputs": [(one,)] * 3, "expected": [one * 2] * 3}))
+    monkeypatch.setitem(contenders.CONTENDERS, "stub", (type("Slow", (Stub,), {"slow": True}), "stub"))
+    obeying = worker.Worker()
+    obeying.obey({"do": "open", "contender": "stub", "folder": str(tmp_path), "threads": 1})
+    assert obeying.obey({"do": "prepare", "k": 0, "compiled": 2}) == {"error": "not prepared"}
+    units.write_record(tmp_path, "stub-0", {"key": "", "seconds": 1.0, "error": "not ready within 240 s"})
+    assert obeying.obey({"do": "prepare", "k": 0, "compiled": 2}) == {"error": "not ready within 240 s"}
+    units.write_record(tmp_path, "stub-1", {"key": "", "seconds": 1.0, "error": None})
+    assert obeying.obey({"do": "prepare", "k": 1, "compiled": 2}) == {} and list(obeying.calls) == [1]
+    assert obeying.obey({"do": "prepare", "k": 2, "compiled": 2}) == {"left_out": True}
+
+
+SIZES = units.Sizes(draw=4, paths=2, compiled_paths=1, threads=1)
+
+
+def test_units_are_done_once_and_failures_on_request_only(tmp_path, monkeypatch):
+    ran, fails = [], {"aoti-0"}
+
+    def run(unit, launcher, env):
+        ran.append(unit.what)
+        record = {"key": unit.key, "seconds": 0.0, "error": "no" if unit.what in fails else None}
+        unit.folder.mkdir(exist_ok=True)
+        units.write_record(unit.folder, unit.what, record)
+        return record
+
+    monkeypatch.setattr(units.Unit, "run", run)
+    wanted = units.needed(tmp_path, ["net"], ["ours", "aoti", "eager"], ["net"], False, SIZES, 9.0)
+    assert [u.what for u in wanted] == ["network", "aoti-0", "ours", *(f"ours-{ablations.folder_name(a)}" for a in ablations.ABLATIONS)]
+    preparing.prepare(wanted, tmp_path, "", False, print)
+    assert ran == [u.what for u in wanted]
+    preparing.prepare(wanted, tmp_path, "", False, print)
+    assert len(ran) == len(wanted), "nothing is left to do"
+    preparing.prepare(wanted, tmp_path, "", True, print)
+    assert ran[len(wanted) :] == ["aoti-0"]
+    monkeypatch.setattr(units, "compiler_key", lambda: "other sources")
+    preparing.prepare(units.needed(tmp_path, ["net"], ["ours", "aoti"], [], False, SIZES, 9.0), tmp_path, "", False, print)
+    assert ran[len(wanted) + 1 :] == ["ours"], "only artefacts depend on the compiler"
+    fails.add("network")
+    preparing.prepare(units.needed(tmp_path, ["other"], ["ours"], [], False, SIZES, 9.0), tmp_path, "", False, print)
+    assert ran[-1] == "network", "nothing can be done for a network that cannot be prepared"
+
+
+def test_a_unit_that_fails_or_takes_too_long_says_so(tmp_path):
+    env = pool.environment(tmp_path, 1)
+    failed = units.make_unit(tmp_path / "net", "aoti-0", SIZES, 60.0).run("nice -n 1", env)
+    assert "about.json" in failed["error"]
+    late = units.make_unit(tmp_path / "net", "network", SIZES, 0.0)
+    assert late.run("", env)["error"].startswith("not ready within 0 s")
+    assert late.record() is not None, "it is not tried again"
+
+
+def test_results_of_other_sources_are_measured_again(tmp_path, network, monkeypatch):
+    def run(**how):
+        kept = results.Results(tmp_path / "results.json")
+        plan = pool.Plan(1, 1, 0.01, 1.0)
+        return measuring.Measurement(tmp_path, kept, SIZES, plan, how.get("again", False), how.get("keep", False), print)
+
+    first = run()
+    assert not first.known("networks", "net")
+    first.put("networks", "net", network)
+    assert run().known("networks", "net", ["ours", "aoti"]) and not run(again=True).known("networks", "net")
+    assert not run().known("networks", "net", ["ours", "eager"]), "contenders of one network are measured in one run"
+    assert run().short(["net"]) == ["net"]
+    monkeypatch.setattr(measuring, "compiler_key", lambda: "other sources")
+    assert not run().known("networks", "net") and run(keep=True).known("networks", "net")
 
 
 def record(**ns):
@@ -126,6 +209,39 @@ def test_the_page_shows_losses_and_what_was_not_timed(network):
     row = next(line for line in page.splitlines() if line.startswith("| `net` | 2 paths"))
     assert "0.50x **(loss)**" in row and "1.25x |" in row and "on 1 of 2 paths" in row and "failed, see below" in row
     assert "not installed: openvino \\| .../file.so" in page
+
+
+def test_the_page_says_why_a_network_falls_short(network):
+    kernels = [
+        {"symbol": "conv", "runs": 2, "ns": 20000.0, "bytes": 4000, "weight_bytes": 2**20, "flops": 3_000_000},
+        {"symbol": "add", "runs": 1, "ns": 10000.0, "bytes": 90_000, "weight_bytes": 0, "flops": None},
+        {"symbol": "unused", "runs": 0, "ns": 10000.0, "bytes": 1, "weight_bytes": 0, "flops": None},
+    ]
+    record = {"kernels": kernels, "sub_dnns": [{"name": "sub", "operators": "mm", "flops": 1_000_000, "ns": 20000.0}]}
+    data = {"machine": {"peaks": [200.0, 10.0]}, "networks": {"net": network}, "roofline": {"net": record}}
+    page = tables.document(data, ["net"])
+    row = next(line for line in page.splitlines() if line.startswith("| `net` | 0.50 of 1.0"))
+    assert "80% in `conv` (75% of the FMA peak, 2% of the memory bandwidth, arithmetic)" in row
+    assert "20% in `add` (90% of the memory bandwidth, bandwidth)" in row and "unused" not in row
+    assert "50.0 in 3 kernel calls" in row and "FMA peak: 30.0 µs" in row and "2.0 MiB of weights at the memory bandwidth: 210 µs" in row
+    for value in network["contenders"]["ours"]["ns"].values():
+        value[:] = [1.0] * 5
+    assert "falls short" not in tables.document(data, ["net"])
+
+
+def test_operations_are_those_of_the_kernel_that_has_the_result():
+    def call(kernel, *shape):
+        return KernelCall(0, kernel, (Slot(TensorType(shape, "float32"), "arena"),), "sub")
+
+    calls = [call(0, 1, 3, 8, 8, 4), call(1, 1, 5, 8, 8), call(2, 1, 3, 8, 8, 4), call(3, 1, 7)]
+    ops = [(100, (1, 10, 8, 8)), (200, (1, 9, 8, 8)), (300, (4, 4)), (400, (7,))]
+    assert roofline.attributed(ops, calls) == {0: 100, 2: 200, 3: 400}
+
+
+def test_networks_of_several_states_of_the_sources_are_told_apart(network):
+    page = tables.document({"networks": {"a": {**network, "key": "1"}, "b": {**network, "key": "2"}}}, ["a", "b"])
+    assert "## States of the sources" in page and "- `a`\n- `b`" in page
+    assert "States" not in tables.document({"networks": {"a": network, "b": network}}, ["a", "b"])
 
 
 def test_results_survive_a_run_that_is_ended(tmp_path, network):
