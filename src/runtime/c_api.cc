@@ -104,6 +104,11 @@ int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads) 
   return Guard([&] { return session->SetNumThreads(num_threads); });
 }
 
+int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on) {
+  CHECK_NOT_NULL(session);
+  return session->SetDeviceBranches(on != 0);
+}
+
 int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs, int32_t* site) {
   CHECK_NOT_NULL(session);
   if (num_inputs != 0) CHECK_NOT_NULL(inputs);

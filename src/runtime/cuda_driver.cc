@@ -47,9 +47,13 @@ void Find(Found* f) {
   d.has_graphs = graphs && (d.GraphInstantiateWithFlags != nullptr ||
                             d.GraphInstantiateLog != nullptr || d.GraphInstantiateLog10 != nullptr);
   missing = nullptr;
+  DYCL_CUDA_CONDITIONAL_FUNCTIONS(DYCL_CUDA_RESOLVE)
+  d.has_conditionals = d.has_graphs && missing == nullptr;
+  missing = nullptr;
   DYCL_CUDA_FUNCTIONS(DYCL_CUDA_RESOLVE)
 #undef DYCL_CUDA_RESOLVE
   if (d.DriverGetVersion != nullptr) d.DriverGetVersion(&d.version);
+  d.has_conditionals = d.has_conditionals && d.version >= kConditionalVersion;
   if (missing != nullptr || d.version < kLeastVersion) {
     snprintf(f->reason, sizeof(f->reason),
              "the NVIDIA driver of this machine is too old: it is of CUDA %d.%d%s%s, at least "

@@ -19,6 +19,7 @@ using Function = struct FunctionTag*;
 using Stream = struct StreamTag*;
 using Graph = struct GraphTag*;
 using GraphExec = struct GraphExecTag*;
+using GraphNode = struct GraphNodeTag*;
 
 // Results that are told apart here.
 constexpr Result kSuccess = 0;
@@ -32,6 +33,24 @@ constexpr int kMaxDynamicShared = 8;  // CUfunction_attribute
 constexpr int kJitErrorLog = 5;
 constexpr int kJitErrorLogBytes = 6;
 constexpr int kCaptureThreadLocal = 1;
+constexpr unsigned kSetCaptureDependencies = 1;
+constexpr int kConditionalVersion = 12080;
+
+// CUgraphNodeParams of a conditional node (CUDA_CONDITIONAL_NODE_PARAMS).
+struct ConditionalNode {
+  int type = 13;  // CU_GRAPH_NODE_TYPE_CONDITIONAL
+  int reserved0[3] = {};
+  uint64_t handle = 0;
+  int kind = 0;  // kConditionalIf, kConditionalSwitch
+  unsigned size = 0;
+  Graph* bodies = nullptr;  // by the driver
+  Context context = nullptr;
+  long long reserved1[25] = {};
+  long long reserved2 = 0;
+};
+static_assert(sizeof(ConditionalNode) == 16 + 29 * 8 + 8, "as in cuda.h");
+constexpr int kConditionalIf = 0;
+constexpr int kConditionalSwitch = 2;
 
 // What every driver since CUDA 10 has: (name here, symbol, parameters).
 #define DYCL_CUDA_FUNCTIONS(X)                                                               \
@@ -84,13 +103,28 @@ constexpr int kCaptureThreadLocal = 1;
   X(GraphInstantiateLog, "cuGraphInstantiate_v2", (GraphExec*, Graph, void**, char*, size_t)) \
   X(GraphInstantiateLog10, "cuGraphInstantiate", (GraphExec*, Graph, void**, char*, size_t))
 
+// Conditional nodes: CUDA 12.8 has those of two sides and of many.
+#define DYCL_CUDA_CONDITIONAL_FUNCTIONS(X)                                       \
+  X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo_v3",                           \
+    (Stream, int*, uint64_t*, Graph*, const GraphNode**, const void**, size_t*)) \
+  X(StreamUpdateCaptureDependencies, "cuStreamUpdateCaptureDependencies_v2",     \
+    (Stream, GraphNode*, const void*, size_t, unsigned))                         \
+  X(StreamBeginCaptureToGraph, "cuStreamBeginCaptureToGraph",                    \
+    (Stream, Graph, const GraphNode*, const void*, size_t, int))                 \
+  X(GraphConditionalHandleCreate, "cuGraphConditionalHandleCreate",              \
+    (uint64_t*, Graph, Context, unsigned, unsigned))                             \
+  X(GraphAddNode, "cuGraphAddNode_v2",                                           \
+    (GraphNode*, Graph, const GraphNode*, const void*, size_t, ConditionalNode*))
+
 struct Driver {
 #define DYCL_CUDA_MEMBER(name, symbol, parameters) Result(*name) parameters = nullptr;
   DYCL_CUDA_FUNCTIONS(DYCL_CUDA_MEMBER)
   DYCL_CUDA_GRAPH_FUNCTIONS(DYCL_CUDA_MEMBER)
   DYCL_CUDA_INSTANTIATE_FUNCTIONS(DYCL_CUDA_MEMBER)
+  DYCL_CUDA_CONDITIONAL_FUNCTIONS(DYCL_CUDA_MEMBER)
 #undef DYCL_CUDA_MEMBER
   bool has_graphs = false;
+  bool has_conditionals = false;
   int version = 0;  // 11040 for CUDA 11.4
 
   Result GraphInstantiate(GraphExec* out, Graph graph) const {

@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 
+#include "cuda_condition.h"
 #include "dycl/dycl.h"
 #include "error.h"
 #include "params.h"
@@ -47,6 +48,7 @@ CudaModel::~CudaModel() {
     ScopedContext current(driver_, context_);
     if (weights_block_ != 0) driver_.MemFree(weights_block_);
     if (module_ != nullptr) driver_.ModuleUnload(module_);
+    if (conditions_module_ != nullptr) driver_.ModuleUnload(conditions_module_);
   }
   driver_.PrimaryRelease(device_);
 }
@@ -77,6 +79,7 @@ int32_t CudaModel::Open(const Params& params) {
   if (current.result() != kSuccess) return Fail(current.result(), "cannot use GPU %d", ordinal_);
   if (int32_t status = LoadCode(number)) return status;
   if (int32_t status = FindFunctions()) return status;
+  LoadConditions();
   return CopyWeights(params);
 }
 
@@ -98,6 +101,27 @@ int32_t CudaModel::LoadCode(int number) {
               number, driver_.version / 1000, driver_.version % 1000 / 10, program_.arch,
               kProgram.name, NameOf(driver_, cubin), program_.ptx_version,
               log[0] != '\0' ? ": " : "", log);
+}
+
+// Where this fails the host takes all branches.
+void CudaModel::LoadConditions() {
+  if (!driver_.has_conditionals || program_.segments.size == 0) return;
+  Result r = driver_.ModuleLoadDataEx(&conditions_module_, kConditionPtx, 0, nullptr, nullptr);
+  if (r != kSuccess) {
+    conditions_module_ = nullptr;
+    return;
+  }
+  for (int k = 0; k < 3; ++k) {
+    if (driver_.ModuleGetFunction(&conditions_[k], conditions_module_, kConditionFunctions[k])) {
+      conditions_[0] = nullptr;
+      return;
+    }
+  }
+}
+
+Function CudaModel::condition(DType item) const {
+  if (conditions_[0] == nullptr) return nullptr;
+  return conditions_[item == DType::kBool ? 0 : item == DType::kInt32 ? 1 : 2];
 }
 
 int32_t CudaModel::FindFunctions() {

@@ -52,11 +52,15 @@ class CudaModel final : public DeviceModel {
   int ordinal() const { return ordinal_; }
   // The function of a row of DeviceDesc::launches.
   Function function(uint32_t launch) const { return functions_[launch]; }
+  // The function that sets the condition of a branch on an item of that type; null where the driver
+  // has no conditional nodes.
+  Function condition(DType item) const;
   // Memory of the GPU, or an error that says what it was for.
   int32_t Allocate(uint64_t bytes, const char* what, Pointer* out) const;
 
  private:
   int32_t LoadCode(int number);
+  void LoadConditions();
   int32_t FindFunctions();
   int32_t CopyWeights(const Params& params);
 
@@ -66,10 +70,15 @@ class CudaModel final : public DeviceModel {
   Device device_ = 0;
   Context context_ = nullptr;
   Module module_ = nullptr;
+  Module conditions_module_ = nullptr;
+  Function conditions_[3] = {};
   Pointer weights_block_ = 0;
   std::vector<Function> functions_;
   std::vector<void*> weights_;
 };
+
+// A stretch is run this often before it is made a graph: paths that are rare stay cheap.
+constexpr uint32_t kRunsBeforeGraph = 2;
 
 // Memory of the session: in one block on the GPU, and pinned on the host.
 class CudaSession final : public DeviceSession {
@@ -81,7 +90,7 @@ class CudaSession final : public DeviceSession {
   DLDevice device() const override { return DLDevice{kDLCUDA, model_->ordinal()}; }
   void* Place(const TensorDesc& tensor) const override;
   bool Owns(const void* address, uint64_t bytes) const override;
-  char* host_outputs() const override { return pinned_ + kFetchSlots * kItemBytes; }
+  char* host_outputs() const override { return pinned_ + PinnedBytes(); }
   int32_t Bind(const Frame& frame) override;
 
   int32_t Begin() override;
@@ -94,6 +103,11 @@ class CudaSession final : public DeviceSession {
   bool Wait() override;
   const void* Fetched(uint32_t slot) const override { return pinned_ + slot * kItemBytes; }
   bool Launch(uint32_t first, uint32_t count) override;
+
+  bool TakesBranches(uint32_t segment) override;
+  bool Branches(Frame& frame, uint32_t segment) override;
+  bool Settle() override;
+  void SetDeviceBranches(bool on) override { branches_on_ = on; }
 
  private:
   static constexpr uint64_t kItemBytes = 8;
@@ -109,9 +123,25 @@ class CudaSession final : public DeviceSession {
     uint64_t generation = 0;
     uint32_t runs = 0;
   };
+  // A segment that was started, and whose decisions the host does not know yet.
+  struct Started {
+    uint32_t segment;
+    uint64_t path;  // the place of its first decision
+  };
+
+  // What stands before the outputs in pinned memory: items, and one choice for each branch.
+  uint64_t PinnedBytes() const;
+  const int64_t* choices() const {
+    return reinterpret_cast<const int64_t*>(pinned_ + kFetchSlots * kItemBytes);
+  }
+  bool CaptureSegment(uint32_t segment, Stretch* stretch);
+  Result CaptureSteps(Stream stream, const StepRange& steps);
+  Result CaptureBranch(const DeviceBranchDesc& branch, Pointer record);
+  uint32_t FirstBranch(uint32_t segment) const;
+  bool TakeDecisions();
 
   bool Check(Result result, const char* what);
-  Result LaunchEach(uint32_t first, uint32_t count);
+  Result LaunchEach(uint32_t first, uint32_t count, Stream stream);
   bool Capture(uint32_t first, uint32_t count, Stretch* stretch);
   uint64_t Generation();
 
@@ -134,6 +164,15 @@ class CudaSession final : public DeviceSession {
   std::vector<const void*> seen_;   // where the inputs lay when the generation began
   uint64_t generation_ = 1;
   bool graphs_ = false;
+
+  // Segments: branches that the device takes.
+  std::vector<Stretch> segments_;
+  std::vector<Started> started_;
+  Pointer records_ = 0;           // the choices, on the device
+  Stream body_stream_ = nullptr;  // to capture the sides of branches
+  Frame* running_ = nullptr;      // the frame whose path has the places of `started_`
+  bool conditionals_ = false;     // whether the driver builds them
+  bool branches_on_ = true;       // what the user wants
 };
 
 }  // namespace cuda

@@ -11,8 +11,6 @@ namespace cuda {
 namespace {
 
 constexpr uint64_t kAlign = 256;
-// A stretch is run this often before it is made a graph: paths that are rare stay cheap.
-constexpr uint32_t kRunsBeforeGraph = 2;
 // Shorter stretches gain nothing.
 constexpr uint32_t kLeastLaunches = 3;
 
@@ -44,6 +42,10 @@ CudaSession::~CudaSession() {
   for (Stretch& s : stretches_) {
     if (s.graph != nullptr) driver_.GraphExecDestroy(s.graph);
   }
+  for (Stretch& s : segments_) {
+    if (s.graph != nullptr) driver_.GraphExecDestroy(s.graph);
+  }
+  if (body_stream_ != nullptr) driver_.StreamDestroy(body_stream_);
   if (stream_ != nullptr) {
     driver_.StreamSynchronize(stream_);
     driver_.StreamDestroy(stream_);
@@ -58,12 +60,18 @@ int32_t CudaSession::Allocate() {
   // A blocking stream: it waits for what the caller put on the default stream, such as a
   // framework's kernels that compute the inputs.
   if (Result r = driver_.StreamCreate(&stream_, 0)) return Fail(r, "cannot make a CUDA stream");
+  const DeviceDesc& device = model_->program();
+  conditionals_ = graphs_ && model_->condition(DType::kBool) != nullptr;
+  if (conditionals_ && driver_.StreamCreate(&body_stream_, 0) != kSuccess) conditionals_ = false;
+  segments_.resize(device.segments.size);
+  started_.reserve(device.segments.size);
   inputs_.assign(kProgram.inputs.size, 0);
   state_.assign(kProgram.state.size, 0);
   for (int pass = 0; pass < 2; ++pass) {
     Parts parts(block_);
     arena_ = parts.Take(kProgram.arena_bytes);
-    workspace_ = parts.Take(model_->program().workspace_bytes);
+    workspace_ = parts.Take(device.workspace_bytes);
+    records_ = parts.Take(device.branches.size * sizeof(int64_t));
     for (uint32_t k = 0; k < kProgram.inputs.size; ++k) {
       if (kProgram.inputs[k].kind != Kind::kTensor) continue;
       inputs_[k] = parts.Take(BytesOf(kProgram.inputs[k].tensor));
@@ -78,7 +86,7 @@ int32_t CudaSession::Allocate() {
       return status;
     }
   }
-  uint64_t pinned = kFetchSlots * kItemBytes + model_->program().output_bytes;
+  uint64_t pinned = PinnedBytes() + device.output_bytes;
   void* memory = nullptr;
   if (Result r = driver_.MemHostAlloc(&memory, pinned, 0)) {
     return Fail(r, "cannot take %llu bytes of pinned memory",
@@ -145,6 +153,11 @@ int32_t CudaSession::Bind(const Frame& frame) {
   return DYCL_OK;
 }
 
+uint64_t CudaSession::PinnedBytes() const {
+  uint64_t bytes = kFetchSlots * kItemBytes + model_->program().branches.size * sizeof(int64_t);
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
 int32_t CudaSession::Begin() {
   Result r = driver_.CtxPush(model_->context());
   return r == kSuccess ? DYCL_OK : Fail(r, "cannot use GPU %d", model_->ordinal());
@@ -154,7 +167,10 @@ int32_t CudaSession::End() {
   Result r = driver_.StreamSynchronize(stream_);
   Context popped;
   driver_.CtxPop(&popped);
-  return r == kSuccess ? DYCL_OK : Fail(r, "the GPU failed in a run of '%s'", kProgram.name);
+  if (r == kSuccess) return TakeDecisions() ? DYCL_OK : DYCL_ERROR_RUN;
+  if (!started_.empty()) running_->path_count = started_[0].path;  // nobody knows what they were
+  started_.clear();
+  return Fail(r, "the GPU failed in a run of '%s'", kProgram.name);
 }
 
 bool CudaSession::Check(Result result, const char* what) {
@@ -204,15 +220,17 @@ bool CudaSession::Fetch(uint32_t slot, const void* from, uint32_t bytes) {
   return Download(pinned_ + slot * kItemBytes, from, bytes);
 }
 
-bool CudaSession::Wait() { return Check(driver_.StreamSynchronize(stream_), "the GPU failed"); }
+bool CudaSession::Wait() {
+  return Check(driver_.StreamSynchronize(stream_), "the GPU failed") && TakeDecisions();
+}
 
-Result CudaSession::LaunchEach(uint32_t first, uint32_t count) {
+Result CudaSession::LaunchEach(uint32_t first, uint32_t count, Stream stream) {
   uint32_t end = first_launch_[first + count];
   for (uint32_t k = first_launch_[first]; k < end; ++k) {
     const Prepared& p = prepared_[k];
     const LaunchDesc& l = model_->program().launches[p.launch];
     Result r = driver_.LaunchKernel(model_->function(p.launch), l.grid[0], l.grid[1], l.grid[2],
-                                    l.block[0], l.block[1], l.block[2], l.shared_bytes, stream_,
+                                    l.block[0], l.block[1], l.block[2], l.shared_bytes, stream,
                                     p.args, nullptr);
     if (r != kSuccess) return Fail(r, "cannot launch the kernel %s", l.function), r;
   }
@@ -236,7 +254,7 @@ bool CudaSession::Capture(uint32_t first, uint32_t count, Stretch* stretch) {
   stretch->graph = nullptr;
   Graph graph = nullptr;
   if (driver_.StreamBeginCapture(stream_, kCaptureThreadLocal) != kSuccess) return false;
-  Result launched = LaunchEach(first, count);
+  Result launched = LaunchEach(first, count, stream_);
   Result ended = driver_.StreamEndCapture(stream_, &graph);
   bool good = launched == kSuccess && ended == kSuccess &&
               driver_.GraphInstantiate(&stretch->graph, graph) == kSuccess;
@@ -250,7 +268,7 @@ bool CudaSession::Launch(uint32_t first, uint32_t count) {
   Stretch& stretch = stretches_[first];
   if (!graphs_ || launches < kLeastLaunches || stretch.runs < kRunsBeforeGraph) {
     ++stretch.runs;
-    return LaunchEach(first, count) == kSuccess;
+    return LaunchEach(first, count, stream_) == kSuccess;
   }
   uint64_t generation = Generation();
   if (stretch.graph == nullptr || stretch.generation != generation) {
@@ -258,7 +276,7 @@ bool CudaSession::Launch(uint32_t first, uint32_t count) {
     if (stretch.graph != nullptr && stretch.generation != generation) stretch.runs = 0;
     if (!Capture(first, count, &stretch)) {
       graphs_ = false;
-      return LaunchEach(first, count) == kSuccess;
+      return LaunchEach(first, count, stream_) == kSuccess;
     }
     stretch.generation = generation;
   }

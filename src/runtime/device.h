@@ -48,6 +48,15 @@ class DeviceSession {
   virtual const void* Fetched(uint32_t slot) const = 0;
   // Runs the launches of the calls first, ..., first + count - 1.
   virtual bool Launch(uint32_t first, uint32_t count) = 0;
+
+  // Whether the device takes the branches of a segment now; where not, the host does.
+  virtual bool TakesBranches(uint32_t segment) = 0;
+  // Starts such a segment. Its decisions have places in the path at once, and are filled in by the
+  // next Wait, Settle or End.
+  virtual bool Branches(Frame& frame, uint32_t segment) = 0;
+  // Waits where a branch may turn out to have had no side: what follows cannot be taken back.
+  virtual bool Settle() = 0;
+  virtual void SetDeviceBranches(bool on) = 0;
 };
 
 // The code and the weights of a program on a device, shared by its sessions.

@@ -24,6 +24,7 @@
 #define FETCH(slot, tensor, dtype) \
   DEVICE(Fetch(slot, f.tensors[tensor].data, static_cast<uint32_t>(::dycl::ItemBytes(dtype))))
 #define WAIT() DEVICE(Wait())
+#define SETTLE() DEVICE(Settle())
 #define STORE(dtype, tensor, value)                                                                \
   do {                                                                                             \
     alignas(8) char item_[8] = {};                                                                 \

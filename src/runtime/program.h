@@ -176,6 +176,31 @@ struct KernelLaunches {
   uint32_t count;
 };
 
+// What the device does in a segment: the calls first, ..., first + second - 1; a copy of `bytes` to
+// the tensor first from the tensor second; or the branch first.
+enum class StepKind : uint8_t { kCalls, kCopy, kBranch };
+struct StepDesc {
+  StepKind kind;
+  uint32_t first;
+  uint32_t second;
+  uint64_t bytes;
+};
+
+// DeviceDesc::steps[first .. first + count): a side of a branch, or a segment.
+struct StepRange {
+  uint32_t first;
+  uint32_t count;
+};
+
+// A branch on an item that the device can take; the choice is the number of the side.
+struct DeviceBranchDesc {
+  uint32_t decision;
+  uint32_t item;  // a tensor: a bool, or an integer
+  uint32_t first_side;
+  uint32_t num_sides;
+  uint32_t negated;  // 1: side 1 is that of false
+};
+
 // What a program has besides, whose tensors live on a device.
 struct DeviceDesc {
   const char* kind;
@@ -187,6 +212,10 @@ struct DeviceDesc {
   Table<LaunchDesc> launches;
   Table<LaunchArg> args;
   Table<KernelLaunches> kernels;
+  Table<StepDesc> steps;
+  Table<StepRange> sides;
+  Table<DeviceBranchDesc> branches;
+  Table<StepRange> segments;
   const unsigned char* cubin;
   const unsigned char* ptx;
   int32_t (*open)(const Params& params, std::unique_ptr<DeviceModel>* out);

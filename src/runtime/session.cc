@@ -230,6 +230,15 @@ int32_t DyclSession::SetNumThreads(int32_t num_threads) {
   return DYCL_OK;
 }
 
+int32_t DyclSession::SetDeviceBranches(bool on) {
+  if (running_.exchange(true)) {
+    return dycl::UsageError("the session is running; say who takes branches before or after");
+  }
+  if (device_ != nullptr) device_->SetDeviceBranches(on);
+  running_.store(false);
+  return DYCL_OK;
+}
+
 void DyclSession::PlaceInput(uint32_t input, void* data) {
   if (inputs_data_[input] == data) return;
   inputs_data_[input] = data;

@@ -34,6 +34,7 @@ struct DyclSession {
   static uint64_t BlockBytes();
 
   int32_t SetNumThreads(int32_t num_threads);
+  int32_t SetDeviceBranches(bool on);
   int32_t Run(const DyclValue* inputs, size_t num_inputs, int32_t* site);
   // Returns a DyclStatus: a device may fail.
   int32_t ResetState();

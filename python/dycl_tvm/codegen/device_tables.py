@@ -3,15 +3,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from dycl_tvm.codegen.cuda.architectures import number_of, ptx_version
 from dycl_tvm.codegen.text import string, table, table_ref
-from dycl_tvm.compile.program import DeviceCode, Leave, Program, Slot, Workspace
+from dycl_tvm.compile.program import (
+    CopyTensor,
+    DeviceBranch,
+    DeviceCode,
+    DeviceStep,
+    KernelCall,
+    Leave,
+    Program,
+    Segment,
+    Slot,
+    Workspace,
+)
 
 _ALIGN = 64
 
 
-def device_tables(program: Program, code: DeviceCode) -> str:
-    """Return the tables as C++, with ``kDevice`` as the last."""
+def device_tables(program: Program, code: DeviceCode, tensor: Callable[[Slot], int]) -> str:
+    """Return the tables as C++, with ``kDevice`` as the last; ``tensor`` gives the row of a slot."""
     number = number_of(code.arch)
     ptx = ptx_version(number)
     launches: list[str] = []
@@ -26,19 +39,65 @@ def device_tables(program: Program, code: DeviceCode) -> str:
             )
             launches.append(row)
             args += [f"{{kNone, {a.offset}}}," if isinstance(a, Workspace) else f"{{{a}, 0}}," for a in launch.args]
+    segments = _Segments(code.segments, tensor)
     parts = [
         table("LaunchDesc", "kLaunches", launches),
         table("LaunchArg", "kLaunchArgs", args),
         table("KernelLaunches", "kKernelLaunches", kernels),
+        *(table(type_, name, rows) for name, (type_, rows) in segments.tables.items()),
         "const DeviceDesc kDevice = {\n"
         f"    {string(code.kind)}, {string(code.arch)}, {number}, {string(f'{ptx[0]}.{ptx[1]}')},\n"
         f"    {code.workspace_bytes},  // bytes of the workspace\n"
         f"    {_output_bytes(program)},  // most bytes of the outputs of a return site\n"
         f"    {table_ref('kLaunches', len(launches))},\n    {table_ref('kLaunchArgs', len(args))},\n"
         f"    {table_ref('kKernelLaunches', len(kernels))},\n"
-        "    DyclCubin,\n    DyclPtx,\n    OpenCuda,\n};\n",
+        + "".join(f"    {table_ref(name, len(rows))},\n" for name, (_, rows) in segments.tables.items())
+        + "    DyclCubin,\n    DyclPtx,\n    OpenCuda,\n};\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+class _Segments:
+    """The tables of the stretches whose branches the device takes."""
+
+    def __init__(self, segments: Sequence[Segment], tensor: Callable[[Slot], int]) -> None:
+        self._tensor = tensor
+        self._steps: list[str] = []
+        self._sides: list[str] = []
+        self._branches: list[str] = []
+        # What the sides do comes first: the steps of a segment must follow each other.
+        numbers = {id(s): self._branch(s) for segment in segments for s in segment.steps if isinstance(s, DeviceBranch)}
+        self.tables = {
+            "kSteps": ("StepDesc", self._steps),
+            "kSides": ("StepRange", self._sides),
+            "kBranches": ("DeviceBranchDesc", self._branches),
+            "kSegments": ("StepRange", [f"{self._range(segment.steps, numbers)},  // {k}" for k, segment in enumerate(segments)]),
+        }
+
+    def _branch(self, branch: DeviceBranch) -> int:
+        ranges = [self._range(side, {}) for side in branch.sides]
+        row = f"{{{branch.site}, {self._tensor(branch.item)}, {len(self._sides)}, {len(ranges)}, {int(branch.negated)}}},"
+        self._sides += [f"{text},  // decision {branch.site}, {k}" for k, text in enumerate(ranges)]
+        self._branches.append(row)
+        return len(self._branches) - 1
+
+    def _range(self, steps: Sequence[DeviceStep | DeviceBranch], numbers: dict[int, int]) -> str:
+        """Append the steps; calls that follow each other are one."""
+        first = len(self._steps)
+        at = 0
+        while at < len(steps):
+            step, end = steps[at], at + 1
+            if isinstance(step, DeviceBranch):
+                self._steps.append(f"{{StepKind::kBranch, {numbers[id(step)]}, 0, 0}},")
+            elif isinstance(step, CopyTensor):
+                row = f"{self._tensor(step.dst)}, {self._tensor(step.src)}, {step.src.type.nbytes}"
+                self._steps.append(f"{{StepKind::kCopy, {row}}},")
+            else:
+                while end < len(steps) and isinstance(later := steps[end], KernelCall) and later.site == step.site + end - at:
+                    end += 1
+                self._steps.append(f"{{StepKind::kCalls, {step.site}, {end - at}, 0}},")
+            at = end
+        return f"{{{first}, {len(self._steps) - first}}}"
 
 
 #: Declared outside of the namespace: the images are symbols of an assembly file.

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -25,6 +25,7 @@ from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.workload import Accuracy
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.device import build_device_code, is_device
+from dycl_tvm.compile.device_branches import find_segments
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import Layouts, constant_params, plan_layouts
 from dycl_tvm.compile.lowering import Lowering
@@ -127,6 +128,7 @@ def lower(
         wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
         if on_device:
             program.device, rules = build_device_code(program.kernels, table.functions, target, progress)
+            program.device = replace(program.device, segments=find_segments(program))
         built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated

@@ -215,6 +215,52 @@ class Launch:
     args: tuple[Union[int, Workspace], ...]
 
 
+#: What a device does without the host.
+DeviceStep = Union[KernelCall, CopyTensor]
+
+
+@dataclass(frozen=True)
+class DeviceBranch:
+    """A branch on an item that the device itself can take: its sides are work for the device and meet again.
+
+    Attributes
+    ----------
+    site : int
+        Number of the decision.
+    item : Slot
+        A bool (two sides: what is done where it is false, then where it is true) or the number of a side.
+    sides : tuple
+        What each side does, with the moves of its edges.
+    negated : bool
+        Whether the condition is that the bool is false.
+    """
+
+    site: int
+    item: Slot
+    sides: tuple[tuple[DeviceStep, ...], ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the program that needs nothing of the host: from an instruction of one block to the beginning of another.
+
+    Attributes
+    ----------
+    block, start : int
+        It begins at that instruction of that block, and replaces what follows there.
+    steps : tuple
+        What is done, in order.
+    end : int
+        The block at which the program goes on.
+    """
+
+    block: int
+    start: int
+    steps: tuple[Union[DeviceStep, DeviceBranch], ...]
+    end: int
+
+
 @dataclass(frozen=True)
 class DeviceCode:
     """What a program needs whose tensors live on a device: all its slots are then addresses there.
@@ -229,6 +275,8 @@ class DeviceCode:
         The largest workspace of a kernel; no two kernels run at once.
     source : str
         The device functions as the builder's compiler takes them. It is no part of an artefact.
+    segments : tuple of Segment
+        Where branches can be taken on the device; the blocks do the same with branches on the host.
     """
 
     kind: str
@@ -236,6 +284,7 @@ class DeviceCode:
     launches: tuple[tuple[Launch, ...], ...]
     workspace_bytes: int
     source: str
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass

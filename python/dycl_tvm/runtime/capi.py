@@ -72,6 +72,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_session_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
     "dycl_session_destroy": (None, [c_void_p]),
     "dycl_session_set_num_threads": (c_int32, [c_void_p, c_int32]),
+    "dycl_session_set_device_branches": (c_int32, [c_void_p, c_int32]),
     "dycl_run": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(c_int32)]),
     "dycl_num_outputs": (c_int32, [c_void_p, POINTER(c_size_t)]),
     "dycl_output": (c_int32, [c_void_p, c_size_t, POINTER(Value)]),
@@ -93,7 +94,9 @@ def open_library(path: str) -> ctypes.CDLL:
     except OSError as error:
         raise ArtifactError(f"the library '{path}' cannot be loaded: {error}") from None
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:
+            raise ArtifactError(f"the library '{path}' is of an older version of dycl_tvm: it has no {name}. Build the model again.")
         function.restype, function.argtypes = result, arguments
     return library
 

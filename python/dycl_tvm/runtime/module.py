@@ -100,6 +100,13 @@ class Module:
         """Give this module threads of its own; 0 goes back to those that the process shares."""
         self._check(self._library.dycl_session_set_num_threads(self._session, num_threads))
 
+    def set_device_branches(self, on: bool) -> None:
+        """Let the GPU take branches by itself where it can, or (False) let the host take all of them.
+
+        On where nothing else is said. It needs a driver of CUDA 12.8 or newer; see ``docs/gpu.md``. Of no effect on CPUs.
+        """
+        self._check(self._library.dycl_session_set_device_branches(self._session, int(on)))
+
     def reset_state(self) -> None:
         """Put the state variables (what the model keeps between calls) back to their initial values."""
         with self._lock:

@@ -17,33 +17,12 @@
 #include <vector>
 
 #include "blocks.h"
+#include "driver.h"
+#include "ptx.h"
+
+using namespace emulated;  // NOLINT
 
 namespace {
-
-enum Result {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kOutOfMemory = 2,
-  kNoDevice = 100,
-  kInvalidDevice = 101,
-  kInvalidImage = 200,
-  kInvalidContext = 201,
-  kNoBinaryForGpu = 209,
-  kInvalidPtx = 218,
-  kUnsupportedPtx = 222,
-  kNotFound = 500,
-  kLaunchFailed = 719,
-};
-
-struct Settings {
-  int sm = 72;
-  int version = 11040;  // CUDA of the driver
-  bool reject_cubin = false;
-  bool fail_kernels = false;
-  int devices = 1;
-  size_t memory = size_t{1} << 32;
-  std::string kernels;  // the library of the kernels of the next module
-};
 
 // In a process that no test speaks to, the environment does.
 Settings FromEnvironment() {
@@ -58,13 +37,8 @@ Settings FromEnvironment() {
   if (kernels != nullptr) settings.kernels = kernels;
   return settings;
 }
-Settings g_settings = FromEnvironment();
-
-std::recursive_mutex g_mutex;
-std::map<std::string, long> g_counts;
 std::map<uintptr_t, size_t> g_device;  // allocations on the device, by address
 std::map<uintptr_t, size_t> g_pinned;
-thread_local int g_contexts = 0;  // pushed by this thread
 size_t g_used = 0;
 int g_sticky = kSuccess;
 
@@ -74,18 +48,10 @@ struct Module {
   std::map<std::string, std::unique_ptr<struct Function>> functions;
 };
 struct Function {
-  const EmulatedKernel* kernel;
+  const EmulatedKernel* kernel;  // null: it is of the runtime's own PTX
+  PtxFunction ptx;
   int max_dynamic = 48 * 1024;
 };
-using Work = std::function<int()>;
-struct Stream {
-  std::vector<Work> queue;
-  bool capturing = false;
-};
-struct Graph {
-  std::vector<Work> work;
-};
-
 // The host may not touch memory of the device; the device may as long as one of these lives.
 class DeviceAtWork {
  public:
@@ -109,21 +75,17 @@ bool OnDevice(unsigned long long address, size_t bytes) {
 }
 bool Touches(unsigned long long address) { return Contains(g_device, address, 1); }
 
-int Run(Stream* stream) {
-  std::vector<Work> queue;
-  queue.swap(stream->queue);
-  if (queue.empty()) return g_sticky;
-  DeviceAtWork working;
-  for (Work& work : queue) {
-    if (g_sticky == kSuccess) g_sticky = work();
-  }
-  return g_sticky;
-}
-
-int Enqueue(Stream* stream, const char* what, Work work) {
+int Enqueue(Stream* stream, const char* what, Work work, bool with_host = false) {
   ++g_counts[what];
   if (stream == nullptr || g_contexts == 0) return kInvalidContext;
-  stream->queue.push_back(std::move(work));
+  if (stream->capture == nullptr) {
+    stream->queue.push_back(std::move(work));
+    return kSuccess;
+  }
+  // The sides of a branch may hold nothing that needs the host.
+  if (stream->capture->is_body && with_host) return kCaptureUnsupported;
+  stream->capture->Add(stream->last, std::move(work));
+  stream->last = stream->capture->work.size();
   return kSuccess;
 }
 
@@ -162,7 +124,9 @@ int CheckImage(const void* image, std::string* text) {
   if (major * 10 + minor > MaxPtx()) return kUnsupportedPtx;
   if (sm > g_settings.sm) return kInvalidPtx;
   *text = bytes;
-  ++g_counts["ptx"];
+  bool own = text->find("cudaGraphSetConditional") != std::string::npos;
+  if (own && g_settings.version < 12030) return kInvalidPtx;
+  ++g_counts[own ? "condition_ptx" : "ptx"];
   return kSuccess;
 }
 
@@ -175,11 +139,27 @@ const EmulatedKernel* LoadKernels() {
   return static_cast<const EmulatedKernel*>(dlsym(library, "emulated_kernels"));
 }
 
-using Guard = std::lock_guard<std::recursive_mutex>;
-
 }  // namespace
 
-#define API extern "C" __attribute__((visibility("default"))) int
+namespace emulated {
+
+Settings g_settings = FromEnvironment();
+std::recursive_mutex g_mutex;
+std::map<std::string, long> g_counts;
+thread_local int g_contexts = 0;
+
+int Run(Stream* stream) {
+  std::vector<Work> queue;
+  queue.swap(stream->queue);
+  if (queue.empty()) return g_sticky;
+  DeviceAtWork working;
+  for (Work& work : queue) {
+    if (g_sticky == kSuccess) g_sticky = work();
+  }
+  return g_sticky;
+}
+
+}  // namespace emulated
 
 // ---- what tests say to the emulation ------------------------------------------------------------
 API emulated_cuda_configure(int sm, int version, int reject_cubin, int fail_kernels, int devices,
@@ -266,10 +246,17 @@ API cuModuleGetFunction(void** out, void* handle, const char* name) {
   Guard lock(g_mutex);
   Module* module = static_cast<Module*>(handle);
   if (module->image.find(name) == std::string::npos) return kNotFound;
+  PtxFunction ptx;
+  if (strncmp(name, "dycl_condition", 14) == 0 && ReadPtx(module->image, name, &ptx)) {
+    auto& function = module->functions[name];
+    if (function == nullptr) function.reset(new Function{nullptr, ptx});
+    *out = function.get();
+    return kSuccess;
+  }
   for (const EmulatedKernel* k = module->kernels; k->name != nullptr; ++k) {
     if (strcmp(k->name, name) != 0) continue;
     auto& function = module->functions[name];
-    if (function == nullptr) function.reset(new Function{k});
+    if (function == nullptr) function.reset(new Function{k, {}});
     *out = function.get();
     return kSuccess;
   }
@@ -328,21 +315,24 @@ API cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes, 
   if (!OnDevice(to, bytes) || Touches(host)) return kInvalidValue;
   void* target = reinterpret_cast<void*>(to);
   if (Contains(g_pinned, host, bytes)) {
-    return Enqueue(static_cast<Stream*>(stream), "copies",
-                   [=] { return memcpy(target, from, bytes), kSuccess; });
+    return Enqueue(
+        static_cast<Stream*>(stream), "copies",
+        [=] { return memcpy(target, from, bytes), kSuccess; }, true);
   }
   // Pageable memory is read before the call returns.
   std::string kept(static_cast<const char*>(from), bytes);
-  return Enqueue(static_cast<Stream*>(stream), "copies",
-                 [=] { return memcpy(target, kept.data(), bytes), kSuccess; });
+  return Enqueue(
+      static_cast<Stream*>(stream), "copies",
+      [=] { return memcpy(target, kept.data(), bytes), kSuccess; }, true);
 }
 API cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* stream) {
   Guard lock(g_mutex);
   auto host = reinterpret_cast<uintptr_t>(to);
   if (!OnDevice(from, bytes) || Touches(host)) return kInvalidValue;
   const void* source = reinterpret_cast<const void*>(from);
-  int result = Enqueue(static_cast<Stream*>(stream), "copies",
-                       [=] { return memcpy(to, source, bytes), kSuccess; });
+  int result = Enqueue(
+      static_cast<Stream*>(stream), "copies", [=] { return memcpy(to, source, bytes), kSuccess; },
+      true);
   if (result != kSuccess || Contains(g_pinned, host, bytes)) return result;
   return Run(static_cast<Stream*>(stream));
 }
@@ -400,7 +390,10 @@ API cuGetErrorName(int result, const char** name) {
                                                     {218, "CUDA_ERROR_INVALID_PTX"},
                                                     {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
                                                     {500, "CUDA_ERROR_NOT_FOUND"},
-                                                    {719, "CUDA_ERROR_LAUNCH_FAILED"}};
+                                                    {719, "CUDA_ERROR_LAUNCH_FAILED"},
+                                                    {801, "CUDA_ERROR_NOT_SUPPORTED"},
+                                                    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+                                                    {904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"}};
   auto found = kNames.find(result);
   *name = found != kNames.end() ? found->second : nullptr;
   return *name != nullptr ? kSuccess : kInvalidValue;
@@ -417,6 +410,13 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535) return kInvalidValue;
   if (bx == 0 || by == 0 || bz == 0 || bx * by * bz > 1024 || bz > 64) return kInvalidValue;
   if (static_cast<int>(shared) > function->max_dynamic) return kInvalidValue;
+  if (function->kernel == nullptr) {
+    std::vector<uint64_t> values(function->ptx.parameters.size());
+    for (size_t k = 0; k < values.size(); ++k) memcpy(&values[k], args[k], sizeof(uint64_t));
+    return Enqueue(static_cast<Stream*>(stream), "conditions", [=] {
+      return RunPtx(function->ptx, values, SetConditional) ? kSuccess : kLaunchFailed;
+    });
+  }
   // The arguments are read now; all are addresses of the device.
   std::vector<uintptr_t> values(function->kernel->num_args);
   for (size_t k = 0; k < values.size(); ++k) {
@@ -431,55 +431,4 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
     bool good = emulated::RunGrid(*function->kernel, {gx, gy, gz}, {bx, by, bz}, places.data());
     return good ? kSuccess : kLaunchFailed;
   });
-}
-API cuStreamBeginCapture_v2(void* stream, int) {
-  Guard lock(g_mutex);
-  Stream* s = static_cast<Stream*>(stream);
-  // What is on its way is no part of the graph.
-  if (int result = Run(s)) return result;
-  s->capturing = true;
-  return kSuccess;
-}
-API cuStreamEndCapture(void* stream, void** graph) {
-  Guard lock(g_mutex);
-  Stream* s = static_cast<Stream*>(stream);
-  if (!s->capturing) return kInvalidValue;
-  auto made = std::make_unique<Graph>();
-  made->work.swap(s->queue);
-  s->capturing = false;
-  *graph = made.release();
-  return kSuccess;
-}
-static int Instantiate(void** out, void* graph) {
-  Guard lock(g_mutex);
-  ++g_counts["graphs"];
-  *out = new Graph(*static_cast<Graph*>(graph));
-  return kSuccess;
-}
-// A driver of CUDA 10 has another form of it.
-#ifdef EMULATED_CUDA_10
-API cuGraphInstantiate(void** out, void* graph, void**, char*, size_t) {
-  return Instantiate(out, graph);
-}
-#else
-API cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) {
-  return Instantiate(out, graph);
-}
-#endif
-API cuGraphLaunch(void* graph, void* stream) {
-  Guard lock(g_mutex);
-  ++g_counts["graph_launches"];
-  if (g_contexts == 0) return kInvalidContext;
-  for (const Work& work : static_cast<Graph*>(graph)->work) {
-    static_cast<Stream*>(stream)->queue.push_back(work);
-  }
-  return kSuccess;
-}
-API cuGraphExecDestroy(void* graph) {
-  delete static_cast<Graph*>(graph);
-  return kSuccess;
-}
-API cuGraphDestroy(void* graph) {
-  delete static_cast<Graph*>(graph);
-  return kSuccess;
 }

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import dycl_tvm
-from dycl_tvm.codegen.cuda.source import kernels_of
+from dycl_tvm.codegen.cuda import half
+from dycl_tvm.codegen.cuda.source import kernels_of, uses_half
 
+DRIVER_UNITS = ("blocks.cc", "emulated_driver.cc", "graphs.cc", "ptx.cc")
 SOURCES = Path(__file__).resolve().parents[2] / "cpp" / "cuda"
 _KERNEL = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(\d+\))? (\w+)\([^;{]*\) \{')
 
@@ -48,7 +50,7 @@ class Driver:
         self.library.emulated_cuda_configure(sm, version, int(reject_cubin), int(fail_kernels), devices, ctypes.c_size_t(memory))
 
     def count(self, what: str) -> int:
-        """Return how often something was done: launches, waits, copies, cubin, ptx, graphs, graph_launches."""
+        """Return how often something was done: launches, waits, copies, cubin, ptx, graphs, graph_launches, conditional_nodes, bodies."""
         return int(self.library.emulated_cuda_count(what.encode()))
 
     def load(self, artifact: dycl_tvm.Artifact, folder: Path) -> dycl_tvm.Module:
@@ -82,7 +84,7 @@ class Driver:
 def compile_driver(folder: Path, *flags: str) -> Path:
     """Compile the emulated driver."""
     path = folder / "libcuda.so.1"
-    units = [SOURCES / "blocks.cc", SOURCES / "emulated_driver.cc"]
+    units = [SOURCES / name for name in DRIVER_UNITS]
     compile_cpp(units, path, "-O2", "-Wall", "-Wextra", "-Werror", "-U_FORTIFY_SOURCE", "-Wl,-soname,libcuda.so.1", "-ldl", *flags)
     return path
 
@@ -111,4 +113,5 @@ def kernels_as_cpp(source: str) -> str:
         cooperates = "true" if re.search(r"__syncthreads|__shfl|__syncwarp|__activemask", body) else "false"
         rows.append(f"    EMULATED_KERNEL({match[1]}, {cooperates}),\n")
     table = "".join(rows) + "    {nullptr, nullptr, 0, false},\n"
-    return f'#include "cuda_on_cpu.h"\n{kernels}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}}};\n'
+    halves = f'#include "half_on_cpu.h"\n{half.TYPE}#include "mma_on_cpu.h"\n' if uses_half(kernels) else ""
+    return f'#include "cuda_on_cpu.h"\n{halves}{kernels}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}}};\n'

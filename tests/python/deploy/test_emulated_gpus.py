@@ -70,7 +70,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     qemu()
     sources = REPOSITORY / "tests" / "cpp" / "cuda"
     folder = tmp_path_factory.mktemp("driver")
-    return _compile(folder / "libcuda.so.1", sources / "blocks.cc", sources / "emulated_driver.cc", "-Wl,-soname,libcuda.so.1")
+    units = [sources / name for name in _cuda().DRIVER_UNITS]
+    return _compile(folder / "libcuda.so.1", *units, "-Wl,-soname,libcuda.so.1")
 
 
 @pytest.fixture(scope="module")

@@ -112,6 +112,10 @@ DYCL_API void dycl_session_destroy(DyclSession* session);
  * threads that the process shares: DYCL_NUM_THREADS in the environment, or one for each core. */
 DYCL_API int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads);
 
+/** Says whether a session of a model for a GPU may let the GPU take branches by itself (0: the host
+ * takes all). It may from the beginning; it does where the driver is of CUDA 12.8 or newer. */
+DYCL_API int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on);
+
 /** Runs the network. On success `*site` is the return site, an index into "sites" of the metadata.
  * Tensors that are contiguous and 64-byte aligned are read in place, others are copied first.
  *
