@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,6 +45,15 @@ def test_images_are_of_the_architecture_and_of_ptx_that_its_drivers_take(arch: s
     assert f".version {ptx[0]}.{ptx[1]}\n.target {arch}\n".encode() in made.ptx
     assert made.compiler.startswith(f"NVRTC {major}.") and preferred_major(number_of(arch)) == major
     assert b"twice" in made.ptx and b"twice" in made.cubin
+
+
+def test_the_compiler_leaves_the_locale_of_the_thread_alone() -> None:
+    libc = ctypes.CDLL(None)
+    libc.uselocale.argtypes, libc.uselocale.restype = [ctypes.c_void_p], ctypes.c_void_p
+    before = libc.uselocale(None)
+    for compiler in nvrtc.installed():
+        compiler.compile(KERNEL, "k.cu", [f"--gpu-architecture=sm_{compiler.architectures[-1]}"])
+        assert libc.uselocale(None) == before, f"NVRTC {compiler.version}: Python would read files in another encoding from now on"
 
 
 def test_ptx_that_a_version_does_not_have_is_found() -> None:

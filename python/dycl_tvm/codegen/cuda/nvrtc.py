@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 
@@ -70,7 +71,9 @@ class Nvrtc:
         self._check(self._library.nvrtcCreateProgram(byref(program), source.encode(), name.encode(), 0, None, None))
         try:
             words = (c_char_p * len(options))(*(o.encode() for o in options))
-            if self._library.nvrtcCompileProgram(program, len(options), words) != 0:
+            with _thread_locale_kept():
+                failed = self._library.nvrtcCompileProgram(program, len(options), words) != 0
+            if failed:
                 log = self._get(program, "ProgramLog").decode(errors="replace").rstrip("\0\n")
                 raise CompileError(f"NVRTC {self.version[0]}.{self.version[1]} could not compile {name}:\n{log[:4000]}")
             return self._get(program, "PTX").rstrip(b"\0"), self._get(program, "CUBIN")
@@ -87,6 +90,18 @@ class Nvrtc:
     def _check(self, code: int) -> None:
         if code != 0:
             raise CompileError(f"NVRTC ({self.path}): {self._library.nvrtcGetErrorString(code).decode()}")
+
+
+@contextlib.contextmanager
+def _thread_locale_kept() -> Iterator[None]:
+    """Give the thread its locale back: NVRTC 11.8 leaves the C locale behind, in which Python reads files as ASCII from then on."""
+    libc = ctypes.CDLL(None)
+    libc.uselocale.argtypes, libc.uselocale.restype = [c_void_p], c_void_p
+    before = libc.uselocale(None)
+    try:
+        yield
+    finally:
+        libc.uselocale(before)
 
 
 @functools.cache
