@@ -154,6 +154,20 @@ int32_t CudaModel::Allocate(uint64_t bytes, const char* what, Pointer* out) cons
       what, kProgram.name, bytes, total, free_bytes);
 }
 
+int32_t CudaModel::Take(uint64_t bytes, void** out) {
+  ScopedContext current(driver_, context_);
+  if (current.result() != kSuccess) return Fail(current.result(), "cannot use GPU %d", ordinal_);
+  Pointer memory = 0;
+  int32_t status = Allocate(bytes, "tensor", &memory);
+  *out = ToAddress(memory);
+  return status;
+}
+
+void CudaModel::GiveBack(void* memory) {
+  ScopedContext current(driver_, context_);
+  driver_.MemFree(ToPointer(memory));
+}
+
 int32_t CudaModel::CopyWeights(const Params& params) {
   uint32_t count = kProgram.weights.size;
   weights_.assign(count, nullptr);

@@ -45,6 +45,8 @@ class CudaModel final : public DeviceModel {
 
   int32_t CreateSession(std::unique_ptr<DeviceSession>* out) override;
   void* weight(uint32_t k) const override { return weights_[k]; }
+  int32_t Take(uint64_t bytes, void** out) override;
+  void GiveBack(void* memory) override;
 
   const Driver& driver() const { return driver_; }
   const DeviceDesc& program() const { return program_; }

@@ -66,6 +66,9 @@ class DeviceModel {
   virtual int32_t CreateSession(std::unique_ptr<DeviceSession>* out) = 0;
   // The weight in the device's memory.
   virtual void* weight(uint32_t k) const = 0;
+  // Memory of the device for a tensor that is no part of a session.
+  virtual int32_t Take(uint64_t bytes, void** out) = 0;
+  virtual void GiveBack(void* memory) = 0;
 };
 
 // DeviceDesc::open of CUDA GPUs.

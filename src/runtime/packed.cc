@@ -3,7 +3,8 @@
 //
 //   create(params_path = "") -> handle        run(handle, inputs...) -> return site
 //   num_outputs(handle) -> int                output(handle, k) -> tensor | int | float | bool
-//   copy_output(handle, k, tensor)            path(handle) -> str
+//   copy_output(handle, k, tensor)            to_device(handle, tensor) -> tensor
+//   path(handle) -> str
 //   kernel_runs(handle, k) -> int             set_num_threads(handle, n)
 //   reset_state(handle)                       destroy(handle)
 //   metadata() -> str                         abi_version() -> int
@@ -207,14 +208,22 @@ int NumOutputs(Args& args, TVMFFIAny* result) {
   return 0;
 }
 
+// A tensor with memory of its own, which may outlive the session.
 struct OwnedTensor {
   DLManagedTensor managed;
+  DyclModel* model;  // whose device the memory is of; null for memory of the CPU
   int64_t* shape() { return reinterpret_cast<int64_t*>(this + 1); }
 };
 
 void DeleteOwned(DLManagedTensor* managed) {
-  free(managed->dl_tensor.data);
-  free(managed->manager_ctx);
+  auto* owned = static_cast<OwnedTensor*>(managed->manager_ctx);
+  if (owned->model != nullptr) {
+    DyclSession::FreeTensor(owned->model, managed->dl_tensor.data);
+    owned->model->Release();
+  } else {
+    free(managed->dl_tensor.data);
+  }
+  free(owned);
 }
 
 uint64_t BytesOf(const DLTensor& t) {
@@ -223,36 +232,32 @@ uint64_t BytesOf(const DLTensor& t) {
   return bytes;
 }
 
-// A tensor in CPU memory with a copy of the k-th output: it outlives the session.
-int SetTensor(DyclSession* session, size_t k, TVMFFIAny* result, const DLTensor& view) {
-  if (Host().tensor_from_dlpack == nullptr) {
-    UsageError("this function returns a tensor, for which the process needs libtvm_ffi");
-    return Raise();
-  }
-  uint64_t bytes = BytesOf(view);
-  size_t shape_bytes = sizeof(int64_t) * 2 * static_cast<size_t>(view.ndim);
+// A tensor like `like`, without memory; null where there is none for itself.
+OwnedTensor* NewOwned(const DLTensor& like) {
+  size_t shape_bytes = sizeof(int64_t) * 2 * static_cast<size_t>(like.ndim);
   auto* owned = static_cast<OwnedTensor*>(calloc(1, sizeof(OwnedTensor) + shape_bytes));
-  void* data = nullptr;
-  if (owned == nullptr || posix_memalign(&data, 64, bytes + 64) != 0) {
-    free(owned);
-    MemoryError(bytes);
-    return Raise();
+  if (owned == nullptr) {
+    MemoryError(sizeof(OwnedTensor) + shape_bytes);
+    return nullptr;
   }
   DLTensor& t = owned->managed.dl_tensor;
-  t = view;
-  t.data = data;
-  t.device = DLDevice{kDLCPU, 0};
-  if (session->CopyOutput(k, t) != DYCL_OK) {
-    free(data);
-    free(owned);
-    return Raise();
-  }
+  t = like;
+  t.data = nullptr;
+  t.byte_offset = 0;
   t.shape = owned->shape();
-  t.strides = owned->shape() + view.ndim;
-  memcpy(t.shape, view.shape, sizeof(int64_t) * static_cast<size_t>(view.ndim));
-  memcpy(t.strides, view.strides, sizeof(int64_t) * static_cast<size_t>(view.ndim));
+  t.strides = owned->shape() + like.ndim;
+  int64_t stride = 1;
+  for (int d = like.ndim - 1; d >= 0; --d) {
+    t.shape[d] = like.shape[d];
+    t.strides[d] = stride;
+    stride *= like.shape[d];
+  }
   owned->managed.manager_ctx = owned;
   owned->managed.deleter = DeleteOwned;
+  return owned;
+}
+
+int ReturnTensor(OwnedTensor* owned, TVMFFIAny* result) {
   TVMFFIObjectHandle handle = nullptr;
   if (Host().tensor_from_dlpack(&owned->managed, 0, 0, &handle) != 0) {
     DeleteOwned(&owned->managed);
@@ -262,6 +267,54 @@ int SetTensor(DyclSession* session, size_t k, TVMFFIAny* result, const DLTensor&
   result->zero_padding = 0;
   result->v_obj = static_cast<TVMFFIObject*>(handle);
   return 0;
+}
+
+bool CanReturnTensors() {
+  if (Host().tensor_from_dlpack != nullptr) return true;
+  UsageError("this function returns a tensor, for which the process needs libtvm_ffi");
+  return false;
+}
+
+// A tensor in CPU memory with a copy of the k-th output: it outlives the session.
+int SetTensor(DyclSession* session, size_t k, TVMFFIAny* result, const DLTensor& view) {
+  if (!CanReturnTensors()) return Raise();
+  OwnedTensor* owned = NewOwned(view);
+  if (owned == nullptr) return Raise();
+  uint64_t bytes = BytesOf(view);
+  DLTensor& t = owned->managed.dl_tensor;
+  t.device = DLDevice{kDLCPU, 0};
+  bool good = posix_memalign(&t.data, 64, bytes + 64) == 0;
+  if (!good) {
+    t.data = nullptr;
+    MemoryError(bytes);
+  }
+  if (!good || session->CopyOutput(k, t) != DYCL_OK) {
+    DeleteOwned(&owned->managed);
+    return Raise();
+  }
+  return ReturnTensor(owned, result);
+}
+
+int ToDevice(Args& args, TVMFFIAny* result) {
+  DyclSession* session;
+  DyclValue from;
+  if (!args.Session(&session)) return Raise();
+  if (args.left() == 0 || !args.Value(&from) || from.type != DYCL_TENSOR ||
+      from.u.tensor == nullptr) {
+    UsageError("to_device: argument 1 must be a tensor");
+    return Raise();
+  }
+  if (!CanReturnTensors()) return Raise();
+  OwnedTensor* owned = NewOwned(*from.u.tensor);
+  if (owned == nullptr) return Raise();
+  DLTensor& t = owned->managed.dl_tensor;
+  if (session->TakeTensor(*from.u.tensor, &t.data, &t.device) != DYCL_OK) {
+    free(owned);
+    return Raise();
+  }
+  owned->model = session->model();
+  owned->model->references.fetch_add(1);
+  return ReturnTensor(owned, result);
 }
 
 int GetOutput(Args& args, TVMFFIAny* result) {
@@ -365,6 +418,7 @@ PACKED(run, Run)
 PACKED(num_outputs, NumOutputs)
 PACKED(output, GetOutput)
 PACKED(copy_output, CopyOutput)
+PACKED(to_device, ToDevice)
 PACKED(path, GetPath)
 PACKED(kernel_runs, KernelRuns)
 PACKED(set_num_threads, SetNumThreads)

@@ -463,3 +463,47 @@ int32_t DyclSession::CopyOutput(size_t k, const DLTensor& to) {
   int32_t status = device_->End();
   return good ? status : dycl::DeviceStatus();
 }
+
+int32_t DyclSession::TakeTensor(const DLTensor& from, void** data, DLDevice* device) {
+  uint64_t bytes = TensorBytes(from);
+  const char* source = static_cast<const char*>(from.data) + from.byte_offset;
+  if (!dycl::IsContiguous(from)) return dycl::UsageError("only a contiguous tensor can be copied");
+  bool on_host = from.device.device_type == kDLCPU || from.device.device_type == kDLCUDAHost;
+  *device = device_ != nullptr ? device_->device() : DLDevice{kDLCPU, 0};
+  if (!on_host && (from.device.device_type != device->device_type ||
+                   from.device.device_id != device->device_id)) {
+    return dycl::UsageError("a tensor on device type %d, number %d cannot be copied from there",
+                            static_cast<int>(from.device.device_type), from.device.device_id);
+  }
+  if (device_ == nullptr) {
+    if (posix_memalign(data, kAlign, bytes + kAlign) != 0) return dycl::MemoryError(bytes);
+    memcpy(*data, source, bytes);
+    return DYCL_OK;
+  }
+  if (running_.exchange(true)) {
+    return dycl::UsageError("the session is running; copy tensors before or after");
+  }
+  int32_t status = model_->device->Take(bytes, data);
+  if (status == DYCL_OK) {
+    status = device_->Begin();
+    bool begun = status == DYCL_OK;
+    if (begun) {
+      bool good =
+          on_host ? device_->Upload(*data, source, bytes) : device_->Copy(*data, source, bytes);
+      if (!good) status = dycl::DeviceStatus();
+      int32_t ended = device_->End();
+      if (status == DYCL_OK) status = ended;
+    }
+    if (status != DYCL_OK) model_->device->GiveBack(*data);
+  }
+  running_.store(false);
+  return status;
+}
+
+void DyclSession::FreeTensor(DyclModel* model, void* data) {
+  if (model->device != nullptr) {
+    model->device->GiveBack(data);
+  } else {
+    free(data);
+  }
+}

@@ -44,6 +44,11 @@ struct DyclSession {
   int32_t GetOutput(size_t k, DyclValue* out);
   // Copies an output to a compact tensor of its type, on the host or the device.
   int32_t CopyOutput(size_t k, const DLTensor& to);
+  // Copies a compact tensor to memory where the model's tensors live: on its device, or aligned in
+  // CPU memory. `*data` is given back by FreeTensor, also after the session is gone.
+  int32_t TakeTensor(const DLTensor& from, void** data, DLDevice* device);
+  static void FreeTensor(DyclModel* model, void* data);
+  DyclModel* model() const { return model_; }
   const dycl::Frame& frame() const { return frame_; }
 
  private:

@@ -28,8 +28,8 @@ from dycl_tvm.runtime.trailer import append_trailer
 #: Packed functions of the runtime: a kernel of that name could not be linked.
 RESERVED_SYMBOLS = frozenset(
     (
-        "create", "destroy", "run", "num_outputs", "output", "copy_output", "path", "kernel_runs", "set_num_threads", "reset_state",
-        "metadata", "abi_version",
+        "create", "destroy", "run", "num_outputs", "output", "copy_output", "to_device", "path", "kernel_runs", "set_num_threads",
+        "reset_state", "metadata", "abi_version",
     )
 )  # fmt: skip
 

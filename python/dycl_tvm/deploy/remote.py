@@ -96,6 +96,12 @@ class RemoteModule:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network there.
 
+        Parameters
+        ----------
+        *args, **kwargs
+            As those of the model. Tensors of this machine are uploaded; those of :meth:`to_device`, and others that are on the other
+            machine already, are used as they are.
+
         Returns
         -------
         The structure that the model returns; tensors are NumPy arrays.
@@ -115,9 +121,33 @@ class RemoteModule:
             self.last_path = str(self._functions["path"](self._session))
         return unflatten(self.metadata["sites"][site]["structure"], lambda k, _: leaves[k])
 
-    def seconds(self, *args: Any, number: int = 10, repeat: int = 3, **kwargs: Any) -> float:
-        """Return the least seconds of a run, measured there: the mean of ``number`` runs, ``repeat`` times."""
+    def to_device(self, tensor: Any) -> Any:
+        """Upload a tensor to the memory in which the network runs there: that of the GPU, if it was built for one.
+
+        Parameters
+        ----------
+        tensor : array-like
+            A NumPy array, a torch tensor, or a tensor on the other machine.
+
+        Returns
+        -------
+        tvm.runtime.Tensor
+            On the other machine; an argument for any number of calls, which then copy nothing. It needs no device functions of TVM's
+            there, so its contents cannot be read back.
+        """
+        with _remote_errors("the session"):
+            if not hasattr(tensor, "copyfrom"):
+                tensor = _uploaded(*_as_array(tensor), self._remote.cpu())
+            return self._module["to_device"](self._session, tensor)
+
+    def seconds(self, *args: Any, number: int = 10, repeat: int = 3, on_device: bool = False, **kwargs: Any) -> float:
+        """Return the least seconds of a run, measured there: the mean of ``number`` runs, ``repeat`` times.
+
+        With ``on_device`` the inputs are copied to the GPU before and the outputs stay there; otherwise both copies are measured too.
+        """
         arguments = self._tensors(args, kwargs)
+        if on_device:
+            arguments = [self.to_device(a) if hasattr(a, "copyfrom") else a for a in arguments]
         with _remote_errors("the session"):
             timer = self._module.time_evaluator("run", self._remote.cpu(), number=number, repeat=repeat)
             return float(min(timer(self._session, *arguments).results))
@@ -151,23 +181,38 @@ class RemoteModule:
 
 
 def _upload(leaf: Any, want: dict[str, Any], device: Any, name: str) -> Any:
-    import tvm.runtime
-
     if want["type"] != "tensor":
         if hasattr(leaf, "shape") and len(leaf.shape) != 0:
             raise InputError(f"input '{name}': expected a Python {want['type']}, got a tensor")
         return {"int": int, "float": float, "bool": bool}[want["type"]](leaf)
-    if hasattr(leaf, "detach"):
+    there = hasattr(leaf, "copyfrom")
+    array, dtype = (leaf, str(leaf.dtype)) if there else _as_array(leaf)
+    if (dtype, want["dtype"]) == ("uint16", "bfloat16"):
+        dtype = "bfloat16"  # NumPy has no such type: its bits
+    if list(array.shape) != list(want["shape"]) or dtype != want["dtype"]:
+        shape = ", ".join(map(str, want["shape"]))
+        raise InputError(f"input '{name}': expected {want['dtype']}[{shape}], got {dtype}{list(array.shape)}")
+    return leaf if there else _uploaded(array, dtype, device)
+
+
+def _as_array(tensor: Any) -> tuple[np.ndarray, str]:
+    """Return a compact array and the tensor's data type; bfloat16 as its bits."""
+    if hasattr(tensor, "detach"):
         import torch
 
-        tensor = leaf.detach().cpu().contiguous()
-        leaf = tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
-    array = np.ascontiguousarray(leaf)
-    if list(array.shape) != list(want["shape"]) or str(array.dtype) != ("uint16" if want["dtype"] == "bfloat16" else want["dtype"]):
-        shape = ", ".join(map(str, want["shape"]))
-        raise InputError(f"input '{name}': expected {want['dtype']}[{shape}], got {array.dtype}{list(array.shape)}")
-    made = tvm.runtime.empty(array.shape, want["dtype"], device)
-    if want["dtype"] == "bfloat16":
+        tensor = tensor.detach().cpu().contiguous()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.view(torch.uint16).numpy(), "bfloat16"
+        tensor = tensor.numpy()
+    array = np.asarray(tensor, order="C")
+    return array, str(array.dtype)
+
+
+def _uploaded(array: np.ndarray, dtype: str, device: Any) -> Any:
+    import tvm.runtime
+
+    made = tvm.runtime.empty(array.shape, dtype, device)
+    if dtype == "bfloat16":
         import ml_dtypes
 
         array = array.view(ml_dtypes.bfloat16)

@@ -34,6 +34,7 @@ Settings FromEnvironment() {
   const char* kernels = getenv("EMULATED_CUDA_KERNELS");
   settings.sm = number("EMULATED_CUDA_SM", settings.sm);
   settings.version = number("EMULATED_CUDA_VERSION", settings.version);
+  settings.memory = static_cast<size_t>(number("EMULATED_CUDA_MIB", 4096)) << 20;
   if (kernels != nullptr) settings.kernels = kernels;
   return settings;
 }

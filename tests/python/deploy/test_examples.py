@@ -29,7 +29,7 @@ def examples(deployed: Callable[..., Deployed], tmp_path_factory: pytest.TempPat
     if cmake is None:
         pytest.skip("cmake is not installed")
     folder = tmp_path_factory.mktemp("examples")
-    archive = deployed("moe_top1").artifact.export_library(folder / "model.a", embed_params=True)
+    archive = deployed("cascade").artifact.export_library(folder / "model.a", embed_params=True)
     options = [f"-Ddycl_tvm_DIR={REPOSITORY / 'cmake'}", f"-DPython_EXECUTABLE={sys.executable}", f"-DMODEL={archive}"]
     _run(cmake, "-S", REPOSITORY / "examples" / "cpp", "-B", folder, *options)
     _run(cmake, "--build", folder, "--parallel", 2)
@@ -54,7 +54,7 @@ def test_threads(examples: Path, deployed: Callable[..., Deployed]) -> None:
 
 def test_the_model_inside_a_program(examples: Path, deployed: Callable[..., Deployed], tmp_path: Path) -> None:
     """It takes the path that the shared library takes, with no library or file of the model there."""
-    net = deployed("moe_top1")
+    net = deployed("cascade")
     text = _run(examples / "embedded")
     shared = _run(examples / "run_model", net.library, net.params, "--seed", 0)
     site, path = text.split("\n", 1)
