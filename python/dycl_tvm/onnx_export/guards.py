@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Edge, HostOp, Jump, Operand, Raise, Return, Switch, Terminator, Value, operand_type
+from dycl_tvm.hcfg.ranges import Ranges
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, TensorType
 
 #: A condition under which an operation raises, its exception type and its message.
@@ -17,8 +17,7 @@ def with_guards(graph: HCFG) -> HCFG:
     """Return a graph of new blocks (and the same steps) in which each operation that may raise stands behind a branch to a raise."""
     copies = {b: Block(b.name, b.params, origin=b.origin) for b in graph.blocks}
     blocks: list[Block] = []
-    known = _tests_passed(graph)
-    made = {s.output: s for b in graph.blocks for s in b.steps if isinstance(s, HostOp)}
+    ranges = Ranges(graph)
 
     def guard(block: Block, cond: Value, kind: str, message: str) -> Block:
         bad, rest = Block(f"{block.name}.raise", origin=block.origin), Block(f"{block.name}.rest", origin=block.origin)
@@ -35,7 +34,7 @@ def with_guards(graph: HCFG) -> HCFG:
                 for cond, kind, message in _guards(step, block):
                     block = guard(block, cond, kind, message)
             block.steps.append(step)
-        if isinstance(old.terminator, Switch) and not _in_range(old, old.terminator, known, made):
+        if isinstance(old.terminator, Switch) and not _in_range(old, old.terminator, ranges):
             index, size = old.terminator.index, len(old.terminator.edges)
             outside = _host(block, "or", _host(block, "lt", index, 0), _host(block, "ge", index, size))
             block = guard(block, outside, "IndexError", f"index out of range: there are {size}")
@@ -43,41 +42,10 @@ def with_guards(graph: HCFG) -> HCFG:
     return HCFG(graph.name, graph.input_structure, graph.input_names, blocks, graph.state)
 
 
-def _tests_passed(graph: HCFG) -> dict[Block, set[Operand]]:
-    """Return for each block the conditions that hold there because one branch alone leads to it, or to the block before it."""
-    sources: dict[Block, list[Block]] = {}
-    for block in graph.blocks:
-        for target in block.successors():
-            sources.setdefault(target, []).append(block)
-    found: dict[Block, set[Operand]] = {}
-    for block in reverse_postorder(graph):
-        found[block] = set()
-        if len(sources.get(block, ())) == 1:
-            before = sources[block][0]
-            found[block] = set(found.get(before, ()))
-            if isinstance(before.terminator, Branch) and before.terminator.then.target is block:
-                found[block].add(before.terminator.cond)
-    return found
-
-
-def _in_range(block: Block, switch: Switch, known: dict[Block, set[Operand]], made: dict[Value, HostOp]) -> bool:
-    """Tell whether the index was checked already, as front ends do it: ``-n <= i < n``, then n is added if i is negative."""
-    size = len(switch.edges)
-
-    def is_op(x: Operand, op: str, *args: Operand) -> bool:
-        return isinstance(x, Value) and x in made and made[x].op == op and made[x].args == args
-
-    step = made.get(switch.index) if isinstance(switch.index, Value) else None
-    if step is None or step.op != "select":
-        return False
-    negative, wrapped, index = step.args
-    if not (is_op(negative, "lt", index, 0) and is_op(wrapped, "add", index, size)):
-        return False
-    for cond in known.get(block, ()):
-        test = made.get(cond) if isinstance(cond, Value) else None
-        if test is not None and test.op == "and" and is_op(test.args[0], "ge", index, -size) and is_op(test.args[1], "lt", index, size):
-            return True
-    return False
+def _in_range(block: Block, switch: Switch, ranges: Ranges) -> bool:
+    """Tell whether the index of a switch is one of its sides on all ways that lead there."""
+    known = ranges.of(switch.index, block)
+    return known is not None and known.low >= 0 and known.high < len(switch.edges)
 
 
 def _host(block: Block, op: str, *args: Operand, type_: object = BOOL) -> Value:

@@ -14,6 +14,7 @@ from dycl_tvm.passes.block_parameters import block_parameters
 from dycl_tvm.passes.common_subexpression import common_subexpression
 from dycl_tvm.passes.constant_propagation import constant_propagation
 from dycl_tvm.passes.dead_code import dead_code
+from dycl_tvm.passes.decided_joins import decided_joins
 from dycl_tvm.passes.fold_batch_norm import fold_batch_norm
 from dycl_tvm.passes.identity_elimination import identity_elimination
 from dycl_tvm.passes.index_as_data import index_as_data
@@ -22,6 +23,7 @@ from dycl_tvm.passes.merge_blocks import merge_blocks
 from dycl_tvm.passes.outline import outline
 from dycl_tvm.passes.sinking import sinking
 from dycl_tvm.passes.tail_merging import tail_merging
+from dycl_tvm.passes.value_ranges import value_ranges
 
 Pass = Callable[[HCFG], int]
 
@@ -30,8 +32,10 @@ PASSES: list[tuple[str, Pass]] = [
     ("block_parameters", block_parameters),
     ("identity_elimination", identity_elimination),
     ("constant_propagation", constant_propagation),
+    ("value_ranges", value_ranges),
     ("fold_batch_norm", fold_batch_norm),
     ("jump_threading", jump_threading),
+    ("decided_joins", decided_joins),
     ("dead_code", dead_code),
     ("merge_blocks", merge_blocks),
     ("common_subexpression", common_subexpression),

@@ -59,7 +59,7 @@ def _thread(graph: HCFG) -> int:
         for edge in block.edges():
             seen = {edge.target}
             while passable.get(edge.target):
-                next_edge = _decided(edge)
+                next_edge = decided(edge)
                 if next_edge is None or next_edge.target in seen:
                     break
                 given: dict[Any, Operand] = dict(zip(edge.target.params, edge.args))
@@ -70,7 +70,7 @@ def _thread(graph: HCFG) -> int:
     return changes
 
 
-def _decided(edge: Edge) -> Edge | None:
+def decided(edge: Edge) -> Edge | None:
     """Return the edge by which an empty block is left when it is entered by ``edge``, if that is known."""
     term = edge.target.terminator
     if isinstance(term, Jump):

@@ -162,10 +162,10 @@ def main() -> int:
             again = back(entry, row.graph, args.runs, Path(folder))
             nested = depth(onnx.load(Path(folder) / "model.onnx").graph)
         before, after = again.paths
-        bad += not again.one_to_one
+        bad += not again.one_to_one or before != after
         print(
             f"| `{name}` | {nested} | {len(row.sites)} of {len(row.graph.return_sites())} | {len(row.ways)} | {row.worst:.1e} "
-            f"| {before}{'' if before == after else f', {after}'} | {'yes' if again.one_to_one else 'NO'} "
+            f"| {before}{'' if before == after else f', NOT {after}'} | {'yes' if again.one_to_one else 'NO'} "
             f"| {time.perf_counter() - start:.0f} |",
             flush=True,
         )

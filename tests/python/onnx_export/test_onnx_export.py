@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ from dycl_tvm.hcfg.nodes import HCFG, Edge, StateVar
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT
 from dycl_tvm.onnx_export import OnnxModel, SplitModel, export_model, export_split, run
 from dycl_tvm.zoo.calibrate import calibrate_captioning
+from dycl_tvm.zoo.calibrate.modern import calibrate_lightglue
 from dycl_tvm.zoo.captioning import ShowAttendTell
 from dycl_tvm.zoo.images import batch_of_images, random_images
+from dycl_tvm.zoo.modern.lightglue import LightGlue
+from dycl_tvm.zoo.modern.samples import image_pairs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,6 +56,19 @@ def small_captioning() -> zoo.Entry:
     return zoo.Entry("caption_small", model, (torch.zeros(1, 3, 64, 64),), "", lambda g: ((x,) for x in random_images(64, g)))
 
 
+def small_matcher() -> zoo.Entry:
+    """Return the matcher with adaptive depth, of three narrow layers; the head of the last layer that ran is chosen by its number."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = LightGlue(descriptor_dim=16, num_heads=2, n_layers=3).eval().requires_grad_(False)
+    samples = partial(image_pairs, 6, 16)
+    calibrate_lightglue(model, list(itertools.islice(samples(generator), 24)))
+    return zoo.Entry("matcher_small", model, next(samples(generator)), "", samples)
+
+
+SMALL = {"caption_small": small_captioning, "matcher_small": small_matcher}
+
+
 @pytest.mark.parametrize(
     ("name", "runs", "paths"),
     [
@@ -65,12 +82,14 @@ def small_captioning() -> zoo.Entry:
         ("caption_small", 8, 3),
         ("gpt_greedy_static_cache", 4, 2),
         ("act_rnn", 4, 2),
+        ("early_bert_patience", 4, 3),
+        ("matcher_small", 6, 2),
         ("moe_top1", 4, 3),
         ("tree_lstm_gated", 4, 2),
     ],
 )
 def test_zoo_network_out_and_back(name: str, runs: int, paths: int, tmp_path: Path) -> None:
-    entry = small_captioning() if name == "caption_small" else zoo.load(name)
+    entry = SMALL[name]() if name in SMALL else zoo.load(name)
     row = out(entry, runs, tmp_path)
     again = back(entry, row.graph, runs, tmp_path)
     assert len(row.ways) >= paths

@@ -12,10 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dycl_tvm.hcfg import interpreter
 from dycl_tvm.hcfg.analysis import reachable
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.interpreter import interpret
-from dycl_tvm.hcfg.nodes import HCFG, Block, Edge, Operand, Origin, StateVar, SubDNNCall, TensorOp, Value, operand_type
+from dycl_tvm.hcfg.nodes import HCFG, Block, Edge, HostOp, Operand, Origin, StateVar, SubDNNCall, TensorOp, Value, operand_type
+from dycl_tvm.hcfg.ranges import Ranges
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, Type
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes import PASSES, run_passes
@@ -62,7 +64,7 @@ class Generator:
             self.left -= 1
             kind = self.rng.random()
             if depth and kind < 0.35:
-                write = self.rng.choice([self.merge, self.merge, self.fork, self.loop, self.switch, self.skip, self.correlated])
+                write = self.rng.choice([self.merge, self.merge, self.fork, self.loop, self.switch, self.skip, self.correlated, self.exits])
                 write(block, scope, depth - 1, lambda b, s, n=count: self.statements(b, s, depth, n, then))
                 return
             scope.append(self.tensor_op(block, scope) if kind < 0.75 else self.host_op(block, scope))
@@ -168,6 +170,22 @@ class Generator:
         for side in (yes, no):
             self.sequence(side, [*scope, *join.params], depth, lambda blk, s: self.g.jump(blk, end, self.pick(s, VECTOR)))
         then(end, [*scope, *end.params])
+
+    def exits(self, block: Block, scope: Scope, depth: int, then: Any) -> None:
+        """Which way was taken, as a number that the next block switches by; all that it knows is read below."""
+        count = self.rng.randint(2, 4)
+        join, end = self.g.block("which", INT, VECTOR), self.g.block("end", INT)
+        for k in range(count - 1):
+            on = self.g.block("on")
+            self.g.branch(block, self.condition(block, scope), Edge(join, [k, self.pick(scope, VECTOR)]), on)
+            block = on
+        last = self.rng.choice([count - 1, count - 1, self.pick(scope, INT)])
+        self.g.jump(block, join, last, self.tensor_op(block, scope))
+        sides = [self.g.block(f"exit{k}") for k in range(count)]
+        self.g.switch(join, join.params[0], *sides)
+        for k, b in enumerate(sides):
+            self.sequence(b, [*scope, *join.params], 0, lambda blk, s, k=k: self.g.jump(blk, end, self.rng.choice([k, self.pick(s, INT)])))
+        then(end, [*scope, *join.params, *end.params])
 
     def switch(self, block: Block, scope: Scope, depth: int, then: Any) -> None:
         sides = [self.g.block(f"case{k}") for k in range(3)]
@@ -279,3 +297,30 @@ def test_calls_of_shared_bodies() -> None:
         calls = [s for b in graph.blocks for s in b.steps if isinstance(s, SubDNNCall)]
         shared += len(calls) - len(graph.sub_dnns())
     assert shared > 0
+
+
+def test_numbers_of_a_run_lie_in_their_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On random graphs; and in some of them a range is narrow and an edge cannot be taken, or the test would say nothing."""
+    found: list[tuple[Value, int]] = []
+
+    def observed(step: HostOp, args: list) -> object:
+        result = run(step, args)
+        if isinstance(result, int):
+            found.append((step.output, int(result)))
+        return result
+
+    run = interpreter.run_host_op
+    monkeypatch.setattr(interpreter, "run_host_op", observed)
+    narrow = closed = 0
+    for seed in range(30):
+        graph = Generator(seed).g.graph
+        ranges = Ranges(graph)
+        closed += sum(not ranges.can_be_taken(e) for b in graph.blocks for e in b.edges())
+        for inputs in INPUTS:
+            found.clear()
+            outcome(graph, inputs)
+            for value, number in found:
+                known = ranges.of(value)
+                assert known is not None and number in known, (seed, value, number, known)
+                narrow += known.high - known.low < 5 and value.type == INT
+    assert narrow > 50 and closed > 5

@@ -1,0 +1,126 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Ranges of host ints and bools, on graphs built by hand."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+
+from dycl_tvm.hcfg.builder import GraphBuilder, tensor
+from dycl_tvm.hcfg.hostops import ARITHMETIC, COMPARISONS, evaluate
+from dycl_tvm.hcfg.nodes import Edge
+from dycl_tvm.hcfg.ranges import ALL, INT64, Range, Ranges, _apply, _widest
+from dycl_tvm.hcfg.types import BOOL, INT
+from dycl_tvm.hcfg.verify import verify
+
+BORDERS = [-7, -1, 0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("op", sorted(ARITHMETIC | COMPARISONS | {"neg", "abs", "to_int", "to_bool"}))
+def test_operations_stay_in_their_range(op: str) -> None:
+    """Every result of numbers from two ranges lies in the range of the results; and both its borders are met where it is exact."""
+    binary = op in ARITHMETIC | COMPARISONS
+    result = BOOL if op in COMPARISONS or op == "to_bool" else INT
+    spans = [Range(a, b) for a in BORDERS for b in BORDERS if a <= b]
+    for a, b in product(spans, spans if binary else [Range(0, 0)]):
+        known = _apply(op, [a, b] if binary else [a], _widest(result))
+        found = []
+        for x, y in product(range(int(a.low), int(a.high) + 1), range(int(b.low), int(b.high) + 1)):
+            if not (op in ("floordiv", "mod") and y == 0):
+                found.append(evaluate(op, [x, y] if binary else [x], result))
+        assert all(int(v) in known for v in found), (op, a, b, known)
+        if op not in ("mod", "floordiv") and not (op in ("eq", "ne") and len(found) > 1):
+            assert (min(found), max(found)) == known, (op, a, b)
+
+
+def test_infinite_borders_and_large_numbers() -> None:
+    half = Range(3, math.inf)
+    assert _apply("add", [half, ALL], ALL) == ALL
+    assert _apply("mul", [half, Range(0, 2)], ALL) == (0, math.inf)
+    assert _apply("floordiv", [Range(-5, 5), half], ALL) == (-2, 1)
+    assert _apply("floordiv", [ALL, half], ALL) == ALL
+    assert _apply("mod", [ALL, half], ALL) == (0, math.inf)
+    assert _apply("sub", [Range(0, 0), half], ALL) == (-math.inf, -3)
+    huge = Range(2**63, 2**63)
+    squared = _apply("mul", [huge, huge], ALL)
+    assert squared.high == math.inf and 2**63 < squared.low <= 2**126
+    assert _apply("neg", [squared], ALL).high < -(2**63)
+
+
+def test_an_overflow_is_not_taken_for_impossible() -> None:
+    # Nobody may conclude from `n + 1` that n is not the largest int: the operation goes where it is not read.
+    g = GraphBuilder("overflow", {"n": INT})
+    more = g.host(g.entry, "add", g.params[0], 1)
+    g.leave(g.entry, more)
+    assert Ranges(g.graph).of(more) == (INT64.low + 1, INT64.high + 1)
+
+
+def test_counting_loop() -> None:
+    # i = 0; while i < 10: i += 1, by two ways; then i is 10 or 11.
+    g = GraphBuilder("loop", {"c": BOOL})
+    head, body, other, end = g.block("head", INT), g.block("body"), g.block("other"), g.block("end")
+    g.jump(g.entry, head, 0)
+    g.branch(head, g.host(head, "lt", head.params[0], 10), body, end)
+    one = g.host(body, "add", head.params[0], 1)
+    g.branch(body, g.params[0], Edge(head, [one]), other)
+    two = g.host(other, "add", one, 1)
+    g.jump(other, head, two)
+    g.leave(end, head.params[0])
+    verify(g.graph)
+    ranges = Ranges(g.graph)
+    assert ranges.of(head.params[0]) == (0, 11)
+    assert ranges.of(head.params[0], end) == (10, 11)
+    assert (ranges.of(one), ranges.of(two)) == ((1, 10), (2, 11))
+
+
+def test_a_loop_that_nothing_bounds() -> None:
+    g = GraphBuilder("endless", {"c": BOOL})
+    head, body, end = g.block("head", INT, INT), g.block("body"), g.block("end")
+    g.jump(g.entry, head, 1, 0)
+    g.branch(head, g.params[0], body, end)
+    g.jump(body, head, g.host(body, "mul", head.params[0], 3), g.host(body, "sub", head.params[1], 1))
+    g.leave(end, *head.params)
+    ranges = Ranges(g.graph)
+    assert ranges.of(head.params[0]) == (1, math.inf)
+    assert ranges.of(head.params[1]) == (-math.inf, 0)
+
+
+def test_index_that_wraps_round() -> None:
+    # Python's rule: -n <= i < n, then `i + n if i < 0 else i`.
+    g = GraphBuilder("index", {"i": INT})
+    i = g.params[0]
+    inside, outside = g.block("inside"), g.block("outside")
+    g.branch(g.entry, g.host(g.entry, "and", g.host(g.entry, "ge", i, -4), g.host(g.entry, "lt", i, 4)), inside, outside)
+    wrapped = g.host(inside, "select", g.host(inside, "lt", i, 0), g.host(inside, "add", i, 4), i)
+    g.leave(inside, wrapped)
+    g.fail(outside, "IndexError", "no")
+    ranges = Ranges(g.graph)
+    assert ranges.of(wrapped) == (0, 3)
+    assert ranges.of(i, inside) == (-4, 3)
+    assert ranges.of(i, outside) == INT64
+
+
+def test_what_no_way_reaches_counts_for_nothing() -> None:
+    g = GraphBuilder("dead", {"x": tensor(4)})
+    yes, no, join = g.block("yes"), g.block("no"), g.block("join", INT)
+    small = g.host(g.entry, "mod", g.host(g.entry, "item", g.op(g.entry, "aten.argmax.default", g.params[0])), 3)
+    g.branch(g.entry, g.host(g.entry, "lt", small, 3), yes, no)
+    g.jump(yes, join, small)
+    g.jump(no, join, 99)
+    g.leave(join, join.params[0])
+    ranges = Ranges(g.graph)
+    assert ranges.of(join.params[0]) == (0, 2)
+    assert [ranges.can_be_taken(e) for e in g.entry.edges()] == [True, False]
+
+
+def test_sides_of_a_switch_know_their_index() -> None:
+    g = GraphBuilder("switch", {"n": INT})
+    a, b, c, many = g.block("a"), g.block("b"), g.block("c"), g.block("many", INT)
+    g.switch(g.entry, g.params[0], a, Edge(many, [g.params[0]]), b, Edge(many, [g.params[0]]), c)
+    for block in (a, b, c, many):
+        g.leave(block, g.params[0])
+    ranges = Ranges(g.graph)
+    assert [ranges.of(g.params[0], x) for x in (a, b, c)] == [(0, 0), (2, 2), (4, 4)]
+    assert ranges.of(many.params[0]) == (1, 3)
