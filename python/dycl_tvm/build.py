@@ -87,7 +87,8 @@ def build(
         Kernel families that may not be chosen (``winograd``, ``direct``, ...; see docs/backends.md).
     accuracy : str
         ``"strict"``: no algorithm whose rounding errors are larger than those of direct sums (no Winograd F(4,3)). ``"default"``:
-        float32 throughout. ``"bf16"``: factors of products may be rounded to bfloat16 where the CPU computes with them.
+        float32 throughout. ``"bf16"``: factors of products may be rounded to bfloat16 where the CPU computes with them. ``"fp16"`` (GPUs):
+        weights of products are stored in float16 and factors rounded to it where there are tensor cores; sums and results are float32.
     layout_planning : bool
         False converts the inputs and outputs of each packed kernel at its place (for ablation).
     tune : bool or float
@@ -174,6 +175,8 @@ def _kernel_options(
 ) -> KernelOptions:
     if accuracy not in get_args(Accuracy):
         raise UsageError(f"accuracy is one of {', '.join(get_args(Accuracy))}, not {accuracy!r}")
+    if accuracy == "fp16" and str(target.target.kind) != "cuda":
+        raise UsageError("accuracy='fp16' is for GPUs, not for this target; CPUs have 'bf16', and model.half() is compiled as it is")
     unknown = set(disable_families) - FAMILIES
     if isinstance(disable_families, str) or unknown:
         raise UsageError(f"disable_families is a collection of names among {', '.join(sorted(FAMILIES))}, not {disable_families!r}")

@@ -43,9 +43,10 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument(
         "--accuracy",
-        choices=("strict", "default", "bf16"),
+        choices=("strict", "default", "bf16", "fp16"),
         default="default",
-        help="of kernels: strict leaves out fast algorithms that round more, bf16 computes in bfloat16 where the CPU can",
+        help="of kernels: strict leaves out fast algorithms that round more, bf16 computes in bfloat16 where the CPU can, "
+        "fp16 stores weights in float16 and multiplies in it on GPUs",
     )
     command.add_argument(
         "--tune", type=float, default=0.0, metavar="SECONDS", help="measure kernels on this machine for so long, instead of estimating"

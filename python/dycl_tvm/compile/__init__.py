@@ -26,6 +26,7 @@ from dycl_tvm.backends.tir_cpu.workload import Accuracy
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.device import build_device_code, is_device
 from dycl_tvm.compile.device_branches import find_segments
+from dycl_tvm.compile.half import prepare_half
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import Layouts, constant_params, plan_layouts
 from dycl_tvm.compile.lowering import Lowering
@@ -75,7 +76,7 @@ def lower(
     graph : HCFG
         Blocks hold sub-DNN calls and host operations only.
     target : tvm.target.Target
-        A CPU target, as :mod:`dycl_tvm.target` resolves it. The artefact needs such a CPU.
+        As :mod:`dycl_tvm.target` resolves it. The artefact needs such a machine.
     disabled_backends : collection of str
         Backends that may not take regions.
     enabled_backends : collection of str
@@ -87,7 +88,7 @@ def lower(
     plan : bool
         False gives every value bytes of its own (the ablation).
     options : KernelOptions, optional
-        How CPU kernels are chosen.
+        How kernels are chosen.
 
     Raises
     ------
@@ -104,9 +105,10 @@ def lower(
         backends = active_backends(disabled_backends, enabled_backends)
         constants = constant_params(graph)
         parts = partition(imported, backends, target, constants, requested(enabled_backends))
-    with _timed(stats, "legalise"):
-        legal = legalise(parts.mod, target)
     on_device = is_device(target)
+    half = on_device and options is not None and options.accuracy == "fp16"
+    with _timed(stats, "legalise"):
+        legal = legalise(prepare_half(parts.mod, constants, half) if on_device else parts.mod, target)
     with _timed(stats, "layouts"):
         selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph))
         kernels = Kernels(selector)
@@ -127,7 +129,7 @@ def lower(
         # what was folded away is not compiled for the target
         wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
         if on_device:
-            program.device, rules = build_device_code(program.kernels, table.functions, target, progress)
+            program.device, rules = build_device_code(program.kernels, table.functions, target, progress, half)
             program.device = replace(program.device, segments=find_segments(program))
         built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}

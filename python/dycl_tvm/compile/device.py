@@ -52,7 +52,11 @@ def is_device(target: tvm.target.Target) -> bool:
 
 
 def build_device_code(
-    kernels: list[Kernel], functions: dict[str, Any], target: tvm.target.Target, progress: Progress | None = None
+    kernels: list[Kernel],
+    functions: dict[str, Any],
+    target: tvm.target.Target,
+    progress: Progress | None = None,
+    half: bool = False,
 ) -> tuple[DeviceCode, dict[str, str]]:
     """Schedule the kernels of a program for a GPU.
 
@@ -64,6 +68,8 @@ def build_device_code(
         Symbol to unscheduled PrimFunc.
     target : tvm.target.Target
         Of kind ``cuda``.
+    half : bool
+        Whether factors of products may be rounded to float16.
 
     Returns
     -------
@@ -85,7 +91,7 @@ def build_device_code(
             progress("kernels", done, len(kernels))
         if kernel.backend != "tvm":
             raise CompileError(f"the backend {kernel.backend} makes code for CPUs; it cannot compute {kernel.symbol} on {target.kind.name}")
-        built = _build(kernel.symbol, functions[kernel.symbol], target)
+        built = _build(kernel.symbol, functions[kernel.symbol], target, half)
         launches.append(built.launches)
         rules[kernel.symbol] = built.rule
         workspace = max(workspace, built.workspace_bytes)
@@ -94,10 +100,10 @@ def build_device_code(
     return DeviceCode(str(target.kind.name), str(target.attrs["arch"]), tuple(launches), workspace, source), rules
 
 
-def _build(symbol: str, fn: Any, target: tvm.target.Target) -> DeviceKernel:
+def _build(symbol: str, fn: Any, target: tvm.target.Target, half: bool) -> DeviceKernel:
     """Take the first schedule that TVM lowers and every GPU can launch."""
     reasons = []
-    for candidate in tir_cuda.candidates(fn, target):
+    for candidate in tir_cuda.candidates(fn, target, half):
         try:
             return _lower(symbol, candidate, target)
         except Exception as error:  # TVM raises what it likes

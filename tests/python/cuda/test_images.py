@@ -105,8 +105,8 @@ def test_what_is_no_cubin_is_refused() -> None:
 
 
 def test_headers_of_a_toolkit_are_refused() -> None:
-    source = "#include <cuda_fp16.h>\n" + KERNEL
-    with pytest.raises(CompileError, match=r"need the header cuda_fp16\.h"):
+    source = "#include <cuda_bf16.h>\n" + KERNEL
+    with pytest.raises(CompileError, match=r"need the header cuda_bf16\.h"):
         compile_images(code("sm_72", source))
 
 

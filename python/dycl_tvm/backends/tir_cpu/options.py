@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from dycl_tvm.backends.tir_cpu.workload import Accuracy
 
 #: Names that ``disabled_families`` may have.
-FAMILIES = frozenset(("attention", "bf16", "channelwise", "dense", "depthwise", "direct", "grouped", "matmul", "normalisation", "softmax", "winograd"))
+FAMILIES = frozenset(
+    ("attention", "bf16", "channelwise", "dense", "depthwise", "direct", "grouped", "matmul", "normalisation", "softmax", "winograd")
+)
 
 #: Budget of a tuning that is asked for without one, in seconds.
 DEFAULT_TUNING_SECONDS = 120.0
@@ -16,12 +18,12 @@ DEFAULT_TUNING_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """Options of the CPU kernels.
+    """Options of the kernels; all but ``accuracy`` are for CPUs.
 
     Attributes
     ----------
     accuracy : str
-        ``strict``, ``default`` or ``bf16``.
+        ``strict``, ``default``, ``bf16`` or, on GPUs, ``fp16``.
     disabled_families : frozenset of str
         Families that may not be chosen (the ablation).
     layout_planning : bool

@@ -19,12 +19,8 @@ import tvm
 from tvm import s_tir, tirx
 
 from dycl_tvm.backends.tir_cuda.blocks import bind_fused, divisors, threads_for
-from dycl_tvm.backends.tir_cuda.cost import Tiled, cycles
+from dycl_tvm.backends.tir_cuda.cost import PER_PARTIAL, SECOND_LAUNCH, Tiled, cycles
 from dycl_tvm.backends.tir_cuda.device import Gpu, gpu_of
-
-#: Cycles that a second launch costs, and that a partial result costs a lane to write or read.
-_SECOND_LAUNCH = 4000
-_PER_PARTIAL = 16
 
 
 @dataclass(frozen=True)
@@ -111,8 +107,8 @@ def cost(shape: Shape, tile: Tile, gpu: Gpu) -> float:
     )
     if tile.parts == 1:
         return cycles(kernel, gpu)
-    traffic = (tile.parts + 1) * shape.n * shape.f * shape.y * shape.x / (gpu.multiprocessors * gpu.lanes) * _PER_PARTIAL
-    return cycles(kernel, gpu) + _SECOND_LAUNCH + traffic
+    traffic = (tile.parts + 1) * shape.n * shape.f * shape.y * shape.x / (gpu.multiprocessors * gpu.lanes) * PER_PARTIAL
+    return cycles(kernel, gpu) + SECOND_LAUNCH + traffic
 
 
 def choose(shape: Shape, gpu: Gpu) -> Tile | None:

@@ -14,6 +14,9 @@ _STEP_LATENCY = 600
 _DEPENDENT = 4
 #: Instructions to copy one element to shared memory.
 _COPY = 8
+#: Cycles that a second launch costs, and that a partial result costs a lane to write or read.
+SECOND_LAUNCH = 4000
+PER_PARTIAL = 16
 _MOST_BLOCKS = 16
 _MOST_THREADS = 2048
 
@@ -53,3 +56,25 @@ def cycles(kernel: Tiled, gpu: Gpu) -> float:
     rate = on_each * lanes * instructions / gpu.lanes
     chain = math.ceil(on_each / together) * (instructions * _DEPENDENT / min(products, 4) + kernel.steps * _STEP_LATENCY)
     return max(rate, chain)
+
+
+@dataclass(frozen=True)
+class Mma:
+    """A kernel for tensor cores: ``elements`` are copied to shared memory in each of the ``steps``, then ``macs`` are done."""
+
+    blocks: int
+    threads: int
+    steps: int
+    elements: int
+    macs: int
+    shared_bytes: int
+
+
+def mma_cycles(kernel: Mma, gpu: Gpu) -> float:
+    """Return the larger of two, as :func:`cycles` does: the rate of the multiprocessors, and one block's steps with their waits."""
+    on_each = math.ceil(kernel.blocks / gpu.multiprocessors)
+    together = max(1, min(on_each, _MOST_THREADS // kernel.threads, 2 * gpu.shared_bytes // kernel.shared_bytes, _MOST_BLOCKS))
+    copy = kernel.elements * _COPY / gpu.lanes
+    step = copy + kernel.macs / gpu.tensor_macs
+    ends = kernel.shared_bytes / 4 * _COPY / gpu.lanes + 2 * _STEP_LATENCY
+    return max(on_each * (kernel.steps * step + ends), math.ceil(on_each / together) * (kernel.steps * (_STEP_LATENCY + step) + ends))

@@ -13,21 +13,30 @@ _MULTIPROCESSORS = {
     "sm_89": 128, "sm_90": 132, "sm_100": 148, "sm_120": 170,
 }  # fmt: skip
 _UNKNOWN = 64
+#: Architectures whose tensor cores do twice what those of Volta, Turing and the small chips of later generations do.
+_FULL_TENSOR_CORES = frozenset((80, 87, 90, 100, 101, 103))
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU. ``lanes`` is how many float32 operations a multiprocessor begins in a cycle."""
+    """A GPU.
+
+    ``lanes`` is how many float32 operations a multiprocessor begins in a cycle, ``tensor_macs`` how many products of float16 its tensor
+    cores add up in one (0 where it has none).
+    """
 
     multiprocessors: int
     lanes: int
     threads: int = 1024
     shared_bytes: int = 48 * 1024
     warp: int = 32
+    tensor_macs: int = 0
 
 
 def gpu_of(target: tvm.target.Target) -> Gpu:
     """Return the description of a target of kind ``cuda``."""
     arch = str(target.attrs["arch"])
     number = int("".join(c for c in arch if c.isdigit()))
-    return Gpu(_MULTIPROCESSORS.get(arch, _UNKNOWN), 64 if number in (60, 70, 72, 75, 80) else 128)
+    tensor_macs = 0 if number < 70 else 1024 if number in _FULL_TENSOR_CORES else 512
+    lanes = 64 if number in (60, 70, 72, 75, 80) else 128
+    return Gpu(_MULTIPROCESSORS.get(arch, _UNKNOWN), lanes, tensor_macs=tensor_macs)

@@ -15,6 +15,7 @@ from dycl_tvm.backends.tir_cuda.gemv import gemv
 from dycl_tvm.backends.tir_cuda.per_output import elementwise, small_reduction
 from dycl_tvm.backends.tir_cuda.product import product
 from dycl_tvm.backends.tir_cuda.rows import pairs, rows
+from dycl_tvm.backends.tir_cuda.tensor_cores import tensor_cores
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ _RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
 )
 
 
-def candidates(fn: Any, target: tvm.target.Target) -> Iterator[Candidate]:
+def candidates(fn: Any, target: tvm.target.Target, half: bool = False) -> Iterator[Candidate]:
     """Yield the schedules of a PrimFunc for a GPU, best first; the caller takes the first that compiles.
 
     Parameters
@@ -63,9 +64,12 @@ def candidates(fn: Any, target: tvm.target.Target) -> Iterator[Candidate]:
         Unscheduled.
     target : tvm.target.Target
         Of kind ``cuda``.
+    half : bool
+        Whether factors of products may be rounded to float16.
     """
+    rules = (("tensor_cores", lambda fn, target: tensor_cores(fn, target, half)), *_RULES)
     with target:
-        for name, rule in _RULES:
+        for name, rule in rules:
             try:
                 scheduled = rule(fn, target)
             except Exception:  # a rule that meets a form it was not written for; the next one is asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from dycl_tvm.codegen.cuda import half
 from dycl_tvm.errors import CompileError
 
 #: What TVM's text takes from <cstdint>, <type_traits> and <math_constants.h>.
@@ -36,7 +37,7 @@ _SHUFFLES = """\
 """
 
 
-_REPLACED = ("cuda/std/cstdint", "cuda/std/type_traits", "cstdint", "type_traits", "cuda.h", "math_constants.h")
+_REPLACED = ("cuda/std/cstdint", "cuda/std/type_traits", "cstdint", "type_traits", "cuda.h", "math_constants.h", "cuda_fp16.h")
 
 
 def kernels_of(source: str) -> str:
@@ -60,4 +61,12 @@ def kernels_of(source: str) -> str:
 
 def compiler_source(source: str) -> str:
     """Return the whole unit that NVRTC or nvcc compiles."""
-    return f"{_PROLOGUE}{_SHUFFLES}{kernels_of(source)}"
+    kernels = kernels_of(source)
+    halves = f"{half.PRIMITIVES}{half.TYPE}{half.SHUFFLES}" if uses_half(kernels) else ""
+    mma = half.MMA if "dycl_mma" in kernels else ""
+    return f"{_PROLOGUE}{_SHUFFLES}{halves}{mma}{kernels}"
+
+
+def uses_half(kernels: str) -> bool:
+    """Whether device functions compute with float16."""
+    return re.search(r"\bhalf\b", kernels) is not None
