@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
+from dycl_tvm.frontend.python.result_types import result_of
 from dycl_tvm.frontend.python.tensors import DTYPE_NAMES, StagedTensor, Storage, as_constant, fresh_like, op_name, read, tensor_type, write
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -69,12 +70,14 @@ _VIEWS = {
 }
 
 
-class Recorder(TorchDispatchMode):
-    """Records ATen operations into the stage under way."""
-
+class _Recording:
+    # Not in Recorder itself: PyTorch wraps a mode's own method so that its first call imports torch._dynamo, which takes a second.
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record one operation."""
         return dispatch(func, tuple(args), dict(kwargs or {}))
+
+
+class Recorder(_Recording, TorchDispatchMode):
+    """Records ATen operations into the stage under way."""
 
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -185,7 +188,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             if not any(isinstance(a, torch.Tensor) for a in leaves) and any(a.name == "device" for a in func._schema.arguments):
                 mkwargs["device"] = torch.device("meta")
             try:
-                known = func(*margs, **mkwargs)
+                known = result_of(func, margs, mkwargs)
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
                 raise UnsupportedError(
                     f"the shape of the result of {func._opname}() depends on the values of its input",

@@ -6,11 +6,12 @@ from __future__ import annotations
 import array
 import hashlib
 import io
+import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -139,7 +140,7 @@ class Stage:
         set_current(self)
         try:
             # without oneDNN a recurrent layer is recorded as the operations that it consists of
-            with torch.no_grad(), _without_onednn(), Recorder(), FunctionRecorder():
+            with torch.no_grad(), _without_onednn(), _without_dynamo(), Recorder(), FunctionRecorder():
                 self.state.enter(self.state_params)
                 self._mark, self.run_started = mark, next(clock)
                 result = run()
@@ -518,6 +519,13 @@ def _without_onednn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+def _without_dynamo() -> AbstractContextManager[Any]:
+    """Run what torch.compile has wrapped as it was written. PyTorch's compiler is not imported for that: it takes a second."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return cast(AbstractContextManager[Any], torch.compiler.set_stance("force_eager"))  # type: ignore[no-untyped-call]
 
 
 def _ambiguous(x: torch.Tensor) -> Any:

@@ -1,0 +1,171 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Shape, strides and dtype of what an operator returns, without its values.
+
+PyTorch says this if the operator is run on the device ``meta``, but by functions in Python that import torch._dynamo and sympy when they
+are first called. That takes longer than the staging of a network, so common operators do not go this way: those that are linear in the
+size of their tensors are run on real memory, and for what is more expensive there are rules. All others, whatever is unusual, and all
+errors are left to PyTorch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+
+#: Operators are run on no more elements than this.
+_ELEMENTS = 1 << 22
+
+#: Operators that are as cheap as element-wise ones, and whose result's shape does not depend on values.
+_CHEAP = frozenset(
+    ["all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "max", "mean", "min", "prod", "std", "sum", "var", "var_mean"]
+    + ["_log_softmax", "_scaled_dot_product_flash_attention_for_cpu", "_softmax", "native_group_norm", "native_layer_norm"]
+    + ["_adaptive_avg_pool2d", "avg_pool2d", "max_pool2d_with_indices", "upsample_bilinear2d", "upsample_nearest2d"]
+    + ["cat", "constant_pad_nd", "embedding", "gather", "index_select", "sort", "topk", "tril", "triu"]
+    + ["empty_like", "full_like", "new_full", "new_zeros", "ones_like", "zeros_like"]
+)
+
+
+def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the results of an operator on tensors of the device ``meta``, on that device."""
+    rule = _RULES.get(func)
+    known = rule(*args) if rule is not None and not kwargs else None
+    if known is not None:
+        return known
+    try:
+        if _is_pointwise(func):
+            shape = _common_shape(args, kwargs)
+            if shape is not None:  # one element says as much as all
+                result = _run(func, args, kwargs, lambda a: torch.ones((1,) * a.dim(), dtype=a.dtype))
+                return pytree.tree_map(lambda r: _empty(shape, r.dtype), result)
+        if _is_cheap(func, args, kwargs):
+            # indices must lie within what they index, divisors not be zero
+            result = _run(func, args, kwargs, lambda a: _filled(a, 1 if _is_pointwise(func) else 0))
+            return pytree.tree_map(lambda r: torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device="meta"), result)
+    except (RuntimeError, IndexError):  # the message for the user is that of the device meta, or there is no kernel for the CPU
+        pass
+    return func(*args, **kwargs)
+
+
+def _is_pointwise(func: Any) -> bool:
+    return torch.Tag.pointwise in func.tags or func._opname == "rsub"
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], real: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Run an operator with real tensors in place of those on the device ``meta``."""
+
+    def replaced(a: Any) -> Any:
+        return real(a) if isinstance(a, torch.Tensor) else torch.device("cpu") if isinstance(a, torch.device) else a
+
+    leaves = pytree.tree_map(replaced, (args, kwargs))
+    return func(*leaves[0], **leaves[1])
+
+
+def _filled(a: torch.Tensor, value: int) -> torch.Tensor:
+    """Return a tensor of the strides of another one."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(a.shape, a.stride())) if a.numel() else 0
+    return torch.full((extent,), value, dtype=a.dtype).as_strided(a.shape, a.stride())
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    return [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+
+
+def _common_shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Size | None:
+    """Return the shape of all tensors, None if they differ in it or lie in memory in another way than row by row."""
+    tensors = _tensors(args, kwargs)
+    if not tensors or any(t.shape != tensors[0].shape or not _is_plain(t) for t in tensors) or kwargs.get("memory_format") is not None:
+        return None
+    return tensors[0].shape
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory row by row, and in no other way that PyTorch could see in it too."""
+    if t.dim() in (4, 5) and t.is_contiguous(memory_format=torch.channels_last if t.dim() == 4 else torch.channels_last_3d):
+        return t.is_contiguous() and math.prod(t.shape[2:]) == 1
+    return t.is_contiguous()
+
+
+def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if func._opname == "arange":
+        begin, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+        return step != 0 and abs((end - begin) / step) <= _ELEMENTS
+    if not (_is_pointwise(func) or func._opname in _CHEAP) or torch.Tag.dynamic_output_shape in func.tags:
+        return False
+    shapes = [reversed(a.shape) for a in _tensors(args, kwargs)]
+    # of operands that are broadcast the largest size counts
+    return bool(shapes) and math.prod(map(max, itertools.zip_longest(*shapes, fillvalue=1))) <= _ELEMENTS
+
+
+# -- rules: None where they do not apply ---------------------------------------------------------------------------------
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    if a.dtype != b.dtype or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        return None
+    return _empty((*a.shape[:-1], b.shape[-1]), a.dtype)
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    return _product(a, b) if a.dim() == b.dim() == 2 else None
+
+
+def _bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    return _product(a, b) if a.dim() == b.dim() == 3 else None
+
+
+def _addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    result = _mm(a, b)
+    return result if result is not None and bias.dtype == a.dtype and bias.shape == result.shape[1:] else None
+
+
+def _convolution(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    _: list[int],
+    groups: int,
+) -> torch.Tensor | None:
+    spatial = x.dim() - 2
+    usual = spatial >= 1 and w.dim() == x.dim() and not transposed and x.dtype == w.dtype and _is_plain(x) and w.is_contiguous()
+    if not usual or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups or (bias is not None and bias.shape != w.shape[:1]):
+        return None
+    strides, paddings, dilations = (list(v) * spatial if len(v) == 1 else list(v) for v in (stride, padding, dilation))
+    if not len(strides) == len(paddings) == len(dilations) == spatial:
+        return None
+    size = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[2:], w.shape[2:], strides, paddings, dilations, strict=True)
+    ]
+    if min(size) < 1 or x.numel() == 0 or (math.prod(x.shape[2:]) == 1 < math.prod(size)):
+        return None
+    return _empty((x.shape[0], w.shape[0], *size), x.dtype)
+
+
+def _batch_norm(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    tables, training = [t for t in rest[:4] if t is not None], rest[4]
+    if training or not _is_plain(x) or x.dim() < 2 or any(t.dtype != x.dtype or t.shape != x.shape[1:2] for t in tables):
+        return None
+    return _empty(x.shape, x.dtype), _empty(x.shape[1:2], x.dtype), _empty(x.shape[1:2], x.dtype)
+
+
+_RULES: dict[Any, Callable[..., Any]] = {
+    aten.mm.default: _mm,
+    aten.bmm.default: _bmm,
+    aten.addmm.default: _addmm,
+    aten.convolution.default: _convolution,
+    aten.native_batch_norm.default: _batch_norm,
+}
