@@ -71,8 +71,8 @@ def source_of(mod: tvm.IRModule, var: Var, shape: Sequence[int], strides: tuple[
     Returns
     -------
     tuple
-        The array, and how it is read. Rows that are contiguous in ``var`` stay so, matrices that are transposed in it may become so: else its
-        copy is the better array.
+        The array, and how it is read. Rows that are contiguous in ``var`` stay so, and matrices that are transposed in it may
+        become so; else its copy is the better array.
     """
     where, last = Strided(var.tensor.numel, 0, strides), strides[-1]
     best = var, where

@@ -1,9 +1,10 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Attention, softmax(f(q k^T)) v: each row of scores stays in scratch memory from the first product to the second.
 
-A piece of work is a head, or some of its rows. The keys of a head are transposed to (depth, keys) once a piece, padded to whole vectors; then
-a tile of rows at a time is multiplied with them, masked, made exponentials of, and multiplied with the values; what divides by the
-rows' sums is the last product's result, which is shorter than a row. Few rows are multiplied with the keys as they lie, as dot products.
+A piece of work is a head, or some of its rows. The keys of a head are transposed to (depth, keys) once a piece, padded to whole
+vectors; then a tile of rows at a time is multiplied with them, masked, made exponentials of, and multiplied with the values; what
+divides by the rows' sums is the last product's result, which is shorter than a row. Few rows are multiplied with the keys as they
+lie, as dot products.
 
 Error, with u = 2^-24 and p the exact weights: |error| <= sum p |v| (2 d + m + 2 keys + 32) u, where d is the largest error of a score in
 units of u (depth + 8 times the sum of |q k|, scaled, and that of the steps between), m the largest distance of a score that is
@@ -23,6 +24,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, multiply_add, vectors, zeros
 from dycl_tvm.backends.tir_cpu.families.softmax import across, softmax_row
+from dycl_tvm.backends.tir_cpu.families.transposition import transpose_block, with_transposition
 from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
@@ -125,7 +127,8 @@ def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilo
         *((name, t.shape, t.dtype) for name, t in named),
         ("y", work.y.shape, "float32"),
     ]
-    return prim_func(buffers, lambda *args: _Kernel(work, machine, between, epilogue, args).emit())
+    fn = prim_func(buffers, lambda *args: _Kernel(work, machine, between, epilogue, args).emit())
+    return with_transposition(fn, machine.lanes)
 
 
 class _Kernel:
@@ -148,8 +151,9 @@ class _Kernel:
 
     def _panel(self, columns: int) -> int:
         """Return the columns of a register tile."""
-        wide = min((self.machine.registers - 1) // (self.tile + 1), 512 // self.machine.vector_bytes, -(-columns // self.lanes))
-        return wide * self.lanes
+        all_vectors = -(-columns // self.lanes)
+        wide = min((self.machine.registers - 1) // (self.tile + 1), 512 // self.machine.vector_bytes)
+        return -(-all_vectors // -(-all_vectors // wide)) * self.lanes
 
     def emit(self) -> None:
         work, cores = self.work, self.machine.cores
@@ -186,13 +190,20 @@ class _Kernel:
     def _transposed_keys(self, lead: Sequence[Any]) -> Any:
         """Emit the copy of the keys of a head to (depth, keys), zero beyond the last key."""
         work, lanes = self.work, self.lanes
-        keys = T.alloc_buffer((work.depth, self.padded), "float32")
+        keys = T.alloc_buffer((work.depth * self.padded,), "float32")
+        squares = work.depth // lanes if work.k.strides[-1] == 1 else 0
 
         def block(first: Any, count: int) -> None:
-            with T.serial(0, work.depth) as d:
-                vectors(count, lanes, lambda j: store(keys, [d, first + j], self.k[self._at(work.k, lead, first + j, d)]))
+            if count == lanes and squares:
+                with T.serial(0, squares) as d:
+                    at = self._at(work.k, lead, first, d * lanes)
+                    transpose_block(self.k, at, work.k.strides[-2], keys, d * (lanes * self.padded) + first, self.padded, lanes)
+            done = squares * lanes if count == lanes else 0
+            with T.serial(0, work.depth - done) as d:
+                row = (done + d) * self.padded + first
+                vectors(count, lanes, lambda j: store(keys, [row + j], self.k[self._at(work.k, lead, first + j, done + d)]))
                 if count < lanes:
-                    vectors(lanes - count, lanes, lambda j: store(keys, [d, first + count + j], tirx.const(0, "float32")))
+                    vectors(lanes - count, lanes, lambda j: store(keys, [row + count + j], tirx.const(0, "float32")))
 
         whole = work.keys // lanes
         if whole:
@@ -239,7 +250,7 @@ class _Kernel:
             sums = zeros(count, columns)
             clear(sums, columns, lanes)
             left = lambda r, d: self.q[self._at(work.q, lead, row + r, d)]  # noqa: E731
-            multiply_add(sums, columns, lanes, work.depth, left, lambda d, j: keys[d, first + j])
+            multiply_add(sums, columns, lanes, work.depth, left, lambda d, j: keys[d * self.padded + first + j])
             self._put_scores(lead, row, first, valid, sums, p)
 
         whole = work.keys // width

@@ -36,9 +36,12 @@ _LN2_HIGH = 0.693359375
 _LN2_LOW = -2.12194440054690583e-4
 _ROUND = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 _ROUND_BITS = 0x4B400000
+_ROUND_BIASED = _ROUND + 127
 
 # (e^r - 1 - r) / r^2 on [-ln(2)/2, ln(2)/2]
 _EXP = (0.5000000013538728, 0.16666666681704134, 0.041666464197423335, 0.008333310844672072, 0.0013933730714054831, 0.00019891080448954405)
+# the same to 2^-26 of e^r
+_EXP_SHORT = (0.5, 0.16666577025597937, 0.04166655466204854, 0.00836317307451768, 0.0013926176120101037)
 # erf(x) / x in x^2, for |x| <= 0.94
 _ERF_SMALL = (
     1.1283791664763398, -0.3761263215401615, 0.11283671041479425, -0.02685804248427719, 0.005197684917298801, -0.0008105054538680317,
@@ -97,8 +100,12 @@ def _exp(x: Value) -> Value:
 
 
 def _exp_of_difference(x: Value) -> Value:
-    n, r = _reduced(x)
-    return (x < -87.0).choose(x.function.constant("f", 0), (_exp_less_1(r) + 1) * _power_of_2(n))
+    # the bias of exponents is in what rounds; shifted to its place, n + 127 is all that is left
+    total = x * _LOG2_E + _ROUND_BIASED
+    rounded = total - _ROUND_BIASED
+    r = x - rounded * _LN2_HIGH - rounded * _LN2_LOW
+    power = (total.bits("i") << 23).bits("f")
+    return (x < -87.0).choose(x.function.constant("f", 0), ((_polynomial(_EXP_SHORT, r) * r + 1) * r + 1) * power)
 
 
 def _sigmoid(x: Value) -> Value:
