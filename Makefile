@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch gpu fuzz onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,12 @@ BENCH_ARGS ?=
 
 bench: $(VENV)/.bench  ## Measure speed next to PyTorch, ONNX Runtime, OpenVINO and AOTInductor, and write docs/performance.md
 	PYTHONPATH=benchmarks $(BIN)/python -m speed $(BENCH_ARGS)
+
+# `make tune-database TUNE_ARGS="--minutes 30"` goes on where it was ended.
+TUNE_ARGS ?=
+
+tune-database: setup  ## Measure kernels of the zoo on this machine, and write the choices that come with the package
+	$(BIN)/python benchmarks/tune.py $(TUNE_ARGS)
 
 # A peer that cannot be installed is shown as such on the page.
 $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt

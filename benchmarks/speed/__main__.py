@@ -23,7 +23,7 @@ from speed.pool import Plan
 from speed.preparing import prepare
 from speed.results import Results
 from speed.tables import document
-from speed.units import Sizes, needed
+from speed.units import FULL, Sizes, needed
 
 ROOT = Path(__file__).parents[2]
 STEPS = ("prepare", "measure", "page")
@@ -33,7 +33,7 @@ PAPER = 9
 QUICK = ("skipnet38_ff", "blockdrop_resnet110", "sdn_resnet56", "cascade")
 QUICK_CONTENDERS = ("ours", "eager", "ort", "openvino", "ort-split")
 #: What a full and what a quick run take, unless the command line says it.
-_FULL = {"rounds": 9, "seconds": 0.1, "paths": 4, "draw": 64, "compiled_paths": 1, "limit": 240.0}
+_FULL = {"rounds": 9, "seconds": 0.1, "paths": FULL.paths, "draw": FULL.draw, "compiled_paths": FULL.compiled_paths, "limit": 240.0}
 _QUICK = {"rounds": 5, "seconds": 0.04, "paths": 2, "draw": 16, "compiled_paths": 1, "limit": 60.0}
 
 

@@ -49,6 +49,10 @@ class Sizes:
     threads: int
 
 
+#: Of a full run.
+FULL = Sizes(draw=64, paths=4, compiled_paths=1, threads=min(2, os.cpu_count() or 1))
+
+
 @dataclass(frozen=True)
 class Unit:
     """One piece of work on one network; ``folder`` is that of the network."""

@@ -32,9 +32,10 @@ class Report:
     ``paths`` counts the ways from the entry to a return or raise; a loop counts as one block with all its ways out.
     ``arena_lower_bound`` is the largest set of bytes that are live together, below which no memory plan can be. ``unscheduled``
     names the kernels that are plain loops. ``families`` counts the places that each family of CPU kernels computes, ``generic`` are the
-    convolutions and products that none takes. ``offload`` has, for each backend, what it took and what its cost hook left: operators,
-    multiply-accumulates and regions, each place of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which
-    they ran.
+    convolutions and products that none takes; ``measured`` and ``estimated`` count the different convolutions and products whose kernel was
+    chosen by a measurement (of this build, or in a tuning file) and by the cost model. ``offload`` has, for each backend, what it took
+    and what its cost hook left: operators, multiply-accumulates and regions, each place of a distinct sub-DNN counted once. ``seconds``
+    is by phase, in the order in which they ran.
     """
 
     name: str
@@ -58,6 +59,8 @@ class Report:
     families: dict[str, int] = field(default_factory=dict)
     generic: tuple[str, ...] = ()
     in_place: int = 0
+    measured: int = 0
+    estimated: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     passes: Any = None
 
@@ -71,6 +74,7 @@ class Report:
             ("sub-DNNs", f"{self.sub_dnns} different, called at {self.sub_dnn_calls} places"),
             ("kernels", f"{self.kernels} different ({backends}), called at {self.kernel_calls} places"),
             ("families", ", ".join(f"{n} {f}" for f, n in self.families.items()) or "none"),
+            ("choices", f"{self.measured} measured, {self.estimated} estimated"),
             ("arena", f"{_bytes(self.arena_bytes)}, the largest live set is {_bytes(self.arena_lower_bound)}; {self.in_place} in place"),
             ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
@@ -219,6 +223,8 @@ class Artifact:
             families=self._lowered.stats.families,
             generic=self._lowered.stats.generic,
             in_place=self._lowered.stats.in_place,
+            measured=self._lowered.stats.measured,
+            estimated=self._lowered.stats.estimated,
             offload=dict(self._lowered.stats.offload),
             seconds=dict(self._phases.seconds),
             passes=self._passes,

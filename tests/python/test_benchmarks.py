@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -12,15 +13,18 @@ import pytest
 import torch
 from torch import nn
 
-from dycl_tvm.build import stage_model
+from dycl_tvm.backends.tir_cpu.database import Database
+from dycl_tvm.build import simplify, stage_model
 from dycl_tvm.compare import difference
 from dycl_tvm.compile.program import KernelCall, Slot
 from dycl_tvm.hcfg.nodes import SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.progress import Phases
+from dycl_tvm.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import tune  # noqa: E402
 from speed import (  # noqa: E402
     ablations,
     compiling,
@@ -249,6 +253,46 @@ def test_results_survive_a_run_that_is_ended(tmp_path, network):
     kept.section("networks")["net"] = network
     kept.save()
     assert results.Results(tmp_path / "results.json").section("networks") == {"net": network}
+
+
+def test_the_database_gets_what_is_better_and_is_measured_once(tmp_path, monkeypatch):
+    target = resolve_target({"kind": "llvm", "mcpu": "x86-64-v3"}).target
+    graph = stage_model(nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()).eval(), torch.randn(1, 16, 8, 8), phases=Phases())
+    simplify(graph, (), Phases())
+    (task,) = tune.tasks_of(graph, target)
+    assert task.work.kernel == (3, 3) and {f.name for f, _ in task.plans} >= {"direct", "winograd"}
+    gains = iter([[1.2, 0.9], [1.2, 1.1]])
+    other = next(p for f, p in task.plans if f is not task.plans[0][0])
+
+    def measure(_task):
+        return {
+            "fingerprint": task.fingerprint(),
+            "gains": next(gains),
+            "family": other.family,
+            "params": dict(other.params),
+            "seconds": 1e-6,
+        }
+
+    monkeypatch.setattr(tune, "measure", measure)
+    state, out = tmp_path / "state.json", tmp_path / "tuned.json"
+    tune.run([task], state, out, 1.0)
+    assert Database(out).find(task.key) is None, "slower with one number of threads"
+    tune.run([task], state, out, 1.0)  # nothing is measured
+    state.unlink()
+    tune.run([task], state, out, 1.0)
+    found = Database(out).find(task.key)
+    assert found is not None and (found.family, found.params) == (other.family, other.params)
+
+
+def test_candidates_are_measured(monkeypatch):
+    target = resolve_target({"kind": "llvm", "mcpu": "x86-64-v3"}).target
+    graph = stage_model(nn.Conv2d(16, 16, 1).eval(), torch.randn(1, 16, 4, 4), phases=Phases())
+    simplify(graph, (), Phases())
+    monkeypatch.setattr(tune, "CANDIDATES", 2)
+    (task,) = tune.tasks_of(graph, target)
+    record = tune.measure(task)
+    assert record["seconds"] > 0 and len(record["gains"]) == min(2, os.cpu_count() or 1)
+    assert (record["family"], tuple(record["params"].items())) in [(f.name, p.params) for f, p in task.candidates()]
 
 
 def test_what_the_compiler_does_not_take_is_named(tmp_path):

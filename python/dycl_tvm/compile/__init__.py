@@ -151,6 +151,8 @@ def lower(
     stats.weight_bytes = sum(w.type.nbytes for w in program.weights)
     stats.offload = _with_families(parts.offload, kernels.offload)
     stats.families, stats.generic = dict(sorted(kernels.families.items())), tuple(dict.fromkeys(kernels.left))
+    stats.measured = selector.measured + selector.found
+    stats.estimated = selector.choices() - stats.measured
     if on_device:
         stats.families = dict(sorted(Counter(rules.values()).items()))
     return Lowered(program, library, imported, stats)

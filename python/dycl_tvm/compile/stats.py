@@ -29,6 +29,8 @@ class CompileStats:
         Those that it could.
     in_place : int
         Kernel calls whose result takes the memory of an operand.
+    measured, estimated : int
+        Different convolutions and products whose kernel was chosen by a measurement, and by the cost model.
     seconds : dict
         By phase.
     offload : dict
@@ -51,6 +53,8 @@ class CompileStats:
     copies: int = 0
     coalesced: int = 0
     in_place: int = 0
+    measured: int = 0
+    estimated: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     offload: dict[str, Offload] = field(default_factory=dict)
     families: dict[str, int] = field(default_factory=dict)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ import tvm
 from torch import nn
 
 import dycl_tvm
-from dycl_tvm.backends.tir_cpu.database import Database
+from dycl_tvm.backends.tir_cpu import database, tuning
+from dycl_tvm.backends.tir_cpu.database import FORMAT, SHIPPED, Database, key_of
 from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.options import KernelOptions
+from dycl_tvm.backends.tir_cpu.options import FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan, Tensor
 
@@ -49,12 +52,63 @@ def test_a_choice_in_the_file_is_obeyed(tmp_path: Path) -> None:
     ]
     worst = max((p for _, p in plans), key=lambda p: p.seconds)
     database = Database(str(path))
-    from dycl_tvm.backends.tir_cpu.database import key_of
-
     database.keep(key_of(WORK, MACHINE, "default"), worst, 1.0)
     database.save()
     found = Selector(MACHINE, KernelOptions(database=str(path)), TARGET).convolution(WORK)
     assert found is not None and found[1].params == worst.params
+
+
+def test_a_plan_that_its_family_would_not_make_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    fresh = Selector(MACHINE, KernelOptions(database=str(path)), TARGET).convolution(WORK)
+    assert fresh is not None
+    old = Plan(fresh[1].family, (*fresh[1].params, ("no_such_tile", 3)), 1e-9)
+    database = Database(path)
+    database.keep(key_of(WORK, MACHINE, "default"), old, 1e-9)
+    database.save()
+    found = Selector(MACHINE, KernelOptions(database=str(path)), TARGET)
+    assert found.convolution(WORK) == fresh and found.found == 0
+
+
+def test_a_choice_for_another_description_of_the_cpu_is_not_taken() -> None:
+    heads = {key_of(WORK, m, "default") for m in (MACHINE, replace(MACHINE, l2=1 << 21), replace(MACHINE, cores=8))}
+    assert len(heads) == 3
+
+
+def test_the_shipped_database_is_of_today() -> None:
+    contents = json.loads(SHIPPED.read_text())
+    assert contents["format"] == FORMAT, "a database of another format is ignored: run make tune-database"
+    cpus = [machine_of(tvm.target.Target({"kind": "llvm", "mcpu": c})) for c in ("x86-64-v4", "x86-64-v3")]
+    heads = tuple(key_of(WORK, m, "default", cold).split(" conv2d ")[0] for m in cpus for cold in (False, True))
+    for key, entry in contents["choices"].items():
+        assert key.startswith(heads), "of a CPU that is described in another way today"
+        assert entry["family"] in FAMILIES and entry["params"]
+
+
+def test_a_shipped_choice_is_used_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = nn.Conv2d(16, 16, 3, padding=1).eval().requires_grad_(False), torch.randn(1, 16, 8, 8)
+    nowhere = tmp_path / "none.json"
+    monkeypatch.setattr(database, "SHIPPED", nowhere)
+    before = dycl_tvm.build(net, x, target=TARGET, tuning_file=nowhere)
+    assert (before.report().measured, before.report().estimated) == (0, 1)
+    estimated = Selector(MACHINE, KernelOptions(database=str(nowhere)), TARGET)
+    estimated.convolution(WORK)
+    ((_, plans),) = estimated.workloads()
+    shipped = Database(tmp_path / "shipped.json")
+    shipped.keep(key_of(WORK, MACHINE, "default"), next(p for f, p in plans if f is not plans[0][0]), 1e-5)
+    shipped.save()
+    monkeypatch.setattr(database, "SHIPPED", shipped.path)
+    after = dycl_tvm.build(net, x, target=TARGET, tuning_file=nowhere)
+    assert (after.report().measured, after.report().estimated) == (1, 0) and "1 measured, 0 estimated" in str(after.report())
+    assert after.report().families != before.report().families
+
+
+def test_measurements_use_as_many_threads_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "5")
+    threads = tvm.get_global_func("runtime.NumThreads")
+    wanted = sorted({1, min(2, os.cpu_count() or 1)})
+    assert [tuning._with_threads(n, lambda: [threads()]) for n in wanted] == [[n] for n in wanted]
+    assert os.environ["TVM_NUM_THREADS"] == "5"
 
 
 def test_files_of_two_builds_are_merged(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Plan
 from dycl_tvm.errors import UsageError
 
 #: Changes when plans of older files no longer mean the same.
-FORMAT = 2
+FORMAT = 3
 SHIPPED = Path(__file__).with_name("tuned.json")
 
 
@@ -26,9 +26,14 @@ def default_path() -> Path:
 
 
 def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: bool = False) -> str:
-    """Return the name of a workload in the file; the epilogue is not part of it. ``cold``: its weights come from memory."""
+    """Return the name of a workload in the file; the epilogue is not part of it. ``cold``: its weights come from memory.
+
+    Plans are cut for a description of a CPU, so a change of the description makes other names.
+    """
     isa = f"{machine.isa}{'+bf16' if machine.bf16 and accuracy == 'bf16' else ''}"
-    head = f"{isa} {accuracy}{' cold' if cold else ''}"
+    caches = "+".join(f"{size >> 10}K" for size in (machine.l1, machine.l2, machine.l3))
+    cpu = f"{isa} {machine.registers}x{machine.vector_bytes} {caches} {machine.cores} cores"
+    head = f"{cpu} {accuracy}{' cold' if cold else ''}"
     if isinstance(work, Dense):
         return f"{head} dense {work.batch}x{work.m}x{work.n}x{work.k}"
     x, y = ("x".join(map(str, t.shape)) + f"/{t.block}" for t in (work.x, work.y))
@@ -43,8 +48,10 @@ class Database:
 
     Parameters
     ----------
-    path : str
+    path : path-like
         The user's file; empty for :func:`default_path`. It need not exist.
+    shipped : path-like, optional
+        By default the file that comes with the package.
 
     Raises
     ------
@@ -52,10 +59,10 @@ class Database:
         For a file that is no such database.
     """
 
-    def __init__(self, path: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str] = "", shipped: Path | None = None) -> None:
         self.path = Path(path) if path else default_path()
         self._own = _read(self.path)
-        self._shipped = _read(SHIPPED)
+        self._shipped = _read(shipped or SHIPPED)
 
     def find(self, key: str) -> Plan | None:
         """Return the choice for a workload."""

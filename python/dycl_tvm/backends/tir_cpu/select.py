@@ -51,7 +51,7 @@ class Selector:
         self.machine, self.options, self.target, self.progress = machine, options, target, progress
         self.database = Database(options.database)
         self.cold = 2 * weight_bytes > machine.l3  # packed arrays of Winograd are two to four times as large
-        self.measured = 0
+        self.measured = self.found = 0  # choices by measurements of this build, and of a database
         self._seconds = 0.0
         self._chosen: dict[Any, Chosen | None] = {}
 
@@ -62,6 +62,19 @@ class Selector:
     def product(self, work: Dense) -> Chosen | None:
         """Return (family, plan) for a product with constant right side, or None."""
         return self._choose(work, PRODUCTS)
+
+    def choices(self) -> int:
+        """Return for how many workloads a plan was chosen."""
+        return sum(chosen is not None for chosen in self._chosen.values())
+
+    def workloads(self) -> list[tuple[Conv2D | Dense, list[Chosen]]]:
+        """Return what was asked for, each with all plans, the chosen one first."""
+        found = []
+        for work, chosen in self._chosen.items():
+            plans = self._plans(work, CONVOLUTIONS if isinstance(work, Conv2D) else PRODUCTS)
+            if chosen is not None:
+                found.append((work, [chosen, *(p for p in plans if p != chosen)]))
+        return found
 
     def save(self) -> None:
         """Keep what was measured."""
@@ -74,8 +87,7 @@ class Selector:
         return self._chosen[work]
 
     def _best(self, work: Any, families: Sequence[Any]) -> Chosen | None:
-        allowed = [f for f in families if f.name not in self.options.disabled_families]
-        plans = [(f, p) for f in allowed for p in f.plans(work, self.machine, self.options.accuracy)]
+        plans = self._plans(work, families)
         if not plans:
             return None
         key = key_of(work, self.machine, self.options.accuracy, self.cold)
@@ -83,10 +95,16 @@ class Selector:
         if tuning_allowed and not self.database.own(key):
             return self._tuned(work, key, plans)
         known = self.database.find(key)
-        family = next((f for f in allowed if known is not None and f.name == known.family), None)
+        # a plan that its family would not make today may not mean the same any more
+        family = next((f for f, p in plans if known is not None and (f.name, p.params) == (known.family, known.params)), None)
         if family is not None and known is not None:
+            self.found += 1
             return family, known
         return min(plans, key=lambda p: self._seconds_of(work, *p))
+
+    def _plans(self, work: Any, families: Sequence[Any]) -> list[Chosen]:
+        allowed = [f for f in families if f.name not in self.options.disabled_families]
+        return [(f, p) for f in allowed for p in f.plans(work, self.machine, self.options.accuracy)]
 
     def _seconds_of(self, work: Any, family: Any, plan: Plan) -> float:
         """Return the estimate of a plan, with its weights read from memory if they are not in a cache."""

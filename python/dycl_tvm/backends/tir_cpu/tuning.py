@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,14 @@ _CANDIDATES = 10
 #: Seconds for which one candidate is run in a round; rounds go over all candidates, so that what disturbs one disturbs all.
 _BURST = 0.008
 _ROUNDS = 3
+
+
+def shortlist(plans: Sequence[tuple[Any, Plan]], count: int = _CANDIDATES) -> list[tuple[Any, Plan]]:
+    """Return the candidates worth a measurement: each family's best estimate, then the best of all."""
+    best = sorted(plans, key=lambda p: p[1].seconds)
+    # every family has its chance: estimates of different algorithms are the least comparable
+    firsts = [next(p for p in best if p[0] is family) for family in dict.fromkeys(p[0] for p in best)]
+    return list(dict.fromkeys([*firsts, *best]))[:count]
 
 
 def measure(
@@ -38,23 +47,62 @@ def measure(
     cold : bool
         Each call finds its weights in memory, as in a network whose weights do not fit into the caches.
     """
-    # TVM's own pool stands in for the runtime's
-    tvm.get_global_func("runtime.config_threadpool")(1, min(machine.cores, os.cpu_count() or 1))
-    best = sorted(plans, key=lambda p: p[1].seconds)
-    # every family has its chance: estimates of different algorithms are the least comparable
-    firsts = [next(p for p in best if p[0] is family) for family in dict.fromkeys(p[0] for p in best)]
-    chosen = list(dict.fromkeys([*firsts, *best]))[:_CANDIDATES]
-    names = [f"candidate_{k}" for k in range(len(chosen))]
-    kernels = [family.kernel(work, plan, machine, NOTHING).with_attr("global_symbol", n) for n, (family, plan) in zip(names, chosen)]
-    module = tvm.compile(tvm.IRModule(dict(zip(names, kernels))), target=target)
-    flush = np.zeros(2 * machine.l3, np.uint8) if cold else None
-    runs = [_Run(module[n], [_array(p) for p in fn.params], flush) for n, fn in zip(names, kernels)]
-    times = [math.inf] * len(runs)
-    for _ in range(_ROUNDS):
-        for k, run in enumerate(runs):
-            times[k] = min(times[k], run.burst())
+    chosen = shortlist(plans)
+    times = Candidates(work, chosen, machine, target, cold).seconds(_ROUNDS)
     k = int(np.argmin(times))
     return (*chosen[k], times[k])
+
+
+class Candidates:
+    """Compiled candidates of one workload; the parameters are those of :func:`measure`."""
+
+    def __init__(self, work: Conv2D | Dense, plans: Sequence[tuple[Any, Plan]], machine: Machine, target: Any, cold: bool = False) -> None:
+        self.machine = machine
+        names = [f"candidate_{k}" for k in range(len(plans))]
+        kernels = [family.kernel(work, plan, machine, NOTHING).with_attr("global_symbol", n) for n, (family, plan) in zip(names, plans)]
+        module = tvm.compile(tvm.IRModule(dict(zip(names, kernels))), target=target)
+        flush = np.zeros(2 * machine.l3, np.uint8) if cold else None
+        self._runs = [_Run(module[n], [_array(p) for p in fn.params], flush) for n, fn in zip(names, kernels)]
+
+    def seconds(self, rounds: int, threads: int | None = None, among: Sequence[int] | None = None) -> list[float]:
+        """Return the seconds of each candidate: the least of some rounds in which they take turns.
+
+        Parameters
+        ----------
+        rounds : int
+        threads : int, optional
+            By default those that the machine's description has, as far as there are so many.
+        among : sequence of int, optional
+            The candidates that are measured, and those of the result.
+        """
+        runs = [self._runs[k] for k in (range(len(self._runs)) if among is None else among)]
+
+        def turns() -> list[float]:
+            times = [math.inf] * len(runs)
+            for _ in range(rounds):
+                for k, run in enumerate(runs):
+                    times[k] = min(times[k], run.burst())
+            return times
+
+        return _with_threads(min(threads or self.machine.cores, os.cpu_count() or 1), turns)
+
+
+def _with_threads(threads: int, measurement: Callable[[], list[float]]) -> list[float]:
+    """Run a measurement with so many threads in TVM's pool, which stands in for the runtime's.
+
+    Each Python thread has a pool of its own. Left alone it has half as many threads as x86 CPUs, so that on two there is one; the
+    variable is read when the pool is made.
+    """
+    before = os.environ.get("TVM_NUM_THREADS")
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    try:
+        with ThreadPoolExecutor(1) as fresh:
+            return fresh.submit(measurement).result()
+    finally:
+        if before is None:
+            del os.environ["TVM_NUM_THREADS"]
+        else:
+            os.environ["TVM_NUM_THREADS"] = before
 
 
 def _array(buffer: Any) -> Any:
