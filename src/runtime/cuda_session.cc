@@ -11,6 +11,8 @@ namespace cuda {
 namespace {
 
 constexpr uint64_t kAlign = 256;
+// CUstream_flags: nothing runs on a stream that is only captured.
+constexpr unsigned kNonBlocking = 1;
 // Shorter stretches gain nothing.
 constexpr uint32_t kLeastLaunches = 3;
 
@@ -62,7 +64,8 @@ int32_t CudaSession::Allocate() {
   if (Result r = driver_.StreamCreate(&stream_, 0)) return Fail(r, "cannot make a CUDA stream");
   const DeviceDesc& device = model_->program();
   conditionals_ = graphs_ && model_->condition(DType::kBool) != nullptr;
-  if (conditionals_ && driver_.StreamCreate(&body_stream_, 0) != kSuccess) conditionals_ = false;
+  if (conditionals_ && driver_.StreamCreate(&body_stream_, kNonBlocking) != kSuccess)
+    conditionals_ = false;
   segments_.resize(device.segments.size);
   started_.reserve(device.segments.size);
   inputs_.assign(kProgram.inputs.size, 0);

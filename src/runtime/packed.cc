@@ -22,6 +22,7 @@
 #include "host_process.h"
 #include "path_text.h"
 #include "session.h"
+#include "tensor_copy.h"
 
 namespace dycl {
 namespace {
@@ -226,12 +227,6 @@ void DeleteOwned(DLManagedTensor* managed) {
   free(owned);
 }
 
-uint64_t BytesOf(const DLTensor& t) {
-  uint64_t bytes = t.dtype.bits / 8;
-  for (int d = 0; d < t.ndim; ++d) bytes *= static_cast<uint64_t>(t.shape[d]);
-  return bytes;
-}
-
 // A tensor like `like`, without memory; null where there is none for itself.
 OwnedTensor* NewOwned(const DLTensor& like) {
   size_t shape_bytes = sizeof(int64_t) * 2 * static_cast<size_t>(like.ndim);
@@ -280,7 +275,7 @@ int SetTensor(DyclSession* session, size_t k, TVMFFIAny* result, const DLTensor&
   if (!CanReturnTensors()) return Raise();
   OwnedTensor* owned = NewOwned(view);
   if (owned == nullptr) return Raise();
-  uint64_t bytes = BytesOf(view);
+  uint64_t bytes = TensorBytes(view);
   DLTensor& t = owned->managed.dl_tensor;
   t.device = DLDevice{kDLCPU, 0};
   bool good = posix_memalign(&t.data, 64, bytes + 64) == 0;

@@ -94,6 +94,12 @@ int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* gi
   return DYCL_OK;
 }
 
+uint64_t TensorBytes(const DLTensor& t) {
+  uint64_t bytes = t.dtype.bits / 8;
+  for (int d = 0; d < t.ndim; ++d) bytes *= static_cast<uint64_t>(t.shape[d]);
+  return bytes;
+}
+
 bool IsContiguous(const DLTensor& t) {
   if (t.strides == nullptr) return true;
   int64_t stride = 1;

@@ -11,6 +11,7 @@ namespace dycl {
 int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* given);
 
 bool IsContiguous(const DLTensor& t);
+uint64_t TensorBytes(const DLTensor& t);
 
 // Copies a tensor of any strides to `to`, row-major.
 void CopyStrided(const DLTensor& from, size_t item_bytes, char* to);

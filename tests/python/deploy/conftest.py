@@ -15,6 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "codegen"))  # handmade programs
 
 from boards import Deployed, deploy  # noqa: E402
+from servers import make_program  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The RPC server for this machine."""
+    return make_program(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,8 @@ class Server:
         """Return the files of sessions, when no more are going away."""
         end = time.monotonic() + seconds
         while True:
-            found = [str(path.relative_to(self.work)) for path in self.work.rglob("*") if path.is_dir() and path.name.startswith("session")]
+            # os.walk passes over folders that go away meanwhile
+            found = [name for _, folders, _ in os.walk(self.work) for name in folders if name.startswith("session")]
             if not found or time.monotonic() > end:
                 return found
             time.sleep(0.05)

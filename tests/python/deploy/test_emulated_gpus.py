@@ -24,7 +24,7 @@ from dycl_tvm.deploy import RemoteModule, bundle, connect
 from dycl_tvm.target import resolve_target
 
 pytestmark = pytest.mark.xdist_group("deploy")
-NETWORKS = {"cascade": 2, "act_rnn": 3}
+NETWORKS = {"cascade": 2, "act_rnn": 3, "moe_top1": 3}
 
 #: The driver's macros must not meet those of the C++ library: it comes first. And newer C libraries declare rsqrt.
 PREFIX = """\

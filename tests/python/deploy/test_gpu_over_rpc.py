@@ -11,7 +11,7 @@ import pytest
 import torch
 import tvm
 import tvm.rpc
-from servers import Server, make_program, running
+from servers import Server, running
 from test_emulated_gpus import _cuda
 from torch import Tensor, nn
 
@@ -46,13 +46,13 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[Exit, dycl_tvm.Artifa
 
 
 @pytest.fixture(scope="module")
-def server(net: tuple, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(net: tuple, program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server on a machine with an emulated GPU of 8 MB."""
-    folder, work = tmp_path_factory.mktemp("server"), tmp_path_factory.mktemp("work")
+    folder, work = tmp_path_factory.mktemp("driver"), tmp_path_factory.mktemp("work")
     cuda = _cuda()
     gpu = cuda.Driver(cuda.compile_driver(folder), None, folder)
     settings = {**gpu.environment(net[1]), "EMULATED_CUDA_SM": "90", "EMULATED_CUDA_VERSION": "12020", "EMULATED_CUDA_MIB": "8"}
-    command = ["env", *(f"{k}={v}" for k, v in settings.items()), make_program(folder), "--port", 0, "--work", work]
+    command = ["env", *(f"{k}={v}" for k, v in settings.items()), program, "--port", 0, "--work", work]
     with running(command, work) as found:
         yield found
     assert list(work.iterdir()) == []

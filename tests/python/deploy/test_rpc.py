@@ -19,7 +19,7 @@ import pytest
 import tvm
 import tvm.rpc
 from boards import Deployed
-from servers import Server, make_program, python_server, running, soon, tracker
+from servers import Server, python_server, running, soon, tracker
 
 from dycl_tvm.cli.main import main
 from dycl_tvm.compare import difference
@@ -28,11 +28,6 @@ from dycl_tvm.errors import InputError, RemoteError, UsageError
 
 pytestmark = pytest.mark.xdist_group("deploy")
 MAGIC = 0xFF271
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_program(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,13 @@ def test_packed_functions(files: tuple[Path, Path]) -> None:
     target = tvm.runtime.empty((4,), "float32")
     module["copy_output"](session, 0, target)
     np.testing.assert_array_equal(target.numpy(), SUM)
+    # Of a model for the CPU that is a copy in CPU memory, so clients need not tell them apart.
+    there = module["to_device"](session, x)
+    assert there.device == x.device
+    assert module["run"](session, there, 0) == 0
+    np.testing.assert_array_equal(module["output"](session, 0).numpy(), SUM)
+    with pytest.raises(ValueError, match="to_device: argument 1 must be a tensor"):
+        module["to_device"](session, 3)
     assert module["path"](session).endswith("return model.py:9: return y\n")
     assert module["kernel_runs"](session, 1) == 2
     module["set_num_threads"](session, 2)
