@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tvm import relax
+
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels, Want
 from dycl_tvm.compile.min_cut import MinCut
@@ -179,7 +181,7 @@ class _Planner:
                     self.cut.fix(self.of_var[id(param)], False)
         readers: dict[Var, list[int]] = {}
         for node in function.nodes:
-            if node.host is None:
+            if node.host is None and not isinstance(node.value, relax.Tuple):  # of a tuple, each part is read where it is used
                 self._node(node, readers)
         for k, result in enumerate(function.results):
             number = self._class((function.name, "result", k))

@@ -72,6 +72,34 @@ def test_layouts_cross_the_branch(tmp_path: Path) -> None:
     assert len([c for c in calls(alone) if "pack" in c]) > len(relaid)
 
 
+class Exits(nn.Module):
+    """What an exit pools is passed on as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = conv(16, 32), conv(32, 32)
+        self.exits = nn.ModuleList([nn.Linear(32 * 16, 3), nn.Linear(32 * 16, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.a(x))
+        y = self.exits[0](nn.functional.max_pool2d(x, 4).flatten(1))
+        if y.max() > 0.5:
+            return y
+        return self.exits[1](nn.functional.avg_pool2d(torch.relu(self.b(x)), 4).flatten(1))
+
+
+def test_an_image_that_leaves_its_sub_dnn_is_not_unpacked_for_that(tmp_path: Path) -> None:
+    x = torch.randn(1, 16, 16, 16)
+    built = check(Exits(), [(x * s,) for s in (0.1, 1.0, 4.0, 9.0)], tmp_path)
+    unpacked = [
+        k.args[0].type.shape
+        for b in built._lowered.program.blocks
+        for k in b.instrs
+        if isinstance(k, KernelCall) and "unpack" in built._lowered.program.kernels[k.kernel].symbol
+    ]
+    assert unpacked and all(s[2:4] == (4, 4) for s in unpacked), "what is flattened is unpacked after pooling"
+
+
 def test_epilogues_take_activation_and_residual(tmp_path: Path) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
