@@ -318,15 +318,15 @@ class OrtSplit(OnnxRuntime):
         return call()
 
 
-#: By the name on the command line: the class and the head of the column.
+#: By the name on the command line: the class and the head of the column, in the order of the columns and of preparation.
 CONTENDERS: dict[str, tuple[type[Contender], str]] = {
     "ours": (Ours, "dycl-tvm"),
     "eager": (Eager, "PyTorch eager"),
+    "aoti": (AotInductor, "AOTInductor, static path"),
     "compile": (Compiled, "torch.compile"),
     "compile-max": (CompiledMax, "torch.compile max-autotune"),
     "ort": (OnnxRuntime, "ONNX Runtime, static path"),
     "openvino": (OpenVino, "OpenVINO, static path"),
-    "aoti": (AotInductor, "AOTInductor, static path"),
     "ort-split": (OrtSplit, "ONNX Runtime, sub-DNNs by Python"),
 }
 

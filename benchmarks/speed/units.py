@@ -175,8 +175,8 @@ def needed(
         yield from ((n, "network") for n in networks)
         yield from [("mlp", "dispatch")] * dispatch
         for k in range(sizes.compiled_paths):
-            for n in networks:
-                yield from ((n, f"{c}-{k}") for c in contenders if CONTENDERS[c][0].slow)
+            for c in contenders:
+                yield from ((n, f"{c}-{k}") for n in networks if CONTENDERS[c][0].slow)
         if {"ours", "ort-split"} & set(contenders):
             yield from ((n, "ours") for n in networks)
         yield from ((n, f"ours-{folder_name(a)}") for n in ablated for a in ABLATIONS)
