@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from tvm import relax, te, tirx
 
@@ -185,7 +186,7 @@ def _extents(shape: Sequence[int]) -> tuple[Any, ...]:
 
 def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the common shape of broadcast operands."""
-    return tuple(torch.broadcast_shapes(*shapes))
+    return np.broadcast_shapes(*shapes)  # PyTorch's imports sympy
 
 
 def broadcast_index(shape: tuple[int, ...], index: Sequence[Any]) -> list[Any]:
