@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._library import custom_ops
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.exported import attention, control_flow
@@ -105,13 +106,28 @@ def _call_operator(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwa
 
 
 def _custom(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator of the user's own: only one that consists of ATen operators can be looked into."""
+    """Run an operator of the user's own: one that consists of ATen operators, or whose code is a Python function (``custom_op``)."""
     if target._can_decompose():
         return target.decompose(*args, **kwargs)
+    function = _python_code(target)
+    if function is not None:
+        return function(*args, **kwargs)
     return stage.refuse(
         f"the operator {target} is not PyTorch's, and its code is not known to the program",
-        "register it with CompositeImplicitAutograd, or write it with PyTorch's operators",
+        "define it by torch.library.custom_op, register it with CompositeImplicitAutograd, or write it with PyTorch's operators",
     )
+
+
+def _python_code(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """Return the function that runs an operator on the CPU, where ``torch.library.custom_op`` made it from a Python function.
+
+    It is run on staged tensors as any code is: what it does to values other than by PyTorch's operators is refused there.
+    """
+    definition = custom_ops.OPDEFS.get(target.name())
+    if definition is None:
+        return None
+    kernels = definition._backend_fns
+    return kernels.get("cpu", kernels.get(None))
 
 
 # -- assertions --------------------------------------------------------------------------------------------------------
