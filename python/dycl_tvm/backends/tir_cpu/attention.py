@@ -74,7 +74,7 @@ class _Match:
         weights, after, empty_rows = self._weights(scores)
         steps = self._steps(scores, {softmax, *after})
         last = _only_user(weights)
-        while last is not None and last.anchor == "view":
+        while last is not None and last.anchor == "view" and last.output is not None:
             after.append(last)
             weights = last.output
             last = _only_user(weights)
