@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,3 @@ def _object(chunk: dict[str, Any], target: tvm.target.Target, unscheduled: list[
 def _compile(chunk: dict[str, Any], target: tvm.target.Target) -> Any:
     built = tvm.compile(tvm.IRModule({k: fn if SCHEDULED in fn.attrs else with_functions(fn) for k, fn in chunk.items()}), target=target)
     return getattr(built, "mod", built)
-
-
-def sub_dnn_functions(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, Any]:
-    """Return the lowered Relax functions by name."""
-    return {name: mod[name] for name in names}
