@@ -52,11 +52,10 @@ def multiply_add(
     left: Callable[[int, Any], Any],
     right: Callable[[Any, Any], Any],
     splits: int = 1,
-    place: Callable[[int], int] = lambda start: start,
 ) -> None:
     """Emit accumulators[row * splits + s][j] += sum over the k with k % splits == s of left(row, k) * right(k, j).
 
-    ``steps`` is the extent of k. ``place`` tells where in an accumulator the vector of columns from ``start`` is summed.
+    ``steps`` is the extent of k.
     """
     rows = len(accumulators) // splits
     unroll = -(-_UNROLL // splits) * splits
@@ -66,8 +65,8 @@ def multiply_add(
             for row in range(rows):
                 total = accumulators[row * splits + split]
                 with T.vectorized(0, min(lanes, width - start)) as v:
-                    j = place(start) + v
-                    store(total, [j], total[j] + left(row, k) * right(k, start + v))
+                    j = start + v
+                    store(total, [j], total[j] + left(row, k) * right(k, j))
 
     if steps >= unroll:
         with T.serial(0, steps // unroll) as block:
