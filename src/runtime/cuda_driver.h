@@ -25,6 +25,7 @@ using GraphNode = struct GraphNodeTag*;
 constexpr Result kSuccess = 0;
 constexpr Result kOutOfMemory = 2;
 constexpr Result kNoDevice = 100;
+constexpr Result kUnknown = 999;
 
 // CUdevice_attribute and CUjit_option.
 constexpr int kComputeMajor = 75;

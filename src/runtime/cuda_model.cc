@@ -129,6 +129,11 @@ int32_t CudaModel::FindFunctions() {
   std::map<std::string, int> shared;  // the most dynamic shared memory of each function
   for (uint32_t k = 0; k < program_.launches.size; ++k) {
     const LaunchDesc& launch = program_.launches[k];
+    if (launch.library != nullptr) {
+      LibraryCall call{driver_.version, nullptr, nullptr, nullptr};
+      if (int32_t status = launch.library(call)) return status;
+      continue;
+    }
     if (Result r = driver_.ModuleGetFunction(&functions_[k], module_, launch.function)) {
       return Fail(r, "the code of '%s' has no kernel %s", kProgram.name, launch.function);
     }

@@ -145,11 +145,13 @@ class CudaSession final : public DeviceSession {
   bool Check(Result result, const char* what);
   Result LaunchEach(uint32_t first, uint32_t count, Stream stream);
   bool Capture(uint32_t first, uint32_t count, Stretch* stretch);
+  bool CallsLibrary(uint32_t first, uint32_t count) const;
   uint64_t Generation();
 
   const CudaModel* model_;
   const Driver& driver_;
   Stream stream_ = nullptr;
+  KernelState libraries_[kNumLibraryStates] = {};
   Pointer block_ = 0;
   uint64_t block_bytes_ = 0;
   char* pinned_ = nullptr;

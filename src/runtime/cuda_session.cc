@@ -50,6 +50,7 @@ CudaSession::~CudaSession() {
   if (body_stream_ != nullptr) driver_.StreamDestroy(body_stream_);
   if (stream_ != nullptr) {
     driver_.StreamSynchronize(stream_);
+    for (KernelState& state : libraries_) state.Release();
     driver_.StreamDestroy(stream_);
   }
   if (block_ != 0) driver_.MemFree(block_);
@@ -232,12 +233,25 @@ Result CudaSession::LaunchEach(uint32_t first, uint32_t count, Stream stream) {
   for (uint32_t k = first_launch_[first]; k < end; ++k) {
     const Prepared& p = prepared_[k];
     const LaunchDesc& l = model_->program().launches[p.launch];
+    if (l.library != nullptr) {
+      LibraryCall call{driver_.version, stream, libraries_, p.args};
+      if (l.library(call) != DYCL_OK) return kUnknown;  // it has set the error
+      continue;
+    }
     Result r = driver_.LaunchKernel(model_->function(p.launch), l.grid[0], l.grid[1], l.grid[2],
                                     l.block[0], l.block[1], l.block[2], l.shared_bytes, stream,
                                     p.args, nullptr);
     if (r != kSuccess) return Fail(r, "cannot launch the kernel %s", l.function), r;
   }
   return kSuccess;
+}
+
+// Libraries may do more than put work on the stream: their calls are in no graph.
+bool CudaSession::CallsLibrary(uint32_t first, uint32_t count) const {
+  for (uint32_t k = first_launch_[first]; k < first_launch_[first + count]; ++k) {
+    if (model_->program().launches[prepared_[k].launch].library != nullptr) return true;
+  }
+  return false;
 }
 
 // Graphs hold the addresses of the inputs: where those move, a new generation begins.
@@ -270,7 +284,7 @@ bool CudaSession::Launch(uint32_t first, uint32_t count) {
   uint32_t launches = first_launch_[first + count] - first_launch_[first];
   Stretch& stretch = stretches_[first];
   if (!graphs_ || launches < kLeastLaunches || stretch.runs < kRunsBeforeGraph) {
-    ++stretch.runs;
+    if (!CallsLibrary(first, count)) ++stretch.runs;
     return LaunchEach(first, count, stream_) == kSuccess;
   }
   uint64_t generation = Generation();

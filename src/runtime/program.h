@@ -160,6 +160,18 @@ struct LaunchArg {
   uint64_t offset;
 };
 
+// A call of a library in place of a launch: it puts its work on the stream. `args` point to the
+// addresses of its tensors; without them the function only says whether the library is there.
+// `states` are the session's, one for each library.
+struct LibraryCall {
+  int cuda_version;  // of the driver, 11040 for CUDA 11.4
+  void* stream;
+  KernelState* states;
+  void* const* args;
+};
+constexpr uint32_t kCublasState = 0, kNumLibraryStates = 1;
+using LibraryFunction = int32_t (*)(const LibraryCall& call);
+
 // A launch of a device function; its arguments are DeviceDesc::args[first_arg ...].
 struct LaunchDesc {
   const char* function;
@@ -168,6 +180,7 @@ struct LaunchDesc {
   uint32_t shared_bytes;
   uint32_t first_arg;
   uint32_t num_args;
+  LibraryFunction library;  // is called instead, unless it is null
 };
 
 // The launches of a kernel: DeviceDesc::launches[first .. first + count).

@@ -108,9 +108,9 @@ def _give(
         for p in table
     ]
     found = _Found(backend, target, stats)
-    merge = tvm.transform.Sequential(
-        [relax.transform.FuseOpsByPattern(patterns, bind_constants=False), relax.transform.MergeCompositeFunctions()]
-    )
+    merge = relax.transform.FuseOpsByPattern(patterns, bind_constants=False, annotate_codegen=not backend.merge)
+    if backend.merge:
+        merge = tvm.transform.Sequential([merge, relax.transform.MergeCompositeFunctions()])
     kernels = {gv: fn for gv, fn in result.mod.functions_items() if not isinstance(fn, relax.Function)}
     for gv, fn in _relax_functions(result.mod):
         # MergeCompositeFunctions looks at "main" only: each sub-DNN has its turn as the main of a module

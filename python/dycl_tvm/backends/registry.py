@@ -93,6 +93,11 @@ class Backend:
         Backends of higher priority choose first.
     on_request : bool
         Whether it takes part only where it is enabled: for backends whose artefacts need something that others do not.
+    on_device : bool
+        Whether its code is for targets whose tensors live on a device. Every region must then come out as a C++ function
+        ``int32_t dycl_device_<symbol>(const dycl::LibraryCall&)`` (``program.h``) that puts its work on a stream.
+    merge : bool
+        Whether neighbouring matches become one region; if not, each is one.
     """
 
     name: str
@@ -101,6 +106,8 @@ class Backend:
     worth: Callable[[Region, tvm.target.Target], bool] | None = None
     priority: int = 0
     on_request: bool = False
+    on_device: bool = False
+    merge: bool = True
 
 
 _BACKENDS: dict[str, Backend] = {}

@@ -35,7 +35,7 @@ def device_tables(program: Program, code: DeviceCode, tensor: Callable[[Slot], i
         for launch in of_kernel:
             row = (
                 f"{{{string(launch.function)}, {_triple(launch.grid)}, {_triple(launch.block)}, {launch.shared_bytes}, "
-                f"{len(args)}, {len(launch.args)}}},"
+                f"{len(args)}, {len(launch.args)}, {f'::{launch.function}' if launch.library else 'nullptr'}}},"
             )
             launches.append(row)
             args += [f"{{kNone, {a.offset}}}," if isinstance(a, Workspace) else f"{{{a}, 0}}," for a in launch.args]
@@ -98,6 +98,12 @@ class _Segments:
                 self._steps.append(f"{{StepKind::kCalls, {step.site}, {end - at}, 0}},")
             at = end
         return f"{{{first}, {len(self._steps) - first}}}"
+
+
+def library_declarations(code: DeviceCode) -> str:
+    """Return the declarations of the functions that let libraries do their work."""
+    names = dict.fromkeys(launch.function for launches in code.launches for launch in launches if launch.library)
+    return "".join(f"int32_t {name}(const dycl::LibraryCall& call);\n" for name in names)
 
 
 #: Declared outside of the namespace: the images are symbols of an assembly file.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from dycl_tvm.codegen.device_instructions import DeviceInstructions
-from dycl_tvm.codegen.device_tables import IMAGE_DECLARATIONS, device_tables
+from dycl_tvm.codegen.device_tables import IMAGE_DECLARATIONS, device_tables, library_declarations
 from dycl_tvm.codegen.instructions import Instructions
 from dycl_tvm.codegen.scalar_ops import C_TYPES, kind_of, register, scalar
 from dycl_tvm.codegen.tables import Tables, gotos
@@ -42,7 +42,11 @@ def generate(program: Program) -> str:
     tables = Tables(program)
     device = program.device
     printer = Instructions(tables) if device is None else DeviceInstructions(tables)
-    kernels = IMAGE_DECLARATIONS if device else "".join(f"KERNEL({kernel.symbol});\n" for kernel in program.kernels)
+    kernels = (
+        IMAGE_DECLARATIONS + library_declarations(device)
+        if device
+        else "".join(f"KERNEL({kernel.symbol});\n" for kernel in program.kernels)
+    )
     definitions = tables.definitions() + (f"\n{device_tables(program, device, tables.tensor)}" if device else "")
     return (
         "// Licensed under the Apache License, Version 2.0; see LICENSE.\n"

@@ -129,8 +129,11 @@ def lower(
         # what was folded away is not compiled for the target
         wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
         if on_device:
-            program.device, rules = build_device_code(program.kernels, table.functions, target, progress, half)
-            program.device = replace(program.device, segments=find_segments(program))
+            on_it = {b.name for b in backends if b.on_device}
+            libraries = {k.symbol: _num_tensors(program, n) for n, k in enumerate(program.kernels) if k.backend in on_it}
+            program.device, rules = build_device_code(program.kernels, table.functions, target, progress, half, libraries)
+            if not libraries:  # their calls are in no graph
+                program.device = replace(program.device, segments=find_segments(program))
         built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated
@@ -156,6 +159,11 @@ def lower(
     if on_device:
         stats.families = dict(sorted(Counter(rules.values()).items()))
     return Lowered(program, library, imported, stats)
+
+
+def _num_tensors(program: Program, kernel: int) -> int:
+    """Return how many tensors a kernel is called with."""
+    return next(len(i.args) for b in program.blocks for i in b.instrs if isinstance(i, KernelCall) and i.kernel == kernel)
 
 
 def _weight_bytes(graph: HCFG) -> int:

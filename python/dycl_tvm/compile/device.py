@@ -7,7 +7,7 @@ and whose arguments are tensors of the call or places in a workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,19 +57,22 @@ def build_device_code(
     target: tvm.target.Target,
     progress: Progress | None = None,
     half: bool = False,
+    libraries: Mapping[str, int] | None = None,
 ) -> tuple[DeviceCode, dict[str, str]]:
     """Schedule the kernels of a program for a GPU.
 
     Parameters
     ----------
     kernels : list of Kernel
-        Of the program, in its order; all are of the backend ``tvm``.
+        Of the program, in its order.
     functions : dict
         Symbol to unscheduled PrimFunc.
     target : tvm.target.Target
         Of kind ``cuda``.
     half : bool
         Whether factors of products may be rounded to float16.
+    libraries : mapping, optional
+        Symbols of kernels that backends compute on the device, to the number of their tensors.
 
     Returns
     -------
@@ -83,12 +86,18 @@ def build_device_code(
         If no schedule of a kernel compiles.
     """
     register_reducers()
-    launches, rules = [], {}
+    launches: list[tuple[Launch, ...]] = []
+    rules: dict[str, str] = {}
     workspace = 0
     device_functions: dict[Any, Any] = {}
     for done, kernel in enumerate(kernels):
         if progress is not None:
             progress("kernels", done, len(kernels))
+        if libraries and kernel.symbol in libraries:
+            call = Launch(f"dycl_device_{kernel.symbol}", (1, 1, 1), (1, 1, 1), 0, tuple(range(libraries[kernel.symbol])), library=True)
+            launches.append((call,))
+            rules[kernel.symbol] = kernel.backend
+            continue
         if kernel.backend != "tvm":
             raise CompileError(f"the backend {kernel.backend} makes code for CPUs; it cannot compute {kernel.symbol} on {target.kind.name}")
         built = _build(kernel.symbol, functions[kernel.symbol], target, half)

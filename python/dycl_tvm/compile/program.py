@@ -206,6 +206,7 @@ class Launch:
     """A launch of a device function: constant but for the addresses of the tensors.
 
     ``shared_bytes`` is the dynamic shared memory. An argument is the number of a tensor of the call, or a place in the workspace.
+    With ``library`` the function is one of the host that lets a library put its work on the stream.
     """
 
     function: str
@@ -213,6 +214,7 @@ class Launch:
     block: tuple[int, int, int]
     shared_bytes: int
     args: tuple[Union[int, Workspace], ...]
+    library: bool = False
 
 
 #: What a device does without the host.

@@ -183,6 +183,14 @@ API emulated_cuda_count(const char* what) {
   return static_cast<int>(g_counts[what]);
 }
 
+// ---- what emulated libraries say to it ----------------------------------------------------------
+// Puts work on a stream that may touch memory of the device.
+API emulated_cuda_enqueue(void* stream, void (*work)(void*), void* data) {
+  Guard lock(g_mutex);
+  auto run = [work, data] { return work(data), int{kSuccess}; };
+  return Enqueue(static_cast<Stream*>(stream), "library calls", run);
+}
+
 // ---- the driver ---------------------------------------------------------------------------------
 API cuInit(unsigned) { return g_settings.devices == 0 ? kNoDevice : kSuccess; }
 API cuDriverGetVersion(int* version) {

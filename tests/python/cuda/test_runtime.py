@@ -323,8 +323,3 @@ def test_a_network_without_kernels(gpu: Driver, tmp_path: Path) -> None:
     x = torch.randn(3)
     net = gpu.load(dycl_tvm.build(Same(), (x,), target=TARGET, host="llvm"), tmp_path)
     torch.testing.assert_close(net(x), x)
-
-
-def test_half_precision_is_refused() -> None:
-    with pytest.raises(dycl_tvm.CompileError, match=r"cuda_fp16\.h.*not supported on GPUs yet"):
-        dycl_tvm.build(lambda x: x * 2, (torch.randn(3).half(),), target=TARGET, host="llvm")

@@ -67,7 +67,7 @@ def image_faults(data: bytes, device: DeviceCode) -> list[str]:
         What it was made of: the architecture, and the kernels that are launched.
     """
     number, bound = number_of(device.arch), ptx_version(number_of(device.arch))
-    launched = {launch.function for of_kernel in device.launches for launch in of_kernel}
+    launched = {launch.function for of_kernel in device.launches for launch in of_kernel if not launch.library}
     cubins, modules, wrong = embedded_cubins(data), embedded_ptx(data), []
     for cubin in cubins:
         if cubin.architecture != number:
