@@ -31,11 +31,11 @@ WARM = 2
 
 
 class Gated(nn.Module):
-    """Two skipped layers, the choice of an expert, a layer either way, and a state."""
+    """Three skipped layers, the choice of an expert, a layer either way, and a state."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(7))
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(8))
         self.register_buffer("calls", torch.zeros(1))
 
     def forward(self, x: Tensor, gates: Tensor, scores: Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ class Gated(nn.Module):
         x = [layers[2], layers[3], layers[4]][int(scores.argmax())](x)
         x = torch.tanh(layers[5](x)) if (gates[2] > 0).item() else torch.sigmoid(layers[6](x))
         self.calls = self.calls + 1
-        return x * 2, self.calls
+        return (x if (gates[3] > 0).item() else torch.relu(layers[7](x))), self.calls
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def model() -> Gated:
 
 
 def example(gates: int = 0, expert: int = 0) -> tuple[Tensor, ...]:
-    bits = [(gates >> k & 1) - 0.5 for k in range(3)]
+    bits = [(gates >> k & 1) - 0.5 for k in range(4)]
     scores = torch.nn.functional.one_hot(torch.tensor(min(max(expert, 0), 2)), 3).float()
     return torch.linspace(-1, 1, 16).reshape(2, 8), torch.tensor(bits), scores, torch.tensor(expert)
 
@@ -91,14 +91,14 @@ def eager(model: Gated) -> Gated:
 
 def test_results_paths_state_and_calls_are_those_of_the_host(net: Module, artifact: dycl_tvm.Artifact, model: Gated, gpu: Driver) -> None:
     (segment,) = segments(artifact)
-    assert [len(b.sides) for b in branches(segment)] == [2, 2, 3, 2]
+    assert [len(b.sides) for b in branches(segment)] == [2, 2, 3, 2, 2]
     other, reference = net.new_session(), eager(model)
     other.set_device_branches(False)
     paths = set()
     for _ in range(WARM):
         net(*example())
     net.reset_state()
-    for gates in range(8):
+    for gates in range(16):
         for expert in range(3):
             bodies = gpu.count("bodies")
             expected, actual = reference(*example(gates, expert)), net(*example(gates, expert))
@@ -112,15 +112,15 @@ def test_results_paths_state_and_calls_are_those_of_the_host(net: Module, artifa
             assert net.sub_dnns_run == other.sub_dnns_run
             assert net.kernels_run == other.kernels_run
             paths.add(net.last_path.key())
-    assert len(paths) == 24
-    assert gpu.count("conditional_nodes") == 4
+    assert len(paths) == 48
+    assert gpu.count("conditional_nodes") == 5
 
 
 def test_the_host_waits_once_a_call(net: Module, gpu: Driver) -> None:
     for _ in range(WARM):
         before = gpu.count("waits")
         net(*example(5, 1))
-        assert gpu.count("waits") - before == 5  # four branches, and the end
+        assert gpu.count("waits") - before == 6  # five branches, and the end
     net(*example(5, 1))  # makes the graph
     before = gpu.count("waits")
     net(*example(2, 2))
@@ -161,8 +161,10 @@ def test_an_index_without_a_side_is_an_error_and_leaves_the_state(
     net = dycl_tvm.load(tmp_path / "model.so", tmp_path / "model.params")
     for _ in range(WARM + 1):
         net(*example())
+    bodies = gpu.count("bodies")
     with pytest.raises(dycl_tvm.RunError, match=rf"IndexError: .*index {index} is out of range for 3 items") as caught:
         net(*example(1, index))
+    assert gpu.count("bodies") - bodies == 5  # of the index too: what follows must not read what was never written
     assert "test_device_branches.py" in str(caught.value)
     assert [b.choice for b in net.last_path.branches] == [True, True]
     result, calls = net(*example(1, 2))
@@ -188,12 +190,12 @@ def test_a_segment_in_a_loop_of_the_host(gpu: Driver, tmp_path: Path) -> None:
     class Loop(nn.Module):
         def forward(self, x: Tensor, n: Tensor) -> Tensor:
             for _ in range(int(n)):
-                if (x.sum() > 3).item():
-                    x = x * 0.5
+                if (x.sum() > 10).item():
+                    x = x * 0.25
                 x = x + 1
             return x
 
-    x, model = torch.ones(4), Loop()
+    x, model, seen = torch.ones(4), Loop(), set()
     gpu.configure(90, WITH)
     net = gpu.load(dycl_tvm.build(model, (x, torch.tensor(3)), target=TARGET, host="llvm"), tmp_path)
     for n in map(torch.tensor, (5, 9, 0, 6)):
@@ -203,7 +205,9 @@ def test_a_segment_in_a_loop_of_the_host(gpu: Driver, tmp_path: Path) -> None:
         host.set_device_branches(False)
         host(x, n)
         assert choices == [b.choice for b in host.last_path.branches]
+        seen.update(choices)
     assert gpu.count("bodies") > 5
+    assert seen == {True, False}
 
 
 def test_a_failing_kernel_leaves_no_decisions(artifact: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
