@@ -206,6 +206,8 @@ class _Planner:
         mine = self.of_node[id(node)] = self.cut.node()
         if want is not Want.FOLLOW:
             self.cut.fix(mine, want is Want.PACKED)
+        elif node.elementwise is None:  # plain pooling and resizing run by the generic schedule, element by element
+            self.cut.fix(mine, True, _cost(node.last))
         for var in self.kernels.read_packed(node) if want is not Want.PLAIN else node.inputs:
             if var.packable:
                 readers.setdefault(var, []).append(mine)

@@ -44,6 +44,13 @@ def calls(built: Artifact) -> list[str]:
     return [program.kernels[i.kernel].symbol for b in program.blocks for i in b.instrs if isinstance(i, KernelCall)]
 
 
+def reads(built: Artifact) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """Return each call's kernel with the shapes of its arguments."""
+    program = built._lowered.program
+    found = [i for b in program.blocks for i in b.instrs if isinstance(i, KernelCall)]
+    return [(program.kernels[i.kernel].symbol, [a.type.shape for a in i.args]) for i in found]
+
+
 class Gated(nn.Module):
     """A gate decides between blocks; the packed image flows past it."""
 
@@ -91,13 +98,23 @@ class Exits(nn.Module):
 def test_an_image_that_leaves_its_sub_dnn_is_not_unpacked_for_that(tmp_path: Path) -> None:
     x = torch.randn(1, 16, 16, 16)
     built = check(Exits(), [(x * s,) for s in (0.1, 1.0, 4.0, 9.0)], tmp_path)
-    unpacked = [
-        k.args[0].type.shape
-        for b in built._lowered.program.blocks
-        for k in b.instrs
-        if isinstance(k, KernelCall) and "unpack" in built._lowered.program.kernels[k.kernel].symbol
-    ]
+    unpacked = [shapes[0] for k, shapes in reads(built) if "unpack" in k]
     assert unpacked and all(s[2:4] == (4, 4) for s in unpacked), "what is flattened is unpacked after pooling"
+
+
+def test_pooling_that_leaves_the_size_is_packed_too(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.head = conv(16, 32), nn.Linear(32 * 64, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(self.a(x))
+            return self.head((nn.functional.max_pool2d(y, 1) * 0.5 + nn.functional.avg_pool2d(y, 1)).flatten(1))
+
+    built = check(Net(), [(torch.randn(1, 16, 8, 8),)], tmp_path)
+    read = {k: shapes for k, shapes in reads(built) if "pool" in k}
+    assert len(read) == 2 and all(len(shapes[0]) == 5 for shapes in read.values())
 
 
 def test_epilogues_take_activation_and_residual(tmp_path: Path) -> None:
