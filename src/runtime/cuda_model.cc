@@ -130,7 +130,9 @@ int32_t CudaModel::FindFunctions() {
   for (uint32_t k = 0; k < program_.launches.size; ++k) {
     const LaunchDesc& launch = program_.launches[k];
     if (launch.library != nullptr) {
-      LibraryCall call{driver_.version, nullptr, nullptr, nullptr};
+      LibraryCall call{};
+      call.step = LibraryStep::kFind;
+      call.cuda_version = driver_.version;
       if (int32_t status = launch.library(call)) return status;
       continue;
     }

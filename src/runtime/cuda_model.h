@@ -144,6 +144,8 @@ class CudaSession final : public DeviceSession {
 
   bool Check(Result result, const char* what);
   Result LaunchEach(uint32_t first, uint32_t count, Stream stream);
+  LibraryCall CallOf(uint32_t launch, LibraryStep step);
+  int32_t PrepareLibraries(uint64_t* workspace_bytes);
   bool Capture(uint32_t first, uint32_t count, Stretch* stretch);
   bool CallsLibrary(uint32_t first, uint32_t count) const;
   uint64_t Generation();
@@ -152,6 +154,7 @@ class CudaSession final : public DeviceSession {
   const Driver& driver_;
   Stream stream_ = nullptr;
   KernelState libraries_[kNumLibraryStates] = {};
+  std::vector<KernelState> library_launches_;  // of each row of DeviceDesc::launches
   Pointer block_ = 0;
   uint64_t block_bytes_ = 0;
   char* pinned_ = nullptr;
@@ -159,6 +162,7 @@ class CudaSession final : public DeviceSession {
   std::vector<Pointer> inputs_;
   std::vector<Pointer> state_;
   Pointer workspace_ = 0;
+  Pointer library_workspace_ = 0;
   const Frame* frame_ = nullptr;
   std::vector<Prepared> prepared_;      // of all calls, in order
   std::vector<uint32_t> first_launch_;  // of each call, in prepared_; one more at the end

@@ -50,6 +50,7 @@ CudaSession::~CudaSession() {
   if (body_stream_ != nullptr) driver_.StreamDestroy(body_stream_);
   if (stream_ != nullptr) {
     driver_.StreamSynchronize(stream_);
+    for (KernelState& state : library_launches_) state.Release();
     for (KernelState& state : libraries_) state.Release();
     driver_.StreamDestroy(stream_);
   }
@@ -71,10 +72,13 @@ int32_t CudaSession::Allocate() {
   started_.reserve(device.segments.size);
   inputs_.assign(kProgram.inputs.size, 0);
   state_.assign(kProgram.state.size, 0);
+  uint64_t library_bytes = 0;
+  if (int32_t status = PrepareLibraries(&library_bytes)) return status;
   for (int pass = 0; pass < 2; ++pass) {
     Parts parts(block_);
     arena_ = parts.Take(kProgram.arena_bytes);
     workspace_ = parts.Take(device.workspace_bytes);
+    library_workspace_ = parts.Take(library_bytes);
     records_ = parts.Take(device.branches.size * sizeof(int64_t));
     for (uint32_t k = 0; k < kProgram.inputs.size; ++k) {
       if (kProgram.inputs[k].kind != Kind::kTensor) continue;
@@ -228,13 +232,38 @@ bool CudaSession::Wait() {
   return Check(driver_.StreamSynchronize(stream_), "the GPU failed") && TakeDecisions();
 }
 
+LibraryCall CudaSession::CallOf(uint32_t launch, LibraryStep step) {
+  LibraryCall call{};
+  call.step = step;
+  call.cuda_version = driver_.version;
+  call.stream = stream_;
+  call.libraries = libraries_;
+  call.state = &library_launches_[launch];
+  return call;
+}
+
+// Work on one stream is done in order: the calls share a workspace, that of the largest.
+int32_t CudaSession::PrepareLibraries(uint64_t* workspace_bytes) {
+  const Table<LaunchDesc>& launches = model_->program().launches;
+  library_launches_.assign(launches.size, KernelState{});
+  for (uint32_t k = 0; k < launches.size; ++k) {
+    if (launches[k].library == nullptr) continue;
+    LibraryCall call = CallOf(k, LibraryStep::kPrepare);
+    call.workspace_bytes = workspace_bytes;
+    if (int32_t status = launches[k].library(call)) return status;
+  }
+  return DYCL_OK;
+}
+
 Result CudaSession::LaunchEach(uint32_t first, uint32_t count, Stream stream) {
   uint32_t end = first_launch_[first + count];
   for (uint32_t k = first_launch_[first]; k < end; ++k) {
     const Prepared& p = prepared_[k];
     const LaunchDesc& l = model_->program().launches[p.launch];
     if (l.library != nullptr) {
-      LibraryCall call{driver_.version, stream, libraries_, p.args};
+      LibraryCall call = CallOf(p.launch, LibraryStep::kRun);
+      call.workspace = ToAddress(library_workspace_);
+      call.args = p.args;
       if (l.library(call) != DYCL_OK) return kUnknown;  // it has set the error
       continue;
     }

@@ -57,6 +57,70 @@ __attribute__((format(printf, 1, 2))) inline int32_t LibraryError(const char* fo
   return DYCL_ERROR_DEVICE;
 }
 
+// A session's handle of a library, on its stream. A `Library` is a SharedLibrary with
+//   - a constructor of the driver's CUDA version, that opens it,
+//   - kName and kBackend for errors, kState for the place of its handle among the session's,
+//   - the functions Create, Destroy and SetStream, and Version(handle, &version).
+template <class Library>
+struct LibraryHandle {
+  const Library* library;
+  void* handle;
+  int version;
+
+  static void Release(void* data) {
+    auto* made = static_cast<LibraryHandle*>(data);
+    if (made->handle != nullptr) made->library->Destroy(made->handle);
+    delete made;
+  }
+};
+
+// The library, opened once a process.
+template <class Library>
+int32_t FindLibrary(const LibraryCall& call, const Library** out) {
+  static const Library library(call.cuda_version);
+  *out = &library;
+  if (library.reason[0] == '\0') return DYCL_OK;
+  return LibraryError("'%s' was built with the backend %s, but %s", kProgram.name,
+                      Library::kBackend, library.reason);
+}
+
+template <class Library>
+int32_t CheckLibrary(int status, const char* what) {
+  if (status == 0) return DYCL_OK;
+  return LibraryError("%s: %s failed with status %d in '%s'", Library::kName, what, status,
+                      kProgram.name);
+}
+
+// The session's handle, made when it is wanted first.
+template <class Library>
+int32_t GetHandle(const LibraryCall& call, const LibraryHandle<Library>** out) {
+  KernelState& state = call.libraries[Library::kState];
+  if (state.data == nullptr) {
+    const Library* library = nullptr;
+    if (int32_t status = FindLibrary(call, &library)) return status;
+    auto* made = new LibraryHandle<Library>{library, nullptr, 0};
+    state = KernelState{made, LibraryHandle<Library>::Release};
+    int32_t status = CheckLibrary<Library>(library->Create(&made->handle), "making a handle");
+    if (status == 0) {
+      status = CheckLibrary<Library>(library->Version(made->handle, &made->version), "GetVersion");
+    }
+    if (status == 0) {
+      status = CheckLibrary<Library>(library->SetStream(made->handle, call.stream), "SetStream");
+    }
+    if (status != 0) {
+      state.Release();
+      return status;
+    }
+  }
+  *out = static_cast<const LibraryHandle<Library>*>(state.data);
+  return DYCL_OK;
+}
+
+// The address of a tensor of a call.
+inline void* Address(const LibraryCall& call, int arg) {
+  return *static_cast<void* const*>(call.args[arg]);
+}
+
 }  // namespace cuda
 }  // namespace dycl
 

@@ -160,16 +160,21 @@ struct LaunchArg {
   uint64_t offset;
 };
 
-// A call of a library in place of a launch: it puts its work on the stream. `args` point to the
-// addresses of its tensors; without them the function only says whether the library is there.
-// `states` are the session's, one for each library.
+// A call of a library in place of a launch. kFind, when a model is loaded: is the library there?
+// kPrepare, when a session is made: makes all that can be made once. kRun puts work on the stream.
+enum class LibraryStep : uint8_t { kFind, kPrepare, kRun };
 struct LibraryCall {
+  LibraryStep step;
   int cuda_version;  // of the driver, 11040 for CUDA 11.4
+  // The session's, from kPrepare on: its stream, a state for each library and one for this launch.
   void* stream;
-  KernelState* states;
-  void* const* args;
+  KernelState* libraries;
+  KernelState* state;
+  uint64_t* workspace_bytes;  // kPrepare: raised to what the work needs
+  void* workspace;            // kRun: that many bytes on the device
+  void* const* args;          // kRun: point to the addresses of the tensors
 };
-constexpr uint32_t kCublasState = 0, kNumLibraryStates = 1;
+constexpr uint32_t kCublasState = 0, kCudnnState = 1, kNumLibraryStates = 2;
 using LibraryFunction = int32_t (*)(const LibraryCall& call);
 
 // A launch of a device function; its arguments are DeviceDesc::args[first_arg ...].

@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from dycl_tvm.backends.device_regions import MOST, common_dtype, match_of, shape_of
 from dycl_tvm.backends.registry import Backend, Generated, Pattern, Region
-
-_DTYPES = ("float32", "float16")
-#: Sizes and strides are ints of C.
-_MOST = 2**31 - 1
 
 
 def backend() -> Backend:
@@ -36,9 +32,9 @@ def sizes(call: Any) -> tuple[int, int, int, int] | None:
 
     Both sides have the same batch, or the right side has none: then the left side's rows are rows of one matrix.
     """
-    if {str(t.ty.dtype.dtype) for t in (*call.args, call)} not in ({d} for d in _DTYPES):
+    if common_dtype([*call.args, call]) is None:
         return None
-    a, b = ([int(d) for d in t.ty.shape] for t in call.args)
+    a, b = (shape_of(t) for t in call.args)
     if len(a) < 2 or len(b) < 2:
         return None
     lead = math.prod(a[:-2])
@@ -48,30 +44,20 @@ def sizes(call: Any) -> tuple[int, int, int, int] | None:
         found = (lead, a[-2], b[-1], a[-1])
     else:
         return None
-    return found if all(0 < s <= _MOST for s in found) else None
+    return found if all(0 < s <= MOST for s in found) else None
 
 
 def generate(regions: Sequence[Region], target: tvm.target.Target) -> Generated:
     """Write the call of each region."""
     parts = ['#include "cublas_region.h"\n']
     for region in regions:
-        batch, m, n, k = sizes(_product(region)) or (0, 0, 0, 0)
-        half = "true" if str(_product(region).ty.dtype.dtype) == "float16" else "false"
+        match = match_of(region)
+        (product,) = match.calls
+        batch, m, n, k = sizes(product) or (0, 0, 0, 0)
+        half = "true" if common_dtype([product]) == "float16" else "false"
+        a, b = (match.numbers[t] for t in product.args)
         parts.append(
             f"int32_t dycl_device_{region.symbol}(const dycl::LibraryCall& call) {{\n"
-            f"  return dycl::cublas::Product(call, {{{batch}, {m}, {n}, {k}, {half}}});\n}}\n"
+            f"  return dycl::cublas::Product(call, {{{batch}, {m}, {n}, {k}, {half}, {a}, {b}, {match.output}}});\n}}\n"
         )
     return Generated(sources=(("cublas_regions.cc", "\n".join(parts)),))
-
-
-def _product(region: Region) -> Any:
-    """Return the operator of a region."""
-    found: list[Any] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and getattr(expr.op, "name", "") == "relax.matmul":
-            found.append(expr)
-
-    relax.analysis.post_order_visit(region.function, visit)
-    (product,) = found
-    return product

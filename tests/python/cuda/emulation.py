@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,26 @@ def build_driver(folder: Path) -> Driver:
     path = compile_driver(folder)
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     return Driver(path, library, folder)
+
+
+def load_stub(driver: Driver, unit: str, name: str) -> ctypes.CDLL:
+    """Compile the emulation of a library of NVIDIA's and load it: whoever looks for the library finds it."""
+    out = driver.folder / name
+    compile_cpp([SOURCES / unit], out, "-O2", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{name}", str(driver.path))
+    return ctypes.CDLL(str(out), mode=ctypes.RTLD_GLOBAL)
+
+
+def errors_without_libraries(driver: Driver, artifact: dycl_tvm.Artifact, folder: Path) -> str:
+    """Load an artefact in a process that has the driver alone; return what it says."""
+    library, params = artifact.export_library(folder / "model.so"), artifact.save_params(folder / "model.params")
+    code = f"import dycl_tvm.runtime as r; r.load({str(library)!r}, {str(params)!r})"
+    alone = folder / "driver"
+    alone.mkdir()
+    (alone / "libcuda.so.1").symlink_to(driver.path)
+    gpu = {"LD_LIBRARY_PATH": str(alone), "EMULATED_CUDA_SM": "90", "EMULATED_CUDA_VERSION": "12020"}
+    environment = {**driver.environment(artifact), **gpu, "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    return done.stderr
 
 
 def compile_cpp(units: list[Path], out: Path, *flags: str) -> None:
