@@ -12,7 +12,7 @@ Constants are values that are defined everywhere. Python numbers may stand direc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -93,7 +93,7 @@ class TensorOp:
         """Return the values that the operation reads, in order, with repetitions."""
         found: list[Value] = []
         _collect(self.args, found)
-        _collect(self.kwargs, found)
+        _collect(self.kwargs.values(), found)
         return found
 
     def results(self) -> list[Value]:
@@ -401,12 +401,9 @@ def map_operands(node: Any, fn: Any) -> Any:
     return node
 
 
-def _collect(node: Any, found: list[Value]) -> None:
-    if isinstance(node, Value):
-        found.append(node)
-    elif isinstance(node, (list, tuple)):
-        for n in node:
-            _collect(n, found)
-    elif isinstance(node, dict):
-        for n in node.values():
-            _collect(n, found)
+def _collect(nodes: Iterable[Any], found: list[Value]) -> None:
+    for node in nodes:
+        if isinstance(node, Value):
+            found.append(node)
+        elif isinstance(node, (list, tuple, dict)):
+            _collect(node.values() if isinstance(node, dict) else node, found)

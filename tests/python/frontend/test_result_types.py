@@ -91,6 +91,18 @@ CASES = {
     "cat": op(aten.cat.default, [t(2, 3), t(2, 4)], 1),
     "cat_promotes": op(aten.cat.default, [i(2, 3), t(2, 4)], 1),
     "embedding": op(aten.embedding.default, t(10, 4), i(2, 3)),
+    "embedding_of_one": op(aten.embedding.default, t(1, 4), i()),
+    "index_select": op(aten.index_select.default, t(2, 3, 4), -2, i(5)),
+    "index_select_channels_last": op(aten.index_select.default, last(2, 6, 9, 8), 1, i(5)),
+    "index_select_transposed": op(aten.index_select.default, t(3, 4).t(), 0, i(2)),
+    "index": op(aten.index.Tensor, t(3, 4), [i(5)]),
+    "index_two": op(aten.index.Tensor, t(3, 4, 5), [i(2, 1), i(6)]),
+    "index_apart": op(aten.index.Tensor, t(3, 4, 5), [i(6), None, i(6)]),
+    "index_inner": op(aten.index.Tensor, t(3, 4, 5), [None, i(2, 2)]),
+    "index_bool": op(aten.index.Tensor, t(3, 4, dtype=torch.bool), [i(2)]),
+    "stack": op(aten.stack.default, [t(2, 3), t(2, 3)], -1),
+    "safe_softmax": op(aten._safe_softmax.default, t(2, 3, 4), -1),
+    "log_sigmoid": op(aten.log_sigmoid_forward.default, t(2, 3)),
     "gather": op(aten.gather.default, t(2, 3), 1, i(2, 2)),
     "topk": op(aten.topk.default, t(2, 8), 3),
     "zeros_like": op(aten.zeros_like.default, t(3, 4).t(), dtype=torch.int32, device=torch.device("meta")),
@@ -120,6 +132,9 @@ def test_size_is_bounded() -> None:
     """Memory for the results would be 64 GiB."""
     assert result_of(aten.add.Tensor, (t(1 << 17, 1), t(1 << 17)), {}).shape == (1 << 17, 1 << 17)
     assert result_of(aten.relu.default, (t(1 << 17, 1 << 17),), {}).shape == (1 << 17, 1 << 17)
+    assert result_of(aten.index_select.default, (t(2, 1 << 17), 0, i(1 << 17)), {}).shape == (1 << 17, 1 << 17)
+    assert result_of(aten.embedding.default, (t(2, 1 << 17), i(1 << 17)), {}).shape == (1 << 17, 1 << 17)
+    assert result_of(aten.index.Tensor, (t(2, 1 << 17), [i(1 << 17)]), {}).shape == (1 << 17, 1 << 17)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +144,8 @@ def test_size_is_bounded() -> None:
         op(aten.bmm.default, t(5, 2, 3), t(4, 3, 4)),
         op(aten.add.Tensor, t(2, 3), t(4)),
         op(aten.cat.default, [t(2, 3), t(3, 3)], 1),
+        op(aten.index_select.default, t(2, 3), 2, i(4)),
+        op(aten.index.Tensor, t(2, 3), [t(2, dtype=torch.bool)]),
         conv(t(2, 6, 9, 8), t(4, 5, 3, 3)),
         conv(t(2, 6, 2, 2), t(4, 6, 3, 3)),
         op(aten.nonzero.default, t(3)),
@@ -137,7 +154,7 @@ def test_size_is_bounded() -> None:
 )
 def test_errors_are_pytorchs(case: Any) -> None:
     func, args, kwargs = case
-    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+    with pytest.raises((RuntimeError, NotImplementedError, IndexError)) as expected:
         func(*args, **kwargs)
     with pytest.raises(expected.type) as found:
         result_of(func, args, kwargs)
@@ -161,7 +178,9 @@ class Net(nn.Module):
         if x.mean() > 0.25:
             x = x + self.attend(x, x, x)[0] * 0.5
         scores = self.head(torch.nn.functional.gelu(self.layer(x)).mean(1)).softmax(-1)
-        return 1 - scores, scores.argmax(-1), torch.cat([scores, scores], 1)
+        pair, best = torch.stack([x, x]), x.argmax(1)
+        x = torch.nn.functional.scaled_dot_product_attention(pair, pair, pair, attn_mask=x.mT @ x > 0) if x.size(1) == 8 else pair
+        return 1 - scores, scores.argmax(-1), torch.cat([scores, scores], 1), x[:, 0, best[0]], torch.nn.functional.logsigmoid(scores)
 
 stage_model(Net().eval().requires_grad_(False), torch.randn(1, 3, 8, 8), phases=Phases())
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])

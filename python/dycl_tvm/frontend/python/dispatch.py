@@ -7,14 +7,15 @@ Operations on constants only are computed at once. All others are run on meta te
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.result_types import result_of
 from dycl_tvm.frontend.python.tensors import DTYPE_NAMES, StagedTensor, Storage, as_constant, fresh_like, op_name, read, tensor_type, write
@@ -24,27 +25,10 @@ from dycl_tvm.hcfg.types import TensorType
 aten = torch.ops.aten
 
 #: Operators whose result depends on a random state.
-RANDOM = (
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "bernoulli",
-    "normal",
-    "multinomial",
-    "uniform",
-    "exponential",
-    "dropout",
-    "native_dropout",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-    "poisson",
-    "rrelu_with_noise",
-    "cauchy",
-    "geometric",
-    "log_normal",
-    "random",
+RANDOM = frozenset(
+    ["bernoulli", "dropout", "native_dropout", "rrelu_with_noise"]
+    + ["cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "uniform"]
+    + ["rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"]
 )
 #: Results larger than this (elements) are not computed at build time unless they are no larger than their operands.
 FOLD_LIMIT = 1 << 20
@@ -93,10 +77,9 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     _check_device(func, kwargs)
     func, args, kwargs = _lower_scalars(func, args, kwargs)
-    name, schema = func._opname, func._schema
-    written = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    name, written = func._opname, _written(func)
     if written:
-        return _in_place(func, args, kwargs, [schema.arguments[i].name for i in written], written)
+        return _in_place(func, args, kwargs, list(written.values()), list(written))
     if name in ("split", "split_with_sizes", "unbind", "chunk", "unsafe_split", "unsafe_chunk") and not name.startswith("unsafe"):
         return _multi_view(func, args, kwargs)
     if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
@@ -104,22 +87,29 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _functional(func, args, kwargs)
 
 
+@functools.cache
+def _written(func: Any) -> dict[int, str]:
+    """Return the arguments that an operator changes in place: names by positions."""
+    arguments = enumerate(func._schema.arguments)
+    return {k: a.name for k, a in arguments if a.alias_info is not None and a.alias_info.is_write}
+
+
 # -- functional operations ---------------------------------------------------------------------------------------------
 def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-    constants = [as_constant(t) for t in tensors]
-    if all(c is not None for c in constants):
-        folded = _fold(func, args, kwargs, [c for c in constants if c is not None])
+    values = [read(t) for t in tensors_of(args, kwargs)]
+    constants = [v for v in values if isinstance(v, Constant)]
+    if len(constants) == len(values):
+        folded = _fold(func, args, kwargs, constants)
         if folded is not None:
             return folded
-    values = {id(t): read(t) for t in tensors}
-    metas, spec = pytree.tree_flatten(_meta_result(func, args, kwargs))
-    types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in metas]
-    hargs, hkwargs = pytree.tree_map(lambda a: values[id(a)] if isinstance(a, torch.Tensor) else a, (args, kwargs))
+    metas = _meta_result(func, args, kwargs)
+    types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
+    operands = iter(values)
+    hargs, hkwargs = map_tensors(lambda _: next(operands), args), map_tensors(lambda _: next(operands), kwargs)
     outputs = current().builder.tensor_op(op_name(func), hargs, hkwargs, types)
     _note_positions(func, args, kwargs, outputs)
-    wrapped = [fresh_like(m, v) if v is not None else m for m, v in zip(metas, outputs)]
-    return pytree.tree_unflatten(wrapped, spec)
+    results = iter(outputs)
+    return map_leaves(lambda m: m if (v := next(results)) is None else fresh_like(m, v), metas)
 
 
 #: Operators that return positions along a dimension, and which of their results these are.
@@ -140,52 +130,40 @@ def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ou
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
     """Compute an operation on constants; None if the result would be too large to keep."""
     stage = current()
-    key = (func, tuple(id(c) for c in constants), _static_key((args, kwargs)))
+    key = (func, tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
     known = stage.folded.get(key)
     if known is None:
-        metas = pytree.tree_leaves(_meta_result(func, args, kwargs))
-        size = sum(m.numel() for m in metas if isinstance(m, torch.Tensor))
+        size = sum(m.numel() for m in tensors_of(_meta_result(func, args, kwargs)))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
             return None
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
             data = iter(constants)
-            real = pytree.tree_map(lambda a: next(data).data if isinstance(a, torch.Tensor) else a, (args, kwargs))
-            result = func(*real[0], **real[1])
-            leaves, spec = pytree.tree_flatten(result)
-            kept = []
-            for leaf in leaves:
-                if not isinstance(leaf, torch.Tensor):
-                    kept.append(leaf)
-                    continue
-                meta = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta")
-                kept.append((meta, Constant(tensor_type(leaf), leaf.detach().clone(memory_format=torch.contiguous_format))))
-        known = stage.folded[key] = (kept, spec, constants)
-    kept, spec, _ = known
-    return pytree.tree_unflatten([fresh_like(*k) if isinstance(k, tuple) else k for k in kept], spec)
+            result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
+            known = stage.folded[key] = (map_tensors(_kept, result), constants)
+    return map_leaves(lambda k: fresh_like(k.meta, k.constant) if isinstance(k, _Kept) else k, known[0])
 
 
-def _static_key(tree: Any) -> str:
-    return repr(pytree.tree_map(lambda a: "T" if isinstance(a, torch.Tensor) else a, tree))
+class _Kept(NamedTuple):
+    """A computed tensor: its strides, and what it holds."""
+
+    meta: torch.Tensor
+    constant: Constant
+
+
+def _kept(t: torch.Tensor) -> _Kept:
+    meta = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+    return _Kept(meta, Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format)))
 
 
 def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on meta tensors."""
     stage = current()
-    leaves, spec = pytree.tree_flatten((args, kwargs))
-    key = (func, spec, tuple((tuple(a.shape), a.stride(), a.dtype) if isinstance(a, torch.Tensor) else (type(a), repr(a)) for a in leaves))
+    key = (func, key_of(args), key_of(kwargs))
     known = stage.metas.get(key)
     if known is None:
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
-            metas = [
-                torch.empty_strided(tuple(a.shape), a.stride(), dtype=a.dtype, device="meta")
-                if isinstance(a, torch.Tensor)
-                else torch.device("meta")
-                if isinstance(a, torch.device)
-                else a
-                for a in leaves
-            ]
-            margs, mkwargs = pytree.tree_unflatten(metas, spec)
-            if not any(isinstance(a, torch.Tensor) for a in leaves) and any(a.name == "device" for a in func._schema.arguments):
+            margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
+            if not tensors_of(args, kwargs) and any(a.name == "device" for a in func._schema.arguments):
                 mkwargs["device"] = torch.device("meta")
             try:
                 known = result_of(func, margs, mkwargs)
@@ -197,6 +175,12 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
                 ) from error
         stage.metas[key] = known
     return known
+
+
+def _on_meta(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return torch.empty_strided(tuple(leaf.shape), leaf.stride(), dtype=leaf.dtype, device="meta")
+    return torch.device("meta") if isinstance(leaf, torch.device) else leaf
 
 
 # -- views and in-place operations ---------------------------------------------------------------------------------
@@ -381,11 +365,9 @@ def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
 
 def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Replace host scalars among the arguments by rank-0 tensors, choosing the overload that takes tensors."""
-    leaves = pytree.tree_leaves((args, kwargs))
-    if not any(scalars.is_symbolic(a) for a in leaves):
+    if not any(map(scalars.is_symbolic, leaves((args, kwargs)))):
         return func, args, kwargs
-    name = func._opname
-    tensors = [a for a in leaves if isinstance(a, torch.Tensor)]
+    name, tensors = func._opname, tensors_of(args, kwargs)
     if name in ("full", "full_like", "scalar_tensor", "new_full"):
         return _full(func, args, kwargs)
     declared = {a.name: str(a.type) for a in func._schema.arguments}
@@ -394,7 +376,7 @@ def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     for key, value in bound.items():
         if scalars.is_symbolic(value) and declared[key] in ("Tensor", "number", "Optional[Tensor]", "Optional[number]"):
             replaced[key] = to_tensor(value, _scalar_dtype(value, tensors))
-        elif any(scalars.is_symbolic(v) for v in pytree.tree_leaves(value)):
+        elif any(scalars.is_symbolic(v) for v in leaves(value)):
             raise UnsupportedError(
                 f"{name}() takes `{key}` as a number fixed at build time, but here it is known only at run time",
                 current().origin(),

@@ -15,19 +15,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from dycl_tvm.frontend.python.arguments import map_leaves, map_tensors, tensors_of
 
 aten = torch.ops.aten
 
 #: Operators are run on no more elements than this.
 _ELEMENTS = 1 << 22
 
+#: What indexes a dimension, one element each.
+_POSITIONS = (torch.int32, torch.int64)
+
 #: Operators that are as cheap as element-wise ones, and whose result's shape does not depend on values.
 _CHEAP = frozenset(
     ["all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "max", "mean", "min", "prod", "std", "sum", "var", "var_mean"]
-    + ["_log_softmax", "_scaled_dot_product_flash_attention_for_cpu", "_softmax", "native_group_norm", "native_layer_norm"]
+    + [
+        "_log_softmax",
+        "_safe_softmax",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_softmax",
+        "log_sigmoid_forward",
+        "native_group_norm",
+        "native_layer_norm",
+    ]
     + ["_adaptive_avg_pool2d", "avg_pool2d", "max_pool2d_with_indices", "upsample_bilinear2d", "upsample_nearest2d"]
-    + ["cat", "constant_pad_nd", "embedding", "gather", "index_select", "sort", "topk", "tril", "triu"]
+    + ["cat", "constant_pad_nd", "gather", "index", "sort", "stack", "topk", "tril", "triu"]
     + ["empty_like", "full_like", "new_full", "new_zeros", "ones_like", "zeros_like"]
 )
 
@@ -43,11 +55,11 @@ def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             shape = _common_shape(args, kwargs)
             if shape is not None:  # one element says as much as all
                 result = _run(func, args, kwargs, lambda a: torch.ones((1,) * a.dim(), dtype=a.dtype))
-                return pytree.tree_map(lambda r: _empty(shape, r.dtype), result)
+                return map_tensors(lambda r: _empty(shape, r.dtype), result)
         if _is_cheap(func, args, kwargs):
             # indices must lie within what they index, divisors not be zero
             result = _run(func, args, kwargs, lambda a: _filled(a, 1 if _is_pointwise(func) else 0))
-            return pytree.tree_map(lambda r: torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device="meta"), result)
+            return map_tensors(lambda r: torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device="meta"), result)
     except (RuntimeError, IndexError):  # the message for the user is that of the device meta, or there is no kernel for the CPU
         pass
     return func(*args, **kwargs)
@@ -63,8 +75,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], real: Callabl
     def replaced(a: Any) -> Any:
         return real(a) if isinstance(a, torch.Tensor) else torch.device("cpu") if isinstance(a, torch.device) else a
 
-    leaves = pytree.tree_map(replaced, (args, kwargs))
-    return func(*leaves[0], **leaves[1])
+    return func(*map_leaves(replaced, args), **map_leaves(replaced, kwargs))
 
 
 def _filled(a: torch.Tensor, value: int) -> torch.Tensor:
@@ -77,13 +88,9 @@ def _empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    return [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-
-
 def _common_shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Size | None:
     """Return the shape of all tensors, None if they differ in it or lie in memory in another way than row by row."""
-    tensors = _tensors(args, kwargs)
+    tensors = tensors_of(args, kwargs)
     if not tensors or any(t.shape != tensors[0].shape or not _is_plain(t) for t in tensors) or kwargs.get("memory_format") is not None:
         return None
     return tensors[0].shape
@@ -100,9 +107,14 @@ def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if func._opname == "arange":
         begin, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
         return step != 0 and abs((end - begin) / step) <= _ELEMENTS
-    if not (_is_pointwise(func) or func._opname in _CHEAP) or torch.Tag.dynamic_output_shape in func.tags:
+    if not (_is_pointwise(func) or func._opname in _CHEAP):
         return False
-    shapes = [reversed(a.shape) for a in _tensors(args, kwargs)]
+    tensors = tensors_of(args, kwargs)
+    if func._opname == "index":  # a mask's values decide on the shape; with positions the result may be as large as the product
+        return all(a.dtype in _POSITIONS for a in tensors[1:]) and math.prod(a.numel() for a in tensors) <= _ELEMENTS
+    if torch.Tag.dynamic_output_shape in func.tags:
+        return False
+    shapes = [reversed(a.shape) for a in tensors]
     # of operands that are broadcast the largest size counts
     return bool(shapes) and math.prod(map(max, itertools.zip_longest(*shapes, fillvalue=1))) <= _ELEMENTS
 
@@ -162,10 +174,26 @@ def _batch_norm(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor
     return _empty(x.shape, x.dtype), _empty(x.shape[1:2], x.dtype), _empty(x.shape[1:2], x.dtype)
 
 
+def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor | None:
+    usual = -x.dim() <= dim < x.dim() and _is_plain(x) and index.dim() == 1 and index.dtype in _POSITIONS
+    if not usual or x.shape[dim] == 0:
+        return None
+    shape = list(x.shape)
+    shape[dim] = index.shape[0]
+    return _empty(shape, x.dtype)
+
+
+def _embedding(table: torch.Tensor, index: torch.Tensor, *_: Any) -> torch.Tensor | None:
+    usual = table.dim() == 2 and index.dtype in _POSITIONS and _is_plain(index)
+    return _empty((*index.shape, table.shape[1]), table.dtype) if usual else None
+
+
 _RULES: dict[Any, Callable[..., Any]] = {
     aten.mm.default: _mm,
     aten.bmm.default: _bmm,
     aten.addmm.default: _addmm,
     aten.convolution.default: _convolution,
+    aten.embedding.default: _embedding,
+    aten.index_select.default: _index_select,
     aten.native_batch_norm.default: _batch_norm,
 }

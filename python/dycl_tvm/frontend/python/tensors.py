@@ -9,6 +9,7 @@ that has become stale is read anew from its base: so the HCFG is free of side ef
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from typing import Any
@@ -165,6 +166,7 @@ def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, An
     return result
 
 
+@functools.cache
 def op_name(func: Any) -> str:
     """Return the name under which an operator stands in the HCFG (``aten.add.Tensor``)."""
     return f"{func.namespace}.{func._opname}.{func._overloadname}"

@@ -1,0 +1,72 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Walks over what ATen operators take and give: tuples, lists and dicts, and nothing else that holds tensors.
+
+They are those of ``torch.utils._pytree`` for these three, without its registry of node types: staging walks several times an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+
+def leaves(node: Any) -> list[Any]:
+    """Return all that is no tuple, list or dict, in order; None is a leaf too."""
+    found: list[Any] = []
+    _collect((node,), found)
+    return found
+
+
+def _collect(nodes: Any, found: list[Any]) -> None:
+    for node in nodes:
+        kind = type(node)
+        if kind is tuple or kind is list:
+            _collect(node, found)
+        elif kind is dict:
+            _collect(node.values(), found)
+        else:
+            found.append(node)
+
+
+def tensors_of(*nodes: Any) -> list[torch.Tensor]:
+    """Return the tensors, in order, with repetitions."""
+    return [leaf for leaf in leaves(nodes) if isinstance(leaf, torch.Tensor)]
+
+
+def map_leaves(fn: Callable[[Any], Any], node: Any) -> Any:
+    """Return the same structure with ``fn`` of each leaf, called in order."""
+    kind = type(node)
+    if kind is tuple:
+        return tuple([map_leaves(fn, n) for n in node])
+    if kind is list:
+        return [map_leaves(fn, n) for n in node]
+    if kind is dict:
+        return {k: map_leaves(fn, n) for k, n in node.items()}
+    return fn(node)
+
+
+def map_tensors(fn: Callable[[torch.Tensor], Any], node: Any) -> Any:
+    """Return the same structure with ``fn`` of each tensor, called in order, and all else as it is."""
+    return map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, torch.Tensor) else leaf, node)
+
+
+def key_of(node: Any) -> Hashable:
+    """Return what is equal for two structures exactly if an operator cannot tell them apart but by its tensors' contents.
+
+    Tensors count by shape, strides and dtype. Numbers carry their type (``1``, ``1.0`` and ``True`` are equal in Python), floats
+    their digits (so do ``0.0`` and ``-0.0``).
+    """
+    kind = type(node)
+    if kind is int or kind is bool:
+        return kind, node
+    if node is None:
+        return None
+    if kind is tuple or kind is list:
+        return (kind, *[key_of(n) for n in node])
+    if isinstance(node, torch.Tensor):
+        return node.shape, node.stride(), node.dtype
+    if kind is dict:
+        return (kind, *[(k, key_of(n)) for k, n in node.items()])
+    return kind, repr(node)
