@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dycl_tvm.frontend.python import stage
-from dycl_tvm.frontend.python.result_types import result_of
+from dycl_tvm.frontend.python.result_types import _is_cheap, result_of
 
 aten = torch.ops.aten
 
@@ -135,6 +135,8 @@ def test_size_is_bounded() -> None:
     assert result_of(aten.index_select.default, (t(2, 1 << 17), 0, i(1 << 17)), {}).shape == (1 << 17, 1 << 17)
     assert result_of(aten.embedding.default, (t(2, 1 << 17), i(1 << 17)), {}).shape == (1 << 17, 1 << 17)
     assert result_of(aten.index.Tensor, (t(2, 1 << 17), [i(1 << 17)]), {}).shape == (1 << 17, 1 << 17)
+    assert _is_cheap(aten.index.Tensor, (t(2, 1 << 10), [i(1 << 10)]), {})
+    assert not _is_cheap(aten.index.Tensor, (t(2, 1 << 11), [i(1 << 11)]), {})
 
 
 @pytest.mark.parametrize(

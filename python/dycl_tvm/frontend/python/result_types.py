@@ -175,7 +175,7 @@ def _batch_norm(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor | None:
-    usual = -x.dim() <= dim < x.dim() and _is_plain(x) and index.dim() == 1 and index.dtype in _POSITIONS
+    usual = -x.dim() <= dim < x.dim() and index.dim() == 1 and index.dtype in _POSITIONS
     if not usual or x.shape[dim] == 0:
         return None
     shape = list(x.shape)
