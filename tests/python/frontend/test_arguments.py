@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from dycl_tvm.frontend.python.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
@@ -21,7 +22,7 @@ TREES: list[Any] = [
     {},
     (T, [U, None, 1], {"dim": [0, (U,)], "keep": True}),
     [[[]], {"a": {}}],
-    (torch.float32, "a"),
+    (torch.float32, torch.Size([2]), immutable_list([T, immutable_list([1])]), immutable_dict({"a": T})),
 ]
 
 
@@ -32,7 +33,7 @@ def test_leaves_are_those_of_pytorch(tree: Any) -> None:
     assert [id(a) for a in tensors_of(tree)] == [id(a) for a in expected if isinstance(a, torch.Tensor)]
     numbers = iter(range(len(expected)))
     assert map_leaves(lambda _: next(numbers), tree) == pytree.tree_unflatten(list(range(len(expected))), spec)
-    assert str(map_tensors(lambda t: t.dim(), tree)) == str(pytree.tree_map(lambda a: a.dim() if isinstance(a, torch.Tensor) else a, tree))
+    assert map_tensors(lambda t: t.dim(), tree) == pytree.tree_map(lambda a: a.dim() if isinstance(a, torch.Tensor) else a, tree)
 
 
 def test_containers_are_copied() -> None:
@@ -61,3 +62,4 @@ def test_keys_of_equal_arguments_are_equal() -> None:
         return (torch.randn(2, 3).t(), [1, float("nan"), None]), {"dtype": torch.int64, "device": torch.device("cpu")}
 
     assert key_of(make()) == key_of(make())
+    assert key_of([1, (2,)]) == key_of(immutable_list([1, torch.Size([2])]))

@@ -1,7 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Walks over what ATen operators take and give: tuples, lists and dicts, and nothing else that holds tensors.
 
-They are those of ``torch.utils._pytree`` for these three, without its registry of node types: staging walks several times an operation.
+Exported programs have classes of their own for these three, and shapes are tuples. The walks are those of ``torch.utils._pytree``,
+without its registry of node types: staging walks several times an operation.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ def leaves(node: Any) -> list[Any]:
 
 def _collect(nodes: Any, found: list[Any]) -> None:
     for node in nodes:
-        kind = type(node)
-        if kind is tuple or kind is list:
+        if isinstance(node, (tuple, list)):
             _collect(node, found)
-        elif kind is dict:
+        elif isinstance(node, dict):
             _collect(node.values(), found)
         else:
             found.append(node)
@@ -36,13 +36,12 @@ def tensors_of(*nodes: Any) -> list[torch.Tensor]:
 
 
 def map_leaves(fn: Callable[[Any], Any], node: Any) -> Any:
-    """Return the same structure with ``fn`` of each leaf, called in order."""
-    kind = type(node)
-    if kind is tuple:
+    """Return the same structure, of plain tuples, lists and dicts, with ``fn`` of each leaf, called in order."""
+    if isinstance(node, tuple):
         return tuple([map_leaves(fn, n) for n in node])
-    if kind is list:
+    if isinstance(node, list):
         return [map_leaves(fn, n) for n in node]
-    if kind is dict:
+    if isinstance(node, dict):
         return {k: map_leaves(fn, n) for k, n in node.items()}
     return fn(node)
 
@@ -63,10 +62,10 @@ def key_of(node: Any) -> Hashable:
         return kind, node
     if node is None:
         return None
-    if kind is tuple or kind is list:
-        return (kind, *[key_of(n) for n in node])
+    if isinstance(node, (tuple, list)):
+        return (isinstance(node, list), *[key_of(n) for n in node])
     if isinstance(node, torch.Tensor):
         return node.shape, node.stride(), node.dtype
-    if kind is dict:
-        return (kind, *[(k, key_of(n)) for k, n in node.items()])
+    if isinstance(node, dict):
+        return (dict, *[(k, key_of(n)) for k, n in node.items()])
     return kind, repr(node)

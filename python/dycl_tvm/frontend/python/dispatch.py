@@ -8,7 +8,8 @@ Operations on constants only are computed at once. All others are run on meta te
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -143,7 +144,8 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
     return map_leaves(lambda k: fresh_like(k.meta, k.constant) if isinstance(k, _Kept) else k, known[0])
 
 
-class _Kept(NamedTuple):
+@dataclass
+class _Kept:
     """A computed tensor: its strides, and what it holds."""
 
     meta: torch.Tensor
