@@ -11,6 +11,7 @@
 
 extern "C" {
 int emulated_cuda_enqueue(void* stream, void (*work)(void*), void* data);
+int emulated_cuda_on_device(const void* address, size_t bytes);
 
 constexpr int kBadParam = 2000, kNotSupported = 3000, kExecutionFailed = 5000;
 
@@ -207,7 +208,8 @@ static int Start(Handle* handle, const void* alpha, Tensor* dx, const void* x, T
   }
   size_t needed = Workspace(algorithm, *dw);
   if (algorithm != g_algorithm && algorithm != 0) return kNotSupported;
-  if (bytes < needed || (needed != 0 && workspace == nullptr)) return kBadParam;
+  bool held = needed == 0 || emulated_cuda_on_device(workspace, needed) != 0;
+  if (bytes < needed || !held) return kBadParam;
   auto* run = new Convolution{*dx,
                               *dw,
                               *dy,

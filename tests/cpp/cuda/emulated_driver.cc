@@ -191,6 +191,12 @@ API emulated_cuda_enqueue(void* stream, void (*work)(void*), void* data) {
   return Enqueue(static_cast<Stream*>(stream), "library calls", run);
 }
 
+// Whether all of these bytes are one allocation's.
+API emulated_cuda_on_device(const void* address, size_t bytes) {
+  Guard lock(g_mutex);
+  return OnDevice(reinterpret_cast<uintptr_t>(address), bytes) ? 1 : 0;
+}
+
 // ---- the driver ---------------------------------------------------------------------------------
 API cuInit(unsigned) { return g_settings.devices == 0 ? kNoDevice : kSuccess; }
 API cuDriverGetVersion(int* version) {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +67,15 @@ class Convolutions(nn.Module):
         )
 
 
+@functools.lru_cache
+def convolutions(half: bool = False) -> tuple[nn.Module, Tensor, dycl_tvm.Artifact]:
+    """Return the model, an input and the artefact."""
+    model, x = Convolutions(), torch.randn(2, 4, 11, 13)
+    if half:
+        model, x = model.half(), x.half()
+    return model, x, build(model, (x,))
+
+
 class Left(nn.Module):
     """Where TVM keeps something: float64, one dimension, what is added but no bias, a convolution that is needed without its bias."""
 
@@ -95,10 +105,7 @@ def check(module: dycl_tvm.Module, model: nn.Module, x: Tensor, rtol: float = 1e
 
 @pytest.mark.parametrize("half", [False, True])
 def test_convolutions_are_those_of_eager(half: bool, cudnn: Driver, stub: ctypes.CDLL, tmp_path: Path) -> None:
-    model, x = Convolutions(), torch.randn(2, 4, 11, 13)
-    if half:
-        model, x = model.half(), x.half()
-    art = build(model, (x,))
+    model, x, art = convolutions(half)
     assert art._lowered.stats.offload["cudnn"].regions == 6
     assert art._lowered.stats.offload["cudnn"].nodes == 11  # with five biases
     alive = stub.emulated_cudnn_alive()
@@ -156,15 +163,33 @@ def test_algorithms_and_their_workspace(
     algorithm: int, workspace: int, fuses: int, calls: int, fused: int, cudnn: Driver, stub: ctypes.CDLL, tmp_path: Path
 ) -> None:
     stub.emulated_cudnn_fastest(algorithm, workspace, fuses)
-    model, x = Convolutions(), torch.randn(2, 4, 11, 13)
-    module = cudnn.load(build(model, (x,)), tmp_path)
+    model, x, art = convolutions()
+    module = cudnn.load(art, tmp_path)
     check(module, model, x)
     assert (cudnn.count("library calls"), stub.emulated_cudnn_fused()) == (calls, fused)
 
 
+class Sizes(nn.Module):
+    """Convolutions with more filters and with fewer."""
+
+    def __init__(self, *filters: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(3, n, 3) for n in filters)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(layer(x) for layer in self.layers)
+
+
+@pytest.mark.parametrize("filters", [(8, 2), (2, 8)])
+def test_the_workspace_is_that_of_the_largest_call(filters: tuple[int, int], cudnn: Driver, stub: ctypes.CDLL, tmp_path: Path) -> None:
+    stub.emulated_cudnn_fastest(WINOGRAD, 2000, 1)  # for each filter; the input comes next in memory
+    model, x = Sizes(*filters), torch.randn(1, 3, 6, 6)
+    check(cudnn.load(build(model, (x,)), tmp_path), model, x)
+
+
 def test_a_workspace_that_does_not_fit(cudnn: Driver, stub: ctypes.CDLL, tmp_path: Path) -> None:
     stub.emulated_cudnn_fastest(WINOGRAD, 10 << 20, 1)
-    art = build(Convolutions(), (torch.randn(2, 4, 11, 13),))
+    _, _, art = convolutions()
     alive = stub.emulated_cudnn_alive()
     cudnn.configure(90, 12020, memory=50 << 20)
     with pytest.raises(MemoryError, match="no room for the tensors of a session"):
