@@ -119,10 +119,11 @@ def test_agrees_with_eager(board: Board, name: str, on_gpu, driver: Path, replay
     assert len({path for _, _, path in results}) >= NETWORKS[name]
 
 
-def test_over_rpc(on_gpu, driver: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)
+def test_over_rpc(board: Board, name: str, on_gpu, driver: Path, tmp_path: Path) -> None:
     """To our server on the board: tensors of the host go in and come out."""
-    board = XAVIER
-    net, kernels = on_gpu("cascade", board)
+    net, kernels = on_gpu(name, board)
     folder, work = bundle(tmp_path / "board", board.gpu_target), tmp_path / "work"
     work.mkdir()
     environment = {"EMULATED_CUDA_KERNELS": kernels, "EMULATED_CUDA_SM": board.sm, "EMULATED_CUDA_VERSION": board.cuda}
