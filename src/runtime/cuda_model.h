@@ -146,7 +146,10 @@ class CudaSession final : public DeviceSession {
   Result LaunchEach(uint32_t first, uint32_t count, Stream stream);
   LibraryCall CallOf(uint32_t launch, LibraryStep step);
   int32_t PrepareLibraries(uint64_t* workspace_bytes);
-  bool Capture(uint32_t first, uint32_t count, Stretch* stretch);
+  // What is put on the stream between these two becomes the graph of a stretch; `built` says
+  // whether all of it could be.
+  bool BeginCapture(Stretch* stretch);
+  bool EndCapture(Stretch* stretch, Result built);
   bool CallsLibrary(uint32_t first, uint32_t count) const;
   uint64_t Generation();
 

@@ -27,9 +27,7 @@ bool CudaSession::TakesBranches(uint32_t segment) {
 }
 
 bool CudaSession::CaptureSegment(uint32_t segment, Stretch* stretch) {
-  if (stretch->graph != nullptr) driver_.GraphExecDestroy(stretch->graph);
-  stretch->graph = nullptr;
-  if (driver_.StreamBeginCapture(stream_, kCaptureThreadLocal) != kSuccess) return false;
+  if (!BeginCapture(stretch)) return false;
   const DeviceDesc& device = model_->program();
   const StepRange& steps = device.segments[segment];
   Result built = kSuccess;
@@ -42,13 +40,7 @@ bool CudaSession::CaptureSegment(uint32_t segment, Stretch* stretch) {
       built = CaptureBranch(device.branches[step.first], record);
     }
   }
-  Graph graph = nullptr;
-  Result ended = driver_.StreamEndCapture(stream_, &graph);
-  bool good = built == kSuccess && ended == kSuccess &&
-              driver_.GraphInstantiate(&stretch->graph, graph) == kSuccess;
-  if (graph != nullptr) driver_.GraphDestroy(graph);
-  if (!good) stretch->graph = nullptr;
-  return good;
+  return EndCapture(stretch, built);
 }
 
 Result CudaSession::CaptureSteps(Stream stream, const StepRange& steps) {
@@ -144,7 +136,7 @@ bool CudaSession::Branches(Frame& frame, uint32_t segment) {
   for (uint32_t k = steps.first; k < steps.first + steps.count; ++k) {
     const StepDesc& step = device.steps[k];
     if (step.kind == StepKind::kCalls) {
-      for (uint32_t c = 0; c < step.second; ++c) ++frame.call_runs[step.first + c];
+      CountCalls(frame, step.first, step.second);
     } else if (step.kind == StepKind::kBranch) {
       RecordDecision(frame, device.branches[step.first].decision, 0);
       ++count;
@@ -195,10 +187,8 @@ bool CudaSession::TakeDecisions() {
       ++at;
       const StepRange& side = device.sides[branch.first_side + static_cast<uint32_t>(choice)];
       for (uint32_t j = side.first; j < side.first + side.count; ++j) {
-        if (device.steps[j].kind != StepKind::kCalls) continue;
-        for (uint32_t c = 0; c < device.steps[j].second; ++c) {
-          ++frame.call_runs[device.steps[j].first + c];
-        }
+        const StepDesc& step = device.steps[j];
+        if (step.kind == StepKind::kCalls) CountCalls(frame, step.first, step.second);
       }
     }
     if (!good) break;

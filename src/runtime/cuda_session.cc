@@ -295,14 +295,16 @@ uint64_t CudaSession::Generation() {
   return generation_;
 }
 
-bool CudaSession::Capture(uint32_t first, uint32_t count, Stretch* stretch) {
+bool CudaSession::BeginCapture(Stretch* stretch) {
   if (stretch->graph != nullptr) driver_.GraphExecDestroy(stretch->graph);
   stretch->graph = nullptr;
+  return driver_.StreamBeginCapture(stream_, kCaptureThreadLocal) == kSuccess;
+}
+
+bool CudaSession::EndCapture(Stretch* stretch, Result built) {
   Graph graph = nullptr;
-  if (driver_.StreamBeginCapture(stream_, kCaptureThreadLocal) != kSuccess) return false;
-  Result launched = LaunchEach(first, count, stream_);
   Result ended = driver_.StreamEndCapture(stream_, &graph);
-  bool good = launched == kSuccess && ended == kSuccess &&
+  bool good = built == kSuccess && ended == kSuccess &&
               driver_.GraphInstantiate(&stretch->graph, graph) == kSuccess;
   if (graph != nullptr) driver_.GraphDestroy(graph);
   if (!good) stretch->graph = nullptr;
@@ -320,7 +322,7 @@ bool CudaSession::Launch(uint32_t first, uint32_t count) {
   if (stretch.graph == nullptr || stretch.generation != generation) {
     // Inputs that lie elsewhere in every run would cost a capture each time.
     if (stretch.graph != nullptr && stretch.generation != generation) stretch.runs = 0;
-    if (!Capture(first, count, &stretch)) {
+    if (!BeginCapture(&stretch) || !EndCapture(&stretch, LaunchEach(first, count, stream_))) {
       graphs_ = false;
       return LaunchEach(first, count, stream_) == kSuccess;
     }

@@ -34,10 +34,6 @@
 
 namespace dycl {
 
-inline void CountCalls(Frame& f, uint32_t first, uint32_t count) {
-  for (uint32_t k = 0; k < count; ++k) ++f.call_runs[first + k];
-}
-
 template <DType D>
 DYCL_INLINE auto Fetched(const Frame& f, uint32_t slot) {
   return Item<D>::Read(f.device->Fetched(slot));

@@ -64,6 +64,11 @@ __attribute__((noinline)) inline bool RunCalls(Frame& f, uint32_t first, uint32_
   return true;
 }
 
+// Writes down that calls were run, where something else than RunCalls runs them.
+inline void CountCalls(Frame& f, uint32_t first, uint32_t count) {
+  for (uint32_t k = 0; k < count; ++k) ++f.call_runs[first + k];
+}
+
 DYCL_INLINE void RecordDecision(Frame& f, uint32_t decision, uint32_t choice) {
   f.path[f.path_count++ & (kPathCapacity - 1)] = (static_cast<uint64_t>(decision) << 32) | choice;
 }
