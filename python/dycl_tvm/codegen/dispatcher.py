@@ -15,7 +15,7 @@ from dycl_tvm.codegen.device_instructions import DeviceInstructions
 from dycl_tvm.codegen.device_tables import IMAGE_DECLARATIONS, device_tables, library_declarations
 from dycl_tvm.codegen.instructions import Instructions
 from dycl_tvm.codegen.scalar_ops import C_TYPES, kind_of, register, scalar
-from dycl_tvm.codegen.tables import Tables, gotos
+from dycl_tvm.codegen.tables import Tables
 from dycl_tvm.codegen.text import comment, place, string
 from dycl_tvm.compile.program import CodeBlock, CondGoto, DeviceBranch, Fail, Goto, Leave, Program, Reg, Slot, SwitchGoto
 
@@ -160,7 +160,7 @@ class _Function:
 
     def _targets(self, index: int) -> list[int]:
         """Return the blocks to which a block jumps."""
-        found = [edge.target for edge in gotos(self.program.blocks[index])]
+        found = [edge.target for edge in self.program.blocks[index].gotos()]
         return [*found, self.segments[index][1].end] if index in self.segments else found
 
     def _has_label(self, index: int) -> bool:

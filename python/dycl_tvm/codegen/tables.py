@@ -6,17 +6,14 @@ Each distinct slot of a program is one row of the table of tensors; the generate
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Union
 
 from dycl_tvm.codegen.text import DTYPES, comment, float_literal, int_literal, string, table, table_ref
 from dycl_tvm.codegen.weights import weight_names
 from dycl_tvm.compile.program import (
-    CodeBlock,
     CondGoto,
     CopyTensor,
     Fail,
-    Goto,
     HostInstr,
     Instr,
     Kernel,
@@ -36,25 +33,6 @@ Decision = Union[CondGoto, SwitchGoto]
 
 _SPACES = {"input": 0, "weight": 1, "state": 2, "arena": 3}
 _ALIGN = 64
-
-
-def gotos(block: CodeBlock) -> tuple[Goto, ...]:
-    """Return the edges out of a block, in order."""
-    end = block.end
-    if isinstance(end, Goto):
-        return (end,)
-    if isinstance(end, CondGoto):
-        return (end.then, end.orelse)
-    return end.targets if isinstance(end, SwitchGoto) else ()
-
-
-def instructions(block: CodeBlock) -> Iterator[Instr]:
-    """Yield all instructions of a block: its own, then the moves of its edges or of its return."""
-    yield from block.instrs
-    for edge in gotos(block):
-        yield from edge.moves
-    if isinstance(block.end, Leave):
-        yield from block.end.moves
 
 
 def _slots_of(instr: Instr) -> tuple[Slot, ...]:
@@ -98,7 +76,7 @@ class Tables:
         found: dict[Slot, None] = {slot: None for slot in program.inputs if isinstance(slot, Slot)}
         found.update((home.home, None) for home in program.state if isinstance(home.home, Slot))
         for block in program.blocks:
-            for instr in instructions(block):
+            for instr in block.all_instrs():
                 found.update((slot, None) for slot in _slots_of(instr))
             if isinstance(block.end, Leave):
                 found.update((value, None) for value in block.end.values if isinstance(value, Slot))
@@ -122,7 +100,7 @@ class Tables:
         for decision in self.decisions:
             add(decision.origin)
         for block in self.program.blocks:
-            for instr in instructions(block):
+            for instr in block.all_instrs():
                 if isinstance(instr, HostInstr):
                     add(instr.origin)
             if isinstance(block.end, Fail):

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tvm
 
@@ -31,7 +30,7 @@ from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import Layouts, constant_params, plan_layouts
 from dycl_tvm.compile.lowering import Lowering
 from dycl_tvm.compile.pipeline import KernelSet, build_kernels, legalise, to_kernels
-from dycl_tvm.compile.program import CopyTensor, Goto, KernelCall, KernelLibrary, Program
+from dycl_tvm.compile.program import CopyTensor, KernelCall, KernelLibrary, Program
 from dycl_tvm.compile.stats import CompileStats
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
@@ -150,7 +149,7 @@ def lower(
     assert lowering.plan is not None
     stats.arena_lower_bound, stats.coalesced = lowering.plan.lower_bound, lowering.plan.coalesced
     stats.in_place = lowering.plan.in_place
-    stats.copies = sum(isinstance(m, CopyTensor) for g in _gotos(program) for m in g.moves)
+    stats.copies = sum(isinstance(m, CopyTensor) for b in program.blocks for g in b.gotos() for m in g.moves)
     stats.weight_bytes = sum(w.type.nbytes for w in program.weights)
     stats.offload = _with_families(parts.offload, kernels.offload)
     stats.families, stats.generic = dict(sorted(kernels.families.items())), tuple(dict.fromkeys(kernels.left))
@@ -203,17 +202,6 @@ def choose_kernels(
     for name, function in functions.items():
         emitter.function(function, layouts.params[name], layouts.results[name])
     return emitter.finish(list(functions)), layouts
-
-
-def _gotos(program: Program) -> Iterator[Goto]:
-    for block in program.blocks:
-        end: Any = block.end
-        if isinstance(end, Goto):
-            yield end
-        for name in ("then", "orelse"):
-            if hasattr(end, name):
-                yield getattr(end, name)
-        yield from getattr(end, "targets", ())
 
 
 @contextmanager

@@ -67,21 +67,12 @@ def _post_dominators(blocks: Sequence[CodeBlock]) -> list[int]:
     end = len(blocks)
     reverse: list[list[int]] = [[] for _ in range(end + 1)]
     for index, block in enumerate(blocks):
-        edges = _edges(block)
+        edges = block.gotos()
         for edge in edges:
             reverse[edge.target].append(index)
         if not edges:
             reverse[end].append(index)
     return [-1 if above == end else above for above in immediate_dominators(reverse, end)[:end]]
-
-
-def _edges(block: CodeBlock) -> tuple[Goto, ...]:
-    end = block.end
-    if isinstance(end, CondGoto):
-        return (end.orelse, end.then)
-    if isinstance(end, SwitchGoto):
-        return end.targets
-    return (end,) if isinstance(end, Goto) else ()
 
 
 def _branch(blocks: Sequence[CodeBlock], index: int, join: int, single: set[Reg]) -> DeviceBranch | None:
@@ -96,7 +87,8 @@ def _branch(blocks: Sequence[CodeBlock], index: int, join: int, single: set[Reg]
     negated = len(instrs) > 1
     if item.src.type.dtype not in types or any(instr.dst not in single for instr in instrs) or instrs[-1].dst != decides:
         return None
-    sides = [_side(blocks, edge, join) for edge in _edges(block)]
+    edges = (end.orelse, end.then) if isinstance(end, CondGoto) else end.targets
+    sides = [_side(blocks, edge, join) for edge in edges]
     found = tuple(side for side in sides if side is not None)
     # A graph's conditional node has a body for each number; nothing says that one may be empty.
     enough = any(found) if isinstance(end, CondGoto) else all(found)
@@ -151,10 +143,9 @@ def _registers_used_once(program: Program) -> set[Reg]:
     for block in program.blocks:
         end = block.end
         reads.update([end.cond] if isinstance(end, CondGoto) else [end.index] if isinstance(end, SwitchGoto) else [])
-        moves = [*end.moves] if isinstance(end, Leave) else []
         if isinstance(end, Leave):
             reads.update(v for v in end.values if isinstance(v, Reg))
-        for instr in [*block.instrs, *(move for edge in _edges(block) for move in edge.moves), *moves]:
+        for instr in block.all_instrs():
             if isinstance(instr, (HostInstr, SetReg, ReadItem)):
                 writes[instr.dst] += 1
             if isinstance(instr, HostInstr):

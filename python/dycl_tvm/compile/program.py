@@ -6,6 +6,7 @@ Everything is a number here: slots are places in memory, registers are host scal
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
@@ -162,6 +163,22 @@ class CodeBlock:
     instrs: list[Instr]
     end: Union[Goto, CondGoto, SwitchGoto, Leave, Fail]
     origin: Origin | None = None
+
+    def gotos(self) -> tuple[Goto, ...]:
+        """Return the edges out of the block, in order; of a branch, that of a true condition first."""
+        if isinstance(self.end, Goto):
+            return (self.end,)
+        if isinstance(self.end, CondGoto):
+            return (self.end.then, self.end.orelse)
+        return self.end.targets if isinstance(self.end, SwitchGoto) else ()
+
+    def all_instrs(self) -> Iterator[Instr]:
+        """Yield the instructions of the block, then the moves of its edges or of its return."""
+        yield from self.instrs
+        for edge in self.gotos():
+            yield from edge.moves
+        if isinstance(self.end, Leave):
+            yield from self.end.moves
 
 
 @dataclass
