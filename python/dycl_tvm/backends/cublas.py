@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm.relax.dpl import is_op, wildcard
 
-from dycl_tvm.backends.device_regions import MOST, common_dtype, match_of, shape_of
+from dycl_tvm.backends.device_regions import MOST, call_of, common_dtype, is_half, match_of, shape_of
 from dycl_tvm.backends.registry import Backend, Generated, Pattern, Region
 
 
@@ -54,10 +54,6 @@ def generate(regions: Sequence[Region], target: tvm.target.Target) -> Generated:
         match = match_of(region)
         (product,) = match.calls
         batch, m, n, k = sizes(product) or (0, 0, 0, 0)
-        half = "true" if common_dtype([product]) == "float16" else "false"
         a, b = (match.numbers[t] for t in product.args)
-        parts.append(
-            f"int32_t dycl_device_{region.symbol}(const dycl::LibraryCall& call) {{\n"
-            f"  return dycl::cublas::Product(call, {{{batch}, {m}, {n}, {k}, {half}, {a}, {b}, {match.output}}});\n}}\n"
-        )
+        parts.append(call_of(region, "cublas::Product", f"{batch}, {m}, {n}, {k}, {is_half(product)}, {a}, {b}, {match.output}"))
     return Generated(sources=(("cublas_regions.cc", "\n".join(parts)),))

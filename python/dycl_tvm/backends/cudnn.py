@@ -11,7 +11,7 @@ import tvm
 from tvm.relax.backend.utils import has_leaking_intermediate_variables
 from tvm.relax.dpl import is_op, wildcard
 
-from dycl_tvm.backends.device_regions import MOST, common_dtype, match_of, shape_of
+from dycl_tvm.backends.device_regions import MOST, call_of, common_dtype, is_half, match_of, shape_of
 from dycl_tvm.backends.registry import Backend, Generated, Pattern, Region
 
 
@@ -74,14 +74,11 @@ def _call(region: Region) -> str:
             *(_braces(shape_of(t)) for t in (x, w, convolution)),
             *(_braces([int(v) for v in pair]) for pair in window),
             str(int(attrs.groups)),
-            "true" if common_dtype([convolution]) == "float16" else "false",
+            is_half(convolution),
             *map(str, (match.numbers[x], match.numbers[w], bias, match.output)),
         ]
     )
-    return (
-        f"int32_t dycl_device_{region.symbol}(const dycl::LibraryCall& call) {{\n"
-        f"  return dycl::cudnn::Convolution(call, {{{numbers}}});\n}}\n"
-    )
+    return call_of(region, "cudnn::Convolution", numbers)
 
 
 def _braces(numbers: Sequence[int]) -> str:

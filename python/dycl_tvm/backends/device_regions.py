@@ -42,6 +42,16 @@ def match_of(region: Region) -> Match:
     return Match(tuple(calls), numbers)
 
 
+def call_of(region: Region, function: str, arguments: str) -> str:
+    """Return the C++ function of a region: it calls one of the runtime with a braced list of arguments."""
+    return f"int32_t dycl_device_{region.symbol}(const dycl::LibraryCall& call) {{\n  return dycl::{function}(call, {{{arguments}}});\n}}\n"
+
+
+def is_half(tensor: Any) -> str:
+    """Return, as C++, whether a tensor of one of :data:`DTYPES` is of float16."""
+    return "true" if common_dtype([tensor]) == "float16" else "false"
+
+
 def common_dtype(tensors: Sequence[Any]) -> str | None:
     """Return the type of all these tensors, or None if libraries are not called for it, or if they differ."""
     found = {str(t.ty.dtype.dtype) for t in tensors}

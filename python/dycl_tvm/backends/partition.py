@@ -179,16 +179,24 @@ def _calls_of(fn: Any) -> Counter[str]:
     return found
 
 
+def constant_vars(fn: Any, constant_params: Collection[int]) -> set[Any]:
+    """Return the variables of a function that depend on constants and constant parameters only."""
+    known = {fn.params[k] for k in constant_params}
+    for block in fn.body.blocks:
+        for binding in block.bindings:
+            free = list(relax.analysis.free_vars(binding.value))
+            if isinstance(binding.value, tvm.ir.GenericConst) or (free and all(v in known for v in free)):
+                known.add(binding.var)
+    return known
+
+
 def _constant_args(fn: Any, constant_params: Collection[int]) -> dict[str, frozenset[int]]:
     """Return, for each global function that ``fn`` calls, the arguments that depend on constant parameters only, at all its calls."""
-    known = {fn.params[k] for k in constant_params}
+    known = constant_vars(fn, constant_params)
     found: dict[str, frozenset[int]] = {}
     for block in fn.body.blocks:
         for binding in block.bindings:
             value = binding.value
-            free = list(relax.analysis.free_vars(value))
-            if isinstance(value, tvm.ir.GenericConst) or (free and all(v in known for v in free)):
-                known.add(binding.var)
             if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
                 here = frozenset(k for k, a in enumerate(value.args) if a in known or isinstance(a, tvm.ir.GenericConst))
                 found[value.op.name_hint] = found.get(value.op.name_hint, here) & here

@@ -17,6 +17,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from dycl_tvm.backends.partition import constant_vars
+
 #: Sums of products of two factors, whose lowering takes factors of two types.
 _PRODUCTS = frozenset(("relax.matmul", "relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"))
 #: TVM's number for operators that element-wise ones may be fused behind.
@@ -48,21 +50,10 @@ def prepare_half(mod: tvm.IRModule, constants: Mapping[str, Collection[int]], ro
     mutator = _Half(mod, round_weights)
     for gv, fn in list(mod.functions_items()):
         if isinstance(fn, relax.Function):
-            mutator.known = _constant_vars(fn, constants.get(gv.name_hint, ()))
+            mutator.known = constant_vars(fn, constants.get(gv.name_hint, ()))
             mutator.builder_.update_func(gv, mutator.visit_expr(fn))
     # names of names would come between operators that are to be fused
     return relax.transform.CanonicalizeBindings()(mutator.builder_.get())
-
-
-def _constant_vars(fn: Any, params: Collection[int]) -> set[Any]:
-    """Return the variables of a function that depend on constants only."""
-    known = {fn.params[k] for k in params}
-    for block in fn.body.blocks:
-        for binding in block.bindings:
-            free = list(relax.analysis.free_vars(binding.value))
-            if isinstance(binding.value, tvm.ir.GenericConst) or (free and all(v in known for v in free)):
-                known.add(binding.var)
-    return known
 
 
 def _dtype(expr: Any) -> str:

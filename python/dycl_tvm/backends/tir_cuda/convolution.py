@@ -19,7 +19,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from dycl_tvm.backends.tir_cuda.blocks import bind_fused, divisors, threads_for
-from dycl_tvm.backends.tir_cuda.cost import PER_PARTIAL, SECOND_LAUNCH, Tiled, cycles
+from dycl_tvm.backends.tir_cuda.cost import Tiled, adding_up, cycles
 from dycl_tvm.backends.tir_cuda.device import Gpu, gpu_of
 
 
@@ -105,10 +105,7 @@ def cost(shape: Shape, tile: Tile, gpu: Gpu) -> float:
         columns=tile.filter_results,
         terms=shape.c * taps // tile.parts,
     )
-    if tile.parts == 1:
-        return cycles(kernel, gpu)
-    traffic = (tile.parts + 1) * shape.n * shape.f * shape.y * shape.x / (gpu.multiprocessors * gpu.lanes) * PER_PARTIAL
-    return cycles(kernel, gpu) + SECOND_LAUNCH + traffic
+    return cycles(kernel, gpu) + adding_up(tile.parts, shape.n * shape.f * shape.y * shape.x, gpu)
 
 
 def choose(shape: Shape, gpu: Gpu) -> Tile | None:

@@ -15,8 +15,8 @@ _DEPENDENT = 4
 #: Instructions to copy one element to shared memory.
 _COPY = 8
 #: Cycles that a second launch costs, and that a partial result costs a lane to write or read.
-SECOND_LAUNCH = 4000
-PER_PARTIAL = 16
+_SECOND_LAUNCH = 4000
+_PER_PARTIAL = 16
 _MOST_BLOCKS = 16
 _MOST_THREADS = 2048
 
@@ -78,3 +78,8 @@ def mma_cycles(kernel: Mma, gpu: Gpu) -> float:
     step = copy + kernel.macs / gpu.tensor_macs
     ends = kernel.shared_bytes / 4 * _COPY / gpu.lanes + 2 * _STEP_LATENCY
     return max(on_each * (kernel.steps * step + ends), math.ceil(on_each / together) * (kernel.steps * (_STEP_LATENCY + step) + ends))
+
+
+def adding_up(parts: int, results: int, gpu: Gpu) -> float:
+    """Return the cycles that a second launch takes, which adds up the parts of each result; none for one part."""
+    return _SECOND_LAUNCH + (parts + 1) * results / (gpu.multiprocessors * gpu.lanes) * _PER_PARTIAL if parts > 1 else 0.0

@@ -26,7 +26,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.stages import Stage, inlined, loads_of, read_stages, replace_loads, substitute, uses
 from dycl_tvm.backends.tir_cuda.blocks import threads_for
-from dycl_tvm.backends.tir_cuda.cost import PER_PARTIAL, SECOND_LAUNCH, Mma, mma_cycles
+from dycl_tvm.backends.tir_cuda.cost import Mma, adding_up, mma_cycles
 from dycl_tvm.backends.tir_cuda.device import Gpu, gpu_of
 
 #: Terms of a step; an instruction takes 16.
@@ -130,11 +130,7 @@ def choose(batch: int, rows: int, columns: int, terms: int, gpu: Gpu) -> Tile:
         blocks = tile.parts * batch * -(-rows // tile.rows) * -(-columns // tile.columns)
         steps = math.ceil(math.ceil(terms / TERMS) / tile.parts)
         work = Mma(blocks, tile.threads, steps, TERMS * (tile.rows + tile.columns), tile.rows * tile.columns * TERMS, tile.shared_bytes)
-        cycles = mma_cycles(work, gpu)
-        if tile.parts > 1:
-            traffic = (tile.parts + 1) * batch * rows * columns / (gpu.multiprocessors * gpu.lanes) * PER_PARTIAL
-            cycles += SECOND_LAUNCH + traffic
-        return cycles
+        return mma_cycles(work, gpu) + adding_up(tile.parts, batch * rows * columns, gpu)
 
     parts = [p for p in (1, 2, 4, 8, _MOST_PARTS) if p == 1 or p * 2 * TERMS <= terms]
     found = [Tile(*sizes, parts=p) for sizes, p in itertools.product(_TILES, parts)]
