@@ -140,14 +140,6 @@ def collect(networks: Sequence[str], cpus: Sequence[str], work: Path) -> list[Ta
     return sorted(found.values(), key=lambda t: -weight[t.key])
 
 
-def write(path: Path, contents: dict[str, Any]) -> None:
-    """Write a database of choices in one step."""
-    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(contents[k])}" for k in sorted(contents))
-    draft = path.with_suffix(".part")
-    draft.write_text(f'{{"format": {database.FORMAT}, "choices": {{\n{lines}\n}}}}\n')
-    os.replace(draft, path)
-
-
 def tell(line: str) -> None:
     """Say how far it is."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
@@ -174,7 +166,8 @@ def run(tasks: Sequence[Task], measured: Path, out: Path, minutes: float) -> Non
         measured.parent.mkdir(parents=True, exist_ok=True)
         measured.write_text(json.dumps(state))
     entries = {t.key: state[t.key] for t in tasks if t.key in state and worth(state[t.key])}
-    write(out, {key: {name: e[name] for name in ("family", "params", "seconds")} for key, e in entries.items()})
+    database.write_choices(out, {key: {name: e[name] for name in ("family", "params", "seconds")} for key, e in entries.items()})
+    out.chmod(0o644)  # it comes with the package
     tell(f"wrote {out}: {len(entries)} choices")
 
 

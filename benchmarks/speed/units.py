@@ -131,6 +131,11 @@ def network_key(sizes: Sizes) -> str:
     return digest(files, version("torch"), str(sizes.draw), str(sizes.paths))
 
 
+def _options(what: str) -> dict[str, Any]:
+    """Return the options of :func:`speed.compiling.compile_network` for a unit ``ours`` or ``ours-ABLATION``."""
+    return next((dict(o) for name, o in ABLATIONS.items() if what == f"ours-{folder_name(name)}"), {})
+
+
 def key_of(what: str, sizes: Sizes) -> str:
     """Return the key that a unit would have now."""
     network = network_key(sizes)
@@ -139,8 +144,8 @@ def key_of(what: str, sizes: Sizes) -> str:
     if what == "dispatch":
         return digest([Path(__file__).with_name("dispatch_bound.py")], version("torch"))
     if what.startswith("ours"):
-        options = next((str(o) for name, o in ABLATIONS.items() if what == f"ours-{folder_name(name)}"), "")
-        return digest([], network, compiler_key(), options)
+        options = _options(what)
+        return digest([], network, compiler_key(), str(options) if options else "")
     contender = CONTENDERS[what.rpartition("-")[0]][0]
     return digest([], network, version("torch"), str(sizes.threads), *(inspect.getsource(c) for c in contender.__mro__[:-2]))
 
@@ -203,8 +208,7 @@ def do(order: dict[str, Any]) -> dict[str, Any]:
     if what.startswith("ours"):
         from speed.compiling import compile_network
 
-        options = next((o for name, o in ABLATIONS.items() if what == f"ours-{folder_name(name)}"), {})
-        return compile_network(folder, folder / what, options)
+        return compile_network(folder, folder / what, _options(what))
     contender, _, k = what.rpartition("-")
     if int(k) < len(json.loads((folder / "about.json").read_text())["weights"]):
         make(contender, folder, order["threads"]).build(int(k))

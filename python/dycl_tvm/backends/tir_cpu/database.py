@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,17 @@ class Database:
 
     def save(self) -> None:
         """Write the user's file, in one step; what others wrote meanwhile is kept."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        merged = {**_read(self.path), **self._own}
-        lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(merged[k])}" for k in sorted(merged))
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
-        with os.fdopen(handle, "w") as file:
-            file.write(f'{{"format": {FORMAT}, "choices": {{\n{lines}\n}}}}\n')
-        os.replace(name, self.path)
+        write_choices(self.path, {**_read(self.path), **self._own})
+
+
+def write_choices(path: Path, choices: Mapping[str, Any]) -> None:
+    """Write a file of choices by workload, in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(choices[k])}" for k in sorted(choices))
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(handle, "w") as file:
+        file.write(f'{{"format": {FORMAT}, "choices": {{\n{lines}\n}}}}\n')
+    os.replace(name, path)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, multiply_add, vectors, zeros
-from dycl_tvm.backends.tir_cpu.families.softmax import across, softmax_row
+from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, multiply_add, pieces, vectors, zeros
+from dycl_tvm.backends.tir_cpu.families.matmul import dots
+from dycl_tvm.backends.tir_cpu.families.softmax import softmax_row
 from dycl_tvm.backends.tir_cpu.families.transposition import transpose_block, with_transposition
 from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
@@ -164,13 +165,13 @@ class _Kernel:
         work, cores = self.work, self.machine.cores
         tiles = -(-work.rows // self.tile)
         parts = min(tiles, max(1, 4 * cores // work.heads))  # of a head
-        pieces = work.heads * parts
-        cut = min(pieces, 8 * cores)
+        tasks = work.heads * parts
+        cut = min(tasks, 8 * cores)
         with (
             parallel(cut, self.machine, seconds_of(work, self.machine)) as turn,
-            T.serial(turn * pieces // cut, (turn + 1) * pieces // cut) as piece,
+            T.serial(turn * tasks // cut, (turn + 1) * tasks // cut) as task,
         ):
-            head, part = (piece // parts, piece % parts) if parts > 1 else (piece, 0)
+            head, part = (task // parts, task % parts) if parts > 1 else (task, 0)
             lead = self._lead(head)
             keys = None if self.in_place else self._transposed_keys(lead)
             p = T.alloc_buffer((self.tile, self.padded), "float32")
@@ -210,12 +211,7 @@ class _Kernel:
                 if count < lanes:
                     vectors(lanes - count, lanes, lambda j: store(keys, [row + count + j], tirx.const(0, "float32")))
 
-        whole = work.keys // lanes
-        if whole:
-            with T.serial(0, whole) as b:
-                block(b * lanes, lanes)
-        if work.keys % lanes:
-            block(whole * lanes, work.keys % lanes)
+        pieces(work.keys, lanes, block)
         return keys
 
     def _rows(self, lead: Sequence[Any], row: Any, count: int, keys: Any, p: Any) -> None:
@@ -258,52 +254,20 @@ class _Kernel:
             multiply_add(sums, columns, lanes, work.depth, left, lambda d, j: keys[d * self.padded + first + j])
             self._put_scores(lead, row, first, valid, sums, p)
 
-        whole = work.keys // width
-        if whole:
-            with T.serial(0, whole) as index:
-                panel(index * width, width)
-        if work.keys % width:
-            panel(whole * width, work.keys % width)
+        pieces(work.keys, width, panel)
         self._pad(count, p)
 
     def _dot_scores(self, lead: Sequence[Any], row: Any, count: int, p: Any) -> None:
         """Emit scores as sums along the depth, of some keys at a time."""
         work, lanes = self.work, self.lanes
         step = min(work.keys, max(1, self.machine.registers // 2 // count))
-        whole = work.depth // lanes * lanes
 
         def block(first: Any, valid: int) -> None:
-            sums = [zeros(valid, lanes) for _ in range(count)]
-            for row_sums in sums:
-                clear(row_sums, lanes, lanes)
+            left = lambda r, d: self.q[self._at(work.q, lead, row + r, d)]  # noqa: E731
+            right = lambda j, d: self.k[self._at(work.k, lead, first + j, d)]  # noqa: E731
+            self._put_scores(lead, row, first, valid, dots(count, valid, work.depth, lanes, left, right), p)
 
-            def add(d: Any, size: int) -> None:
-                for r in range(count):
-                    for j in range(valid):
-
-                        def lane(v: Any, r: int = r, j: int = j) -> None:
-                            product = self.q[self._at(work.q, lead, row + r, d + v)] * self.k[self._at(work.k, lead, first + j, d + v)]
-                            store(sums[r][j], [v], sums[r][j][v] + product)
-
-                        vectors(size, lanes, lane)
-
-            if whole:
-                with T.serial(0, whole // lanes) as i:
-                    add(i * lanes, lanes)
-            if work.depth > whole:
-                add(whole, work.depth - whole)
-            rows = []
-            for r in range(count):
-                rows.append(T.alloc_buffer((valid,), "float32"))
-                for j in range(valid):
-                    across(sums[r][j], lanes, lambda a, b: a + b)
-                    store(rows[r], [j], sums[r][j][0])
-            self._put_scores(lead, row, first, valid, rows, p)
-
-        with T.serial(0, work.keys // step) as index:
-            block(index * step, step)
-        if work.keys % step:
-            block(work.keys // step * step, work.keys % step)
+        pieces(work.keys, step, block)
         self._pad(count, p)
 
     def _exponentials(self, r: Any, p: Any, scale: Any) -> None:
@@ -336,9 +300,4 @@ class _Kernel:
 
                 vectors(valid, lanes, element)
 
-        whole = work.width // width
-        if whole:
-            with T.serial(0, whole) as index:
-                panel(index * width, width)
-        if work.width % width:
-            panel(whole * width, work.width % width)
+        pieces(work.width, width, panel)

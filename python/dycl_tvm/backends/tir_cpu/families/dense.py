@@ -44,6 +44,16 @@ def vectors(width: int, lanes: int, emit: Callable[[Any], None]) -> None:
             emit(start + v)
 
 
+def pieces(total: int, size: int, emit: Callable[[Any, int], None]) -> None:
+    """Emit ``emit(first, count)`` for pieces of ``size`` that cover ``total``: the whole ones in a loop, then what is left."""
+    whole = total // size
+    if whole:
+        with T.serial(0, whole) as index:
+            emit(index * size, size)
+    if total % size:
+        emit(whole * size, total % size)
+
+
 def multiply_add(
     accumulators: Sequence[Any],
     width: int,

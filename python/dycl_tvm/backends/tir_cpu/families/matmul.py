@@ -8,12 +8,13 @@ Error: that of a float32 product, |error| <= k 2^-24 sum |a b|.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import clear, even_tiles, multiply_add, vectors, zeros
+from dycl_tvm.backends.tir_cpu.families.dense import clear, even_tiles, multiply_add, pieces, vectors, zeros
 from dycl_tvm.backends.tir_cpu.families.softmax import across
 from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
@@ -34,6 +35,27 @@ def copy_transposed(source: Callable[[Any, Any], Any], target: Callable[[Any, An
     """Emit target(i, j) = source(j, i) for i < k and j < columns: a vector is gathered from ``lanes`` rows."""
     with T.serial(0, k) as i:
         vectors(columns, lanes, lambda j: target(i, j, source(j, i)))
+
+
+def dots(rows: int, columns: int, depth: int, lanes: int, left: Callable[[int, Any], Any], right: Callable[[int, Any], Any]) -> list[Any]:
+    """Emit the sums along d < depth of left(row, d) * right(column, d), a register each; return a buffer of the columns for each row."""
+    sums = zeros(rows * columns, lanes)
+    clear(sums, lanes, lanes)
+
+    def step(d: Any, size: int) -> None:
+        for k, total in enumerate(sums):
+
+            def add(v: Any, total: Any = total, r: int = k // columns, j: int = k % columns) -> None:
+                store(total, [v], total[v] + left(r, d + v) * right(j, d + v))
+
+            vectors(size, lanes, add)
+
+    pieces(depth, lanes, step)
+    found = [T.alloc_buffer((columns,), "float32") for _ in range(rows)]
+    for k, total in enumerate(sums):
+        across(total, lanes, operator.add)
+        store(found[k // columns], [k % columns], total[0])
+    return found
 
 
 def matmul(work: Dense, machine: Machine, epilogue: Epilogue = NOTHING, transposed: bool = False) -> Any:
@@ -90,41 +112,19 @@ def matmul(work: Dense, machine: Machine, epilogue: Epilogue = NOTHING, transpos
             with T.serial(0, tiles) as index:
                 even_tiles(work.m, rows, index, tile)
 
-        def dots(batch: Any, first: Any, valid: int) -> None:
+        def in_registers(batch: Any, first: Any, valid: int) -> None:
             """Emit all rows x some columns as sums along k."""
-            whole = work.k // lanes * lanes
-            sums = zeros(work.m * valid, lanes)
-            clear(sums, lanes, lanes)
-
-            def step(k: Any, size: int) -> None:
-                for r in range(work.m):
-                    for j in range(valid):
-
-                        def add(v: Any, total: Any = sums[r * valid + j], r: int = r, j: int = j) -> None:
-                            store(total, [v], total[v] + a[batch, r, k + v] * right(batch, k + v, first + j))
-
-                        vectors(size, lanes, add)
-
-            if whole:
-                with T.serial(0, whole // lanes) as i:
-                    step(i * lanes, lanes)
-            if work.k > whole:
-                step(whole, work.k - whole)
-            for r in range(work.m):
-                row = T.alloc_buffer((valid,), "float32")
-                for j in range(valid):
-                    across(sums[r * valid + j], lanes, lambda p, q: p + q)
-                    store(row, [j], sums[r * valid + j][0])
-                put(batch, r, first, valid, [row])
+            sums = dots(work.m, valid, work.k, lanes, lambda r, k: a[batch, r, k], lambda j, k: right(batch, k, first + j))
+            put(batch, 0, first, valid, sums)
 
         in_place = transposed and work.m <= _DOT_ROWS
         step = max(1, (machine.registers // 2) // work.m) if in_place else width
-        emit = dots if in_place else panel_of
+        emit = in_registers if in_place else panel_of
         columns = -(-work.n // step)
-        pieces = work.batch * columns
-        cut = min(pieces, 8 * machine.cores)
-        with parallel(cut, machine, seconds) as part, T.serial(part * pieces // cut, (part + 1) * pieces // cut) as piece:
-            batch, column = (piece // columns, piece % columns) if columns > 1 else (piece, 0)
+        tasks = work.batch * columns
+        cut = min(tasks, 8 * machine.cores)
+        with parallel(cut, machine, seconds) as part, T.serial(part * tasks // cut, (part + 1) * tasks // cut) as task:
+            batch, column = (task // columns, task % columns) if columns > 1 else (task, 0)
             rest_columns = work.n - (columns - 1) * step
             if rest_columns == step or columns == 1:
                 emit(batch, column * step, rest_columns)
