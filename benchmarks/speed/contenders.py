@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,11 @@ class Eager(Contender):
         return model
 
     def prepare(self, k: int) -> Call:
-        model, inputs = self.model, tuple(map(self.torch.from_numpy, self.inputs[k]))
+        return self.call_of(self.model, k)
+
+    def call_of(self, model: Any, k: int) -> Call:
+        """Return the call of a model with input k."""
+        inputs = tuple(map(self.torch.from_numpy, self.inputs[k]))
         # Compiled code is guarded by the mode: no_grad is what torch.compile's freezing wants, and as quick.
         no_grad = self.torch.no_grad
 
@@ -147,7 +152,7 @@ class Eager(Contender):
 
 
 class Compiled(Eager):
-    """torch.compile on the dynamic model, with its graph breaks; weights frozen, recompilation without bound."""
+    """torch.compile on the dynamic model, with its graph breaks; weights frozen where that serves, recompilation without bound."""
 
     slow = True
     mode: str | None = None
@@ -156,9 +161,16 @@ class Compiled(Eager):
         from torch._dynamo import config as dynamo
         from torch._inductor import config as inductor
 
-        inductor.freezing = True
+        # A frozen tensor is a constant: a model that keeps new tensors from call to call would be compiled anew in each.
+        before = self._kept(model)
+        self.call_of(model, 0)()
+        inductor.freezing = all(a is b for a, b in zip_longest(before, self._kept(model)))
         dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 4096
         return self.torch.compile(model, mode=self.mode)
+
+    def _kept(self, model: Any) -> list[Any]:
+        """Return the tensors that are plain attributes of the model's modules."""
+        return [t for m in model.modules() for t in vars(m).values() if isinstance(t, self.torch.Tensor)]
 
     def build(self, k: int) -> None:
         self.prepare(k)  # which fills the caches of PyTorch's compiler
