@@ -12,9 +12,8 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,6 @@ import pytest
 from dycl_tvm.codegen.toolchain import cache_dir
 
 MIRROR = "http://archive.ubuntu.com/ubuntu"
-CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 
 #: What a root is made of, by the version of its glibc: Ubuntu's release, and the packages with their SHA-256. The list of packages is not
 #: verified by a key of Ubuntu's, which other systems do not have; the files are, by these sums.
@@ -92,27 +90,37 @@ def qemu() -> str:
 def root(glibc: str) -> Path:
     """Return the folder with an aarch64 system of that glibc, fetched once and kept; skip the test where it cannot be."""
     release, packages = _ROOTS[glibc]
-    stamp = hashlib.sha256("".join(packages.values()).encode()).hexdigest()[:12]
-    kept = cache_dir() / "emulation" / f"glibc-{glibc}-{stamp}"
-    if not kept.is_dir():
+    made = kept(f"glibc-{glibc}", "".join(packages.values()), lambda scratch: _fetch(scratch, release, packages))
+    return made / "usr" / "aarch64-linux-gnu"
+
+
+def kept(name: str, contents: str, make: Callable[[Path], Path | str]) -> Path:
+    """Return a folder that is made once and kept; skip the test where it cannot be.
+
+    ``contents`` is what another folder of that name differs by; ``make`` returns the folder that it made in a scratch folder, or what went
+    wrong.
+    """
+    out = cache_dir() / "emulation" / f"{name}-{hashlib.sha256(contents.encode()).hexdigest()[:12]}"
+    if not out.is_dir():
         missing = [tool for tool in ("apt-get", "dpkg") if shutil.which(tool) is None]
+        wrong = f"the aarch64 files of {name} cannot be fetched"
         if missing:
-            pytest.skip(f"the aarch64 files of glibc {glibc} cannot be fetched: there is no {missing[0]}")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
-            made = _fetch(Path(scratch), release, packages)
+            pytest.skip(f"{wrong}: there is no {missing[0]}")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+            made = make(Path(scratch))
             if isinstance(made, str):
-                pytest.skip(f"the aarch64 files of glibc {glibc} cannot be fetched: {made}")
+                pytest.skip(f"{wrong}: {made}")
             try:
-                os.replace(made, kept)
+                os.replace(made, out)
             except OSError:
-                assert kept.is_dir()  # another process was first
-    return kept / "usr" / "aarch64-linux-gnu"
+                assert out.is_dir()  # another process was first
+    return out
 
 
 def _fetch(scratch: Path, release: str, packages: dict[str, str]) -> Path | str:
     """Return the folder with the packages' files, or what went wrong."""
-    apt = _Apt(scratch, f"deb [trusted=yes arch=amd64] {MIRROR} {release} main", "amd64")
+    apt = Apt(scratch, f"deb [trusted=yes arch=amd64] {MIRROR} {release} main", "amd64")
     for arguments in (["update"], ["download", *packages]):
         if wrong := apt.run(*arguments):
             return wrong
@@ -120,10 +128,10 @@ def _fetch(scratch: Path, release: str, packages: dict[str, str]) -> Path | str:
     for name, digest in packages.items():
         if digest not in found:
             return f"{name} is another file than expected"
-    return _unpack(scratch, [found[digest] for digest in packages.values()])
+    return unpack(scratch, [found[digest] for digest in packages.values()])
 
 
-class _Apt:
+class Apt:
     """``apt-get`` with folders of its own: nothing on this machine changes."""
 
     def __init__(self, scratch: Path, source: str, architecture: str) -> None:
@@ -147,53 +155,10 @@ class _Apt:
         return f"apt-get {arguments[0]}: {done.stderr.strip()[-300:]}" if done.returncode != 0 else ""
 
 
-def _unpack(scratch: Path, packages: Sequence[Path]) -> Path | str:
+def unpack(scratch: Path, packages: Sequence[Path]) -> Path | str:
+    """Return the folder with the files of packages, or what went wrong."""
     for package in packages:
         done = subprocess.run(["dpkg", "-x", str(package), str(scratch / "root")], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             return f"dpkg -x {package.name}: {done.stderr.strip()[-300:]}"
     return scratch / "root"
-
-
-#: Debian 12 is the oldest system with a Python that TVM takes (3.11) whose packages are signed by a key that Debian machines have.
-_DEBIAN = "http://deb.debian.org/debian bookworm main"
-_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_WHEELS = ("apache-tvm", "apache-tvm-ffi", "numpy", "psutil", "ml_dtypes", "typing_extensions", "cloudpickle", "tornado")
-
-
-@functools.cache
-def python_command() -> list[str]:
-    """Return the command of an aarch64 Python with TVM on an emulated Cortex-A76, fetched once; skip the test where it cannot be."""
-    stamp = hashlib.sha256((CONSTRAINTS.read_text() + _DEBIAN + " ".join(_WHEELS)).encode()).hexdigest()[:12]
-    kept = cache_dir() / "emulation" / f"python-{stamp}"
-    if not kept.is_dir():
-        missing = [tool for tool in ("apt-get", "dpkg") if shutil.which(tool) is None] + ([] if _KEYRING.is_file() else [str(_KEYRING)])
-        if missing:
-            pytest.skip(f"an aarch64 Python cannot be fetched: there is no {missing[0]}")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
-            made = _fetch_python(Path(scratch))
-            if isinstance(made, str):
-                pytest.skip(f"an aarch64 Python cannot be fetched: {made}")
-            try:
-                os.replace(made, kept)
-            except OSError:
-                assert kept.is_dir()
-    site = f"PYTHONPATH={kept / 'site'}"
-    return [qemu(), "-cpu", "cortex-a76", "-L", str(kept), "-E", site, "-E", "PYTHONUNBUFFERED=1", str(kept / "usr" / "bin" / "python3.11")]
-
-
-def _fetch_python(scratch: Path) -> Path | str:
-    apt = _Apt(scratch, f"deb [signed-by={_KEYRING} arch=arm64] {_DEBIAN}", "arm64")
-    for arguments in (["update"], ["--download-only", "install", "python3.11", "libstdc++6"]):
-        if wrong := apt.run(*arguments):
-            return wrong
-    made = _unpack(scratch, sorted((scratch / "archives").glob("*.deb")))
-    if isinstance(made, str):
-        return made
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target", str(made / "site")]
-    for tag in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014"):
-        command += ["--platform", f"{tag}_aarch64"]
-    command += ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "abi3", "--abi", "none"]
-    done = subprocess.run([*command, "-c", str(CONSTRAINTS), *_WHEELS], capture_output=True, text=True, check=False)
-    return made if done.returncode == 0 else f"pip install: {done.stderr.strip()[-300:]}"

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
-from emulated_boards import BOARDS, ORIN, TX2, XAVIER, Board, python_command, qemu, root
-from servers import running, soon
+from emulated_boards import BOARDS, ORIN, TX2, XAVIER, Board, qemu, root
+from servers import running
 
 from dycl_tvm.codegen.elf import read_library
 from dycl_tvm.codegen.gate import newest_glibc
@@ -80,27 +79,6 @@ def test_the_rpc_server_without_python(board: Board, deployed: Callable[..., Dep
             module.close()
             del module
     assert list(tmp_path.iterdir()) == []
-
-
-def test_tvms_own_python_server(deployed: Callable[..., Deployed], tmp_path: Path) -> None:
-    """On an emulated Cortex-A76 with Debian 12, because the systems of the boards before JetPack 6 have no Python that TVM takes."""
-    command = python_command()
-    # The server starts another Python. The system of this machine cannot run that by itself.
-    again = tmp_path / "python"
-    again.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-    again.chmod(0o755)
-    start = (
-        f"import sys, runpy; sys.executable = {str(again)!r}; runpy.run_module('tvm.exec.rpc_server', run_name='__main__', alter_sys=True)"
-    )
-    options = ["--host", "127.0.0.1", "--port", "27100", "--port-end", "27900", "--key", "board"]
-    with running([*command, "-c", start, *options], tmp_path, ready=r"bind to 127.0.0.1:(\d+)", seconds=240) as server:
-        for name in NETWORKS:
-            net = deployed(name, ORIN)
-            module = RemoteModule(soon(lambda: connect(server.address, key="board"), 60), net.library, net.params)
-            for k, (args, expected) in enumerate(zip(net.inputs, net.outputs)):
-                assert difference(expected, module(*args), rtol=1e-4) is None, f"{name}, input {k}"
-            module.close()
-            del module
 
 
 def test_the_finished_library(deployed: Callable[..., Deployed]) -> None:

@@ -14,7 +14,8 @@ from types import ModuleType
 import pytest
 from boards import REPOSITORY, Deployed, compile_program, deploy, read_outputs, write_inputs
 from emulated_boards import BOARDS, TX2, XAVIER, Board, qemu
-from servers import running
+from emulated_python import python_command, python_server
+from servers import running, soon
 
 from dycl_tvm.codegen.cross import compiler_for
 from dycl_tvm.codegen.machine import machine_of
@@ -135,6 +136,29 @@ def test_over_rpc(board: Board, name: str, on_gpu, driver: Path, tmp_path: Path)
         module.close()
         del module
     assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)
+def test_tvms_own_python_server(board: Board, deployed: Callable[..., Deployed], on_gpu, driver: Path, tmp_path: Path) -> None:
+    """For the board's CPU and for its GPU, over the RPC server that TVM's wheel brings."""
+    libc = "import os; print(os.confstr('CS_GNU_LIBC_VERSION'))"
+    said = subprocess.run([*python_command(board), "-c", libc], capture_output=True, text=True, check=False)
+    assert said.stdout == f"glibc {board.glibc}\n", said.stderr
+    kernels = tmp_path / "kernels.so"
+    environment = {"EMULATED_CUDA_KERNELS": kernels, "EMULATED_CUDA_SM": board.sm, "EMULATED_CUDA_VERSION": board.cuda}
+    with python_server(board, tmp_path, "board", LD_LIBRARY_PATH=driver.parent, **environment) as server:
+        for name, fewest in NETWORKS.items():
+            kernels.unlink(missing_ok=True)
+            kernels.symlink_to(on_gpu(name, board)[1])
+            for net in (deployed(name, board), on_gpu(name, board)[0]):
+                module = RemoteModule(soon(lambda: connect(server.address, key="board"), 60), net.library, net.params)
+                paths = set()
+                for k, (args, expected) in enumerate(zip(net.inputs, net.outputs)):
+                    assert difference(expected, module(*args), rtol=1e-3) is None, f"{name}, input {k}"
+                    paths.add(module.last_path)
+                assert len(paths) >= fewest
+                module.close()
+                del module
 
 
 def test_a_board_without_a_driver(on_gpu, replay: Path, tmp_path: Path) -> None:
