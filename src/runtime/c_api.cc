@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "amx.h"
 #include "dycl/dycl.h"
 #include "error.h"
 #include "path_text.h"
@@ -46,8 +47,9 @@ int32_t dycl_model_create(const char* params_path, DyclModel** out) {
   CHECK_NOT_NULL(out);
   *out = nullptr;
   return Guard([&]() -> int32_t {
+    int32_t status = kProgram.amx ? dycl::RequestAmx() : DYCL_OK;
+    if (status != DYCL_OK) return status;
     std::unique_ptr<DyclModel> model(new DyclModel);
-    int32_t status = DYCL_OK;
     if (params_path != nullptr) {
       status = model->params.OpenFile(params_path);
     } else if (kArtifactInfo.params_begin != nullptr) {

@@ -256,6 +256,7 @@ struct ProgramDesc {
   uint32_t max_leaves;
   int32_t (*run)(Frame& f);  // returns the return site, or kRunFailed
   const DeviceDesc* device;  // null: all runs on the CPU
+  bool amx;                  // kernels use the tiles of AMX
 };
 
 // Defined by the generated dispatcher.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dycl_tvm.runtime.trailer import canonical_arch, why_not_here
@@ -16,8 +16,7 @@ _CPU_FLAGS = {
         "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd", "avx512dq": "avx512dq", "avx512vl": "avx512vl",
         "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16", "avx512ifma": "avx512ifma",
         "avx512vbmi": "avx512vbmi", "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg",
-        "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-int8": "amx_int8",
-        "amx-bf16": "amx_bf16",
+        "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
     },
     "aarch64": {
         "fullfp16": "asimdhp", "dotprod": "asimddp", "lse": "atomics", "rdm": "asimdrdm", "sve": "sve", "sve2": "sve2",
@@ -44,6 +43,10 @@ class Machine:
     triple: str
     mcpu: str
     cpu_flags: tuple[str, ...]
+
+    def for_code(self, amx: bool) -> Machine:
+        """Return what a library needs. Without kernels of ours that use them its code has no tiles, and Linux may hide those of the CPU."""
+        return self if amx else replace(self, cpu_flags=tuple(f for f in self.cpu_flags if not f.startswith("amx_")))
 
     def describe(self) -> dict[str, Any]:
         """Return the JSON form, for the metadata."""

@@ -23,7 +23,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "name": program.name,
         "fingerprint": fingerprint,
         "code": code,
-        "target": machine.describe(),
+        "target": machine.for_code(program.amx).describe(),
         "device": None if program.device is None else {"kind": program.device.kind, "arch": program.device.arch},
         "input_structure": program.input_structure,
         "input_names": list(program.input_names),

@@ -164,7 +164,7 @@ class Tables:
             "extern const ProgramDesc kProgram = {\n"
             f"    {string(program.name)},\n    {program.arena_bytes},  // bytes of the arena\n{refs}"
             f"    {leaves},  // most leaves of a return site\n    Run,\n"
-            f"    {'&kDevice' if program.device else 'nullptr'},\n}};\n"
+            f"    {'&kDevice' if program.device else 'nullptr'},\n    {str(program.amx).lower()},  // kernels use AMX\n}};\n"
         )
 
     def _kernel_row(self, kernel: Kernel) -> str:

@@ -15,9 +15,11 @@ from dycl_tvm.backends.partition import Offload, partition
 from dycl_tvm.backends.registry import active_backends, requested
 from dycl_tvm.backends.tir_cpu import attention
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
+from dycl_tvm.backends.tir_cpu.families import amx
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
+from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
 from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
@@ -133,6 +135,7 @@ def lower(
             program.device, rules = build_device_code(program.kernels, table.functions, target, progress, half, libraries)
             if not libraries:  # their calls are in no graph
                 program.device = replace(program.device, segments=find_segments(program))
+        program.amx = any(amx.FEATURE in fn.attrs.get(INSTRUCTIONS, ()) for fn in wanted.values())
         built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated

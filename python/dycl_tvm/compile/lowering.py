@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
 from dycl_tvm.compile import arena
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts
@@ -216,7 +218,7 @@ class Lowering:
         for number, data in lst.constants.items():
             where[number] = _Place(constant=(torch.from_numpy(data.copy()), f"{lst.name}.constant"))
         known = {k for k, p in where.items() if p.constant is not None}
-        folded = constant_calls(lst, known, self.functions)
+        folded = constant_calls(lst, known, self._foldable)
         draft: list[Any] = []
         for k, call in enumerate(lst.calls):
             if k in folded:
@@ -249,6 +251,11 @@ class Lowering:
             where[number] = _Place(constant=constant)
         self.folded_calls += 1
 
+    @functools.cached_property
+    def _foldable(self) -> set[str]:
+        """Return the kernels that any machine can run."""
+        return {symbol for symbol, fn in self.functions.items() if not (fn.attrs and INSTRUCTIONS in fn.attrs)}
+
     def prepare_folding(self) -> None:
         """Compile at once all kernels that may be run at build time."""
         symbols: dict[str, None] = {}
@@ -257,7 +264,7 @@ class Lowering:
                 if isinstance(step, SubDNNCall):
                     lst = self.lists[step.callee.name]
                     known = {k for k, a in enumerate(step.args) if isinstance(a, Constant)} | set(lst.constants)
-                    symbols.update((lst.calls[k].symbol, None) for k in sorted(constant_calls(lst, known, self.functions)))
+                    symbols.update((lst.calls[k].symbol, None) for k in sorted(constant_calls(lst, known, self._foldable)))
         self._fold_runner = BuildTimeKernels(self.functions, list(symbols))
 
     def _kernel(self, call: Call) -> int:

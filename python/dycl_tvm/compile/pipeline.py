@@ -18,7 +18,7 @@ from dycl_tvm.backends import tir_cpu
 from dycl_tvm.backends.tir_cpu.expression import elementwise
 from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
-from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, NAME, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, INSTRUCTIONS, NAME, SCHEDULED, in_place
 from dycl_tvm.compile.legalize import LEGALIZE
 from dycl_tvm.errors import CompileError
 
@@ -74,7 +74,7 @@ class KernelSet:
         # only what changes the code may tell functions apart: not the names, not the fusion's notes
         plain = fn
         for key in list(fn.attrs.keys()) if fn.attrs else []:
-            if key not in ("tirx.noalias", "s_tir", SCHEDULED, IN_PLACE):
+            if key not in ("tirx.noalias", "s_tir", SCHEDULED, IN_PLACE, INSTRUCTIONS):
                 plain = plain.without_attr(key)
         plain = _in_place(plain)
         code = tvm_ffi.structural_hash(plain, map_free_vars=True)

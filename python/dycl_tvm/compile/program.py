@@ -308,7 +308,7 @@ class DeviceCode:
 
 @dataclass
 class Program:
-    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU."""
+    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles."""
 
     name: str
     input_structure: Any
@@ -322,6 +322,7 @@ class Program:
     arena_bytes: int
     state: list[StateHome] = field(default_factory=list)
     device: DeviceCode | None = None
+    amx: bool = False
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""

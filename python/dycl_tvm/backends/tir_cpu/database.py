@@ -31,7 +31,9 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
 
     Plans are cut for a description of a CPU, so a change of the description makes other names.
     """
-    isa = f"{machine.isa}{'+bf16' if machine.bf16 and accuracy == 'bf16' else ''}"
+    isa = machine.isa
+    if accuracy == "bf16":
+        isa += "+bf16" * machine.bf16 + "+amx" * machine.amx
     caches = "+".join(f"{size >> 10}K" for size in (machine.l1, machine.l2, machine.l3))
     cpu = f"{isa} {machine.registers}x{machine.vector_bytes} {caches} {machine.cores} cores"
     head = f"{cpu} {accuracy}{' cold' if cold else ''}"

@@ -29,6 +29,8 @@ from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
 SCHEDULED = "dycl.scheduled"
 #: Numbers of the inputs whose memory the output may take: each element is read before the element of that index is written.
 IN_PLACE = "dycl.in_place"
+#: LLVM's names of features whose instructions a function is written in: only CPUs that have them run it, or even compile it.
+INSTRUCTIONS = "dycl.instructions"
 #: What a kernel is called in symbols and reports; a kernel without it has the name of its function.
 NAME = "dycl.name"
 

@@ -10,13 +10,30 @@ from typing import Any
 
 from dycl_tvm.backends.tir_cpu import tuning
 from dycl_tvm.backends.tir_cpu.database import Database, key_of
-from dycl_tvm.backends.tir_cpu.families import bf16_conv, bf16_dense, conv_direct, conv_winograd, dense, depthwise, grouped
+from dycl_tvm.backends.tir_cpu.families import (
+    amx_conv,
+    amx_dense,
+    bf16_conv,
+    bf16_dense,
+    conv_direct,
+    conv_winograd,
+    dense,
+    depthwise,
+    grouped,
+)
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
 
-CONVOLUTIONS: tuple[Any, ...] = (conv_direct.FAMILY, conv_winograd.FAMILY, depthwise.FAMILY, grouped.FAMILY, bf16_conv.FAMILY)
-PRODUCTS: tuple[Any, ...] = (dense.FAMILY, bf16_dense.FAMILY)
+CONVOLUTIONS: tuple[Any, ...] = (
+    conv_direct.FAMILY,
+    conv_winograd.FAMILY,
+    depthwise.FAMILY,
+    grouped.FAMILY,
+    bf16_conv.FAMILY,
+    amx_conv.FAMILY,
+)
+PRODUCTS: tuple[Any, ...] = (dense.FAMILY, bf16_dense.FAMILY, amx_dense.FAMILY)
 
 Chosen = tuple[Any, Plan]
 

@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import Accuracy
 
@@ -53,14 +53,14 @@ def allowed(machine: Machine, accuracy: Accuracy) -> bool:
     return accuracy == "bf16" and machine.bf16 and machine.lanes == LANES
 
 
-def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
-    """Return a PrimFunc whose body may use :func:`dot` and :func:`pairs`."""
+def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], functions: str = "") -> Any:
+    """Return a PrimFunc whose body may use :func:`dot`, :func:`pairs`, and more ``functions`` in LLVM's language."""
 
     def with_functions(*args: Any) -> None:
-        with T.attr(0, "pragma_import_llvm", _FUNCTIONS):
+        with T.attr(0, "pragma_import_llvm", _FUNCTIONS + functions):
             body(*args)
 
-    return prim_func(buffers, with_functions)
+    return prim_func(buffers, with_functions).with_attr(INSTRUCTIONS, ["avx512bf16"])
 
 
 def dot(total: Any, pair: Any, weights: Any) -> Any:

@@ -89,7 +89,7 @@ class _Bf16Conv:
         buffers = weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
-            _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
+            Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
 
         return bf16_func(buffers, body)
 
@@ -107,7 +107,7 @@ def _steps(p: Problem) -> int:
     return p.inputs * p.rows.kernel * p.columns.kernel * _pairs(p)
 
 
-class _Band:
+class Band:
     """The positions of one axis that a piece computes, and the part of the input that they reach, as it lies in the copy."""
 
     def __init__(self, axis: Axis, tile: int, part: Any, parts: int) -> None:
@@ -146,7 +146,7 @@ class _Band:
                 yield run, run.position(low + t)
 
 
-class _Emitter:
+class Emitter:
     """Writes one kernel."""
 
     def __init__(
@@ -165,15 +165,19 @@ class _Emitter:
             self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
             part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
             along_rows = p.rows.out > 1
-            self.rows = _Band(p.rows, plan["rows"], part if along_rows else 0, parts if along_rows else 1)
-            self.columns = _Band(p.columns, plan["columns"], 0 if along_rows else part, 1 if along_rows else parts)
+            self.rows = Band(p.rows, plan["rows"], part if along_rows else 0, parts if along_rows else 1)
+            self.columns = Band(p.columns, plan["columns"], 0 if along_rows else part, 1 if along_rows else parts)
             self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent, PAIRS), "int32")
-            if p.groups > 1:
-                begin, end = share(out_part, out_parts, p.groups)
-                with T.serial(0, end - begin) as g:
-                    self.group(begin + g, (0, tiles(cut(p.outputs, plan["blocks"]))))
-            else:
-                self.group(0, share(out_part, out_parts, tiles(cut(p.outputs, plan["blocks"]))))
+            self.groups(out_part, out_parts, tiles(cut(p.outputs, plan["blocks"])))
+
+    def groups(self, out_part: Any, out_parts: int, count: int) -> None:
+        """Emit a share of the groups, or of the ``count`` tiles of outputs of the only one."""
+        if self.p.groups > 1:
+            begin, end = share(out_part, out_parts, self.p.groups)
+            with T.serial(0, end - begin) as g:
+                self.group(begin + g, (0, count))
+        else:
+            self.group(0, share(out_part, out_parts, count))
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         self.round(g)
@@ -185,14 +189,17 @@ class _Emitter:
                     for columns, column in self.columns.each():
                         self.tile(g, block, out.size, rows.size, row, columns.size, column)
 
+    def put(self, c: Any, i: Any, j: Any, words: Any) -> None:
+        """Emit the store of the pairs of a block of channels at a place of the copy."""
+        store(self.copy, [c, i, j, T.ramp(0, 1, PAIRS)], words)
+
     def round(self, g: Any) -> None:
         """Emit the copy of what the piece reaches of a group of the input."""
         p, rows, columns = self.p, self.rows, self.columns
-        pair = T.ramp(0, 1, PAIRS)
 
         def zeros(c: Any, i: Any, begin: Any, end: Any) -> None:
             with T.serial(0, end - begin) as j:
-                store(self.copy, [c, i, begin + j, pair], T.broadcast(T.int32(0), PAIRS))
+                self.put(c, i, begin + j, T.broadcast(T.int32(0), PAIRS))
 
         def row_of_input(c: Any, i: Any) -> None:
             zeros(c, i, 0, columns.inside)
@@ -200,7 +207,7 @@ class _Emitter:
                 at = columns.inside + j
                 row, column = rows.source + i * rows.source_step, columns.source + at * columns.source_step
                 image, row, column = p.place(self.n, row, column)
-                store(self.copy, [c, i, at, pair], pairs(self.x[image, g * p.inputs + c, row, column, self.lane]))
+                self.put(c, i, at, pairs(self.x[image, g * p.inputs + c, row, column, self.lane]))
             zeros(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
 
         with T.serial(0, p.inputs) as c:

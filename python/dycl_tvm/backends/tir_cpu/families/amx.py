@@ -1,0 +1,217 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Sums of products of bfloat16 pairs by the tiles of AMX (Sapphire Rapids and later).
+
+A tile is up to 16 rows of 64 bytes. ``tdpbf16ps`` adds to a tile of 16 x 16 float32 sums the products of a *left* tile (rows x pairs of
+factors) and a *right* one (pairs x 16 columns of weights). There are eight tiles: ``high`` x ``wide`` of sums, ``high`` left ones, the rest
+right ones. Two by two is the square that loads least; one row of four is for few rows.
+
+The shapes of the tiles are a state of the thread, which a task of a kernel sets once (:meth:`Tiles.configure`) and gives back
+(:func:`release`): between the two no other kernel runs on the thread. Rows are cut into as few tiles as can be, all of one height, so
+that no task needs a second setting. Rows beyond the last one are read from memory of the kernel's own, and their sums are dropped.
+
+Rounding, pairs and packed words are those of :mod:`bf16`. ``tdpbf16ps`` sums the first and the second products of the 16 pairs apart, then
+adds both to the sum: fewer than k + 8 roundings, so the bound of :mod:`bf16` holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, bf16_func
+from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.errors import UsageError
+
+#: LLVM's name of the feature. Linux grants the registers only to processes that ask for them.
+FEATURE = "amx-bf16"
+#: The system call arch_prctl of x86-64, its request of a permission, and what for (Documentation/arch/x86/xstate.rst of Linux).
+_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
+#: Rows of a tile; also pairs of a row.
+ROWS = 16
+#: Tiles of sums at a time; the next numbers are those of left tiles, then of right ones.
+_SUMS, _TILES = 4, 8
+#: Cycles from a product to the next that adds to the same sums.
+_LATENCY = 52
+#: Cycles to load a row of a tile, from L1 or L2.
+_LOAD = 0.7
+#: Cycles of a row of 16 sums from the tile to the output, and of a tile of sums before its first and after its last product.
+_STORE, _FILL = 4.0, 60.0
+
+
+def _function(name: str, parameters: str, instruction: str) -> str:
+    types = "ptr %p" if parameters == "p" else "ptr %p, i64 %s" if parameters else ""
+    asm = f'asm sideeffect "{instruction}", "{"r," * len(parameters)}~{{memory}}"'
+    head = f"define linkonce_odr hidden void @dycl_amx_{name}({types}) alwaysinline nounwind"
+    return f"{head} {{\n  call void {asm}({types})\n  ret void\n}}\n"
+
+
+def _functions() -> str:
+    """Return a function for each instruction on each tile, in LLVM's language.
+
+    They hold assembly: LLVM renames the tiles of its own intrinsics where that helps its order of the instructions (LLVM 22,
+    ``-mcpu=znver4 -mattr=+amx-bf16``), but a tile of another number has another shape.
+    """
+    sums, factors = range(_SUMS), range(_SUMS, _TILES)
+    found = [_function("configure", "p", "ldtilecfg ($0)"), _function("release", "", "tilerelease")]
+    found += [_function(f"zero_{t}", "", f"tilezero %tmm{t}") for t in sums]
+    found += [_function(f"store_{t}", "ps", f"tilestored %tmm{t}, ($0,$1,1)") for t in sums]
+    found += [_function(f"load_{t}", "ps", f"tileloadd ($0,$1,1), %tmm{t}") for t in factors]
+    for left, right in itertools.permutations(factors, 2):
+        found += [_function(f"dot_{t}_{left}_{right}", "", f"tdpbf16ps %tmm{right}, %tmm{left}, %tmm{t}") for t in sums]
+    return "\n".join(found)
+
+
+_FUNCTIONS = _functions()
+
+
+def allowed(machine: Machine, accuracy: Accuracy) -> bool:
+    """Whether the user asked for bfloat16 and the CPU has tiles of it."""
+    return accuracy == "bf16" and machine.amx and machine.bf16 and machine.lanes == LANES
+
+
+def amx_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
+    """Return a PrimFunc whose body may use tiles, and all that :func:`bf16.bf16_func` lets it use."""
+    return bf16_func(buffers, body, _FUNCTIONS).with_attr(INSTRUCTIONS, ["avx512bf16", FEATURE])
+
+
+def scratch(shape: Sequence[int], dtype: str) -> Any:
+    """Return a buffer that tiles are loaded from or stored to.
+
+    TVM makes a buffer as small as the elements that it sees used, and of a tile it sees the first one: so the ends are used here.
+    """
+    buffer = T.alloc_buffer(tuple(shape), dtype)
+    for end in ([0] * len(shape), [extent - 1 for extent in shape]):
+        store(buffer, end, tirx.const(0, dtype))
+    return buffer
+
+
+def _emit(name: str, *args: Any) -> None:
+    T.evaluate(T.call_extern("void", f"dycl_amx_{name}", *args))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The shapes of the tiles of a kernel.
+
+    Attributes
+    ----------
+    rows : int
+        Of left tiles and of sums.
+    pairs : int
+        In a row of a left tile; the rows of a right one.
+    high, wide : int
+        Tiles of sums below and beside each other.
+    """
+
+    rows: int
+    pairs: int
+    high: int
+    wide: int
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.rows <= ROWS and 1 <= self.pairs <= ROWS and self.high * self.wide <= _SUMS and self.high < _TILES - _SUMS
+
+    def configuration(self) -> list[int]:
+        """Return the operand of ``ldtilecfg`` as words: palette 1, at byte 16 the bytes of a row and at 48 the rows of each tile."""
+        left = range(_SUMS, _SUMS + self.high)
+        rows = [self.rows if t < _SUMS or t in left else self.pairs for t in range(_TILES)]
+        columns = [4 * self.pairs if t in left else 4 * LANES for t in range(_TILES)]
+        operand = bytes([1]).ljust(16, b"\0") + b"".join(c.to_bytes(2, "little") for c in columns).ljust(32, b"\0")
+        operand += bytes(rows).ljust(16, b"\0")
+        return [int.from_bytes(operand[i : i + 4], "little") for i in range(0, 64, 4)]
+
+    def configure(self) -> None:
+        """Emit the setting of the thread's tiles."""
+        operand = T.alloc_buffer((16,), "int32")
+        for i, value in enumerate(self.configuration()):
+            store(operand, [i], T.int32(value))
+        _emit("configure", T.address_of(operand[0]))
+
+    def clear(self, high: int, wide: int) -> None:
+        """Emit zeros to ``high`` x ``wide`` tiles of sums."""
+        for t in range(high * wide):
+            _emit(f"zero_{t}")
+
+    def step(self, left: Sequence[Any], left_stride: int, right: Sequence[Any]) -> None:
+        """Emit one product of left tiles (addresses; bytes between rows) with right ones (addresses; rows follow each other)."""
+        first_right = _SUMS + self.high
+        for i, address in enumerate(left):
+            _emit(f"load_{_SUMS + i}", address, tirx.const(left_stride, "int64"))
+        for j, address in enumerate(right):
+            number = first_right + j % (_TILES - first_right)
+            _emit(f"load_{number}", address, tirx.const(4 * LANES, "int64"))
+            for i in range(len(left)):
+                _emit(f"dot_{i * len(right) + j}_{_SUMS + i}_{number}")
+
+    def keep(self, high: int, wide: int, sums: Any) -> None:
+        """Emit the sums to a buffer (at least high * rows, at least wide * 16)."""
+        for i in range(high):
+            for j in range(wide):
+                row_bytes = tirx.const(4 * int(sums.shape[1]), "int64")
+                _emit(f"store_{i * wide + j}", T.address_of(sums[i * self.rows, j * LANES]), row_bytes)
+
+    def step_cycles(self, high: int, wide: int) -> float:
+        """Estimate the cycles of :meth:`step`; nothing here was measured."""
+        return max(high * wide * max(self.rows, self.pairs), _LOAD * (high * self.rows + wide * self.pairs), _LATENCY)
+
+    def end_cycles(self, high: int, wide: int) -> float:
+        """Estimate the cycles of :meth:`clear`, :meth:`keep` and the epilogue."""
+        return _FILL + high * wide * self.rows * _STORE
+
+
+def release() -> None:
+    """Emit the return of the thread's tiles."""
+    _emit("release")
+
+
+def even_rows(total: int) -> int:
+    """Return the rows of a tile so that as few tiles as there can be are as equal as can be."""
+    return -(-total // -(-total // ROWS))
+
+
+def last_block(is_last: Any, blocks: int, count: int, size: int, emit: Callable[[int], None]) -> None:
+    """Emit ``emit(size)``, and for the last of the blocks of ``size`` that cover ``count`` what is left."""
+    rest = count - (blocks - 1) * size
+    if rest == size or blocks == 1:
+        emit(rest)
+        return
+    with T.If(is_last):
+        with T.Then():
+            emit(rest)
+        with T.Else():
+            emit(size)
+
+
+def shapes(row_tiles: int, column_tiles: int) -> list[tuple[int, int]]:
+    """Return (high, wide) worth a try, the best for large products first."""
+    if row_tiles == 1:
+        return [(1, min(column_tiles, wide)) for wide in (4, 2)]
+    return [(2, min(column_tiles, 2)), (1, min(column_tiles, 4))]
+
+
+def cycles_per_second(machine: Machine) -> float:
+    """Return the clock: a core with AMX has two units of multiply-adds."""
+    return machine.gflops * 1e9 / (4 * LANES)
+
+
+def request() -> None:
+    """Ask Linux for the registers of this process, which measures kernels.
+
+    Raises
+    ------
+    UsageError
+        If it does not give them.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(_ARCH_PRCTL), ctypes.c_long(_REQUEST), ctypes.c_long(_TILE_DATA)):
+        why = os.strerror(ctypes.get_errno())
+        raise UsageError(f"Linux does not give the registers of AMX to this process ({why}); tune with disable_families=['amx']")

@@ -1,0 +1,312 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Convolutions in bfloat16 by the tiles of AMX, as products without a matrix of patches.
+
+A piece (a band of output positions of an image) rounds the input that it reaches to a padded copy whose channels lie together: (row,
+column, pairs of channels). A left tile is read from it in place: its rows are up to 16 output positions, one stride of the copy apart,
+and its columns go on from tap to tap along a row of the window. With stride 1 the positions may run over the ends of the rows (*flat*):
+what is computed there is dropped, and is often less than what tiles at the end of each row would leave empty.
+Error: see :mod:`amx`; tested within 4e-3 of the largest output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.families import bf16_dense
+from dycl_tvm.backends.tir_cpu.families.amx import (
+    ROWS,
+    Tiles,
+    allowed,
+    amx_func,
+    cycles_per_second,
+    even_rows,
+    last_block,
+    release,
+    scratch,
+)
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, word
+from dycl_tvm.backends.tir_cpu.families.bf16_conv import Band, Emitter
+from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, narrow_groups, problem
+from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+
+#: Cycles to round and copy a vector.
+_ROUNDING = 3.0
+#: The share of L2 that a piece's copy may take.
+_COPY_SHARE = 2
+_MOST_PLANS = 12
+
+
+class _AmxConv:
+    """The family ``amx`` of convolutions."""
+
+    name = "amx"
+
+    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+        """Return tile choices, best estimate first.
+
+        [] unless AMX is allowed, input and output are packed float32, groups are whole blocks of channels, and there are several positions.
+        """
+        if not allowed(machine, accuracy) or not work.macs or narrow_groups(work):
+            return []
+        if any((t.dtype, t.block) != ("float32", LANES) for t in (work.x, work.y)):
+            return []
+        p = problem(work)
+        if p.rows.out * p.columns.out == 1:
+            return []
+        return sorted(_plans(p, machine), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
+
+    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+        """Return (blocks of outputs of all groups, steps of the sum, pairs of a step, outputs of a block)."""
+        p = problem(work)
+        window = _window(p)
+        return (p.groups * p.outputs, window.steps, window.pairs, LANES)
+
+    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+        """Return the PrimFunc (weights (O, I / groups, KH, KW), words)."""
+        p, shape, window = problem(work), self.packed_shape(work, plan, machine), _window(problem(work))
+
+        def body(weights: Any, packed: Any) -> None:
+            blocks, _, pairs, lanes = shape
+            with T.serial(0, blocks) as b, T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k:
+                with T.serial(0, window.run // pairs) as s, T.serial(0, pairs) as e, T.serial(0, lanes) as j:
+                    at = s * pairs + e
+                    out, tap, channel = b * lanes + j, k * window.taps + at // window.words, 2 * (at % window.words)
+
+                    def weight(channel: Any) -> Any:
+                        known = tirx.all(out < work.y.shape[1], channel < p.channels)
+                        safe = tirx.min(out, work.y.shape[1] - 1), tirx.min(channel, p.channels - 1)
+                        return tirx.if_then_else(known, weights[safe[0], safe[1], i, tap], T.float32(0))
+
+                    step = (i * window.runs + k) * (window.run // pairs) + s
+                    store(packed, [b, step, e, j], word(weight(channel), weight(channel + 1)))
+
+        return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
+
+    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+        """Return the PrimFunc (x, words, operands of the epilogue, y)."""
+        buffers = weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical)
+
+        def body(x: Any, weights: Any, *rest: Any) -> None:
+            _AmxEmitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
+
+        return amx_func(buffers, body)
+
+
+FAMILY = _AmxConv()
+
+
+@dataclass(frozen=True)
+class _Window:
+    """How the sum of an output is cut into steps.
+
+    Attributes
+    ----------
+    words : int
+        Pairs that a position of the copy has, zeros among them.
+    taps : int
+        Taps along a row that lie one after the other in the copy: a run.
+    runs : int
+        Runs of a row of the window.
+    pairs : int
+        Of a step.
+    steps : int
+        Of the sum.
+    """
+
+    words: int
+    taps: int
+    runs: int
+    pairs: int
+    steps: int
+
+    @property
+    def run(self) -> int:
+        """Pairs of a run."""
+        return self.taps * self.words
+
+
+def _window(p: Problem) -> _Window:
+    taps = p.columns.kernel if p.columns.dilation == 1 else 1
+    words = PAIRS * p.inputs
+    if p.inputs > 1 and taps * words % ROWS:
+        words += PAIRS
+    pairs = PAIRS if taps * words % ROWS else ROWS
+    runs = p.columns.kernel // taps
+    return _Window(words, taps, runs, pairs, p.rows.kernel * runs * taps * words // pairs)
+
+
+def _flat_ever(p: Problem) -> bool:
+    """Whether output positions one after the other are so in the copy, over the ends of rows too."""
+    return all(axis.kernel == 1 or axis.stride == 1 for axis in (p.rows, p.columns))
+
+
+class _AmxEmitter(Emitter):
+    """Writes one kernel."""
+
+    def emit(self) -> None:
+        p, plan, window = self.p, self.plan, _window(self.p)
+        parts, out_parts = plan["parts"], plan["output_parts"]
+        self.window, self.tiles = window, _tiles(p, plan["high"], plan["wide"], plan["flat"], parts)
+        with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine)) as piece:
+            self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
+            part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
+            along_rows = p.rows.out > 1
+            self.rows = Band(p.rows, 1, part if along_rows else 0, parts if along_rows else 1)
+            self.columns = Band(p.columns, 1, 0 if along_rows else part, 1 if along_rows else parts)
+            self.pitch = self.columns.extent
+            # the last tile may reach beyond the last position
+            beyond = (self.tiles.rows - 1) * self.columns.step * window.words
+            self.copy = scratch((self.rows.extent * self.pitch * window.words + beyond,), "int32")
+            self.sums = scratch((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), "float32")
+            self.tiles.configure()
+            self.groups(out_part, out_parts, -(-p.outputs // plan["wide"]))
+            release()
+
+    def put(self, c: Any, i: Any, j: Any, words: Any) -> None:
+        """Emit the store of the pairs of a block of channels at a place of the copy."""
+        store(self.copy, [T.ramp((i * self.pitch + j) * self.window.words + c * PAIRS, 1, PAIRS)], words)
+
+    def group(self, g: Any, span: tuple[Any, Any]) -> None:
+        p, wide = self.p, self.tiles.wide
+        self.round(g)
+        if self.window.words > PAIRS * p.inputs:
+            with T.serial(0, self.rows.extent) as i, T.serial(0, self.pitch) as j:
+                self.put(p.inputs, i, j, T.broadcast(T.int32(0), PAIRS))
+        panels = -(-p.outputs // wide)
+        with T.serial(0, span[1] - span[0]) as t:
+            panel = span[0] + t
+            block = g * p.outputs + panel * wide
+            last_block(panel == panels - 1, panels, p.outputs, wide, lambda across: self.panel(block, across))
+
+    def panel(self, block: Any, across: int) -> None:
+        """Emit the outputs of ``across`` blocks at all positions of the band."""
+        rows, high = self.tiles.rows, self.tiles.high
+        height, width = self.rows.end - self.rows.begin, self.columns.end - self.columns.begin
+        if self.plan["flat"]:
+            count = _ceil_div((height - 1) * self.pitch + width, rows)
+        else:
+            count = height * _ceil_div(width, rows)
+        with T.serial(0, _ceil_div(count, high)) as t:
+            if high == 1 or (isinstance(count, int) and count % high == 0):
+                self.product(block, across, t * high, high)
+                return
+            with T.If(t * high + high <= count):
+                with T.Then():
+                    self.product(block, across, t * high, high)
+                with T.Else():
+                    self.product(block, across, t * high, count=1)
+
+    def product(self, block: Any, across: int, first: Any, count: int) -> None:
+        """Emit ``count`` tiles of positions, the first of which is ``first`` in the band."""
+        p, window, tiles = self.p, self.window, self.tiles
+        tiles.clear(count, across)
+        with T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k, T.serial(0, window.run // window.pairs) as s:
+            step = (i * window.runs + k) * (window.run // window.pairs) + s
+            tap = i * p.rows.dilation * self.pitch + k * p.columns.dilation
+            left = [(self.start(first + t) + tap) * window.words + s * window.pairs for t in range(count)]
+            tiles.step(
+                [T.address_of(self.copy[at]) for at in left],
+                4 * self.columns.step * window.words,
+                [T.address_of(self.weights[block + j, step, 0, 0]) for j in range(across)],
+            )
+        tiles.keep(count, across, self.sums)
+        for t in range(count):
+            with T.serial(0, tiles.rows) as r:
+                row, column, there = self.position(first + t, r)
+                with T.If(there), T.Then():
+                    self.finish(block, across, t * tiles.rows + r, row, column)
+
+    def start(self, tile: Any) -> Any:
+        """Return where the first position of a tile of the band reaches the copy first."""
+        rows = self.tiles.rows
+        if self.plan["flat"]:
+            return tile * rows
+        across = _ceil_div(self.columns.end - self.columns.begin, rows)
+        return tile // across * self.rows.step * self.pitch + tile % across * rows * self.columns.step
+
+    def position(self, tile: Any, r: Any) -> tuple[Any, Any, Any]:
+        """Return row and column of a position in the band, and whether it is one."""
+        rows = self.tiles.rows
+        height, width = self.rows.end - self.rows.begin, self.columns.end - self.columns.begin
+        if self.plan["flat"]:
+            at = tile * rows + r
+            row, column = at // self.pitch, at % self.pitch
+            return row, column, tirx.all(row < height, column < width)
+        across = _ceil_div(width, rows)
+        column = tile % across * rows + r
+        return tile // across, column, column < width
+
+    def finish(self, block: Any, across: int, at: Any, row: Any, column: Any) -> None:
+        """Emit the epilogue of one position; its sums are the row ``at`` of ``sums``."""
+        image, y_row, y_column = self.p.place(self.n, self.rows.first + row, self.columns.first + column)
+        for j in range(across):
+            with T.vectorized(0, LANES) as v:
+                index = [image, block + j, y_row, y_column]
+                value = self.sums[at, j * LANES + v]
+                store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, value, index, v))
+
+
+# ---- choice of tiles -------------------------------------------------------------------------------------------------
+
+
+def _ceil_div(a: Any, b: int) -> Any:
+    return (a + b - 1) // b
+
+
+def _extents(p: Problem, parts: int) -> tuple[int, int, int]:
+    """Return rows and columns of the longest of the bands, and the columns of its copy."""
+    height, width = (-(-p.rows.out // parts), p.columns.out) if p.rows.out > 1 else (1, -(-p.columns.out // parts))
+    axis = p.columns
+    return height, width, (width - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1
+
+
+def _tiles(p: Problem, high: int, wide: int, flat: int, parts: int) -> Tiles:
+    height, width, pitch = _extents(p, parts)
+    return Tiles(even_rows((height - 1) * pitch + width if flat else width), _window(p).pairs, high, wide)
+
+
+def _work_seconds(p: Problem, machine: Machine) -> float:
+    """Return about how long one core takes: whether threads are worth it."""
+    positions = p.groups * p.images * p.rows.out * p.columns.out
+    return positions * p.outputs * _window(p).steps / cycles_per_second(machine)
+
+
+def _plans(p: Problem, machine: Machine) -> list[Plan]:
+    window, clock = _window(p), cycles_per_second(machine)
+    along = p.rows.out if p.rows.out > 1 else p.columns.out
+    serial = _work_seconds(p, machine) <= 3 * machine.launch
+    weights = 4.0 * p.groups * p.outputs * window.steps * window.pairs * LANES
+    found = []
+    for flat in (0, 1) if _flat_ever(p) and p.rows.out > 1 else (int(_flat_ever(p)),):
+        for high, wide in ((2, min(2, p.outputs)), (1, min(4, p.outputs))):
+            panels = -(-p.outputs // wide)
+            for parts in sorted({min(along, 1 << k) for k in range(8)}):
+                height, width, pitch = _extents(p, parts)
+                tiles = _tiles(p, high, wide, flat, parts)
+                count = -(-((height - 1) * pitch + width) // tiles.rows) if flat else height * -(-width // tiles.rows)
+                if high > count:
+                    continue
+                band = panels * -(-count // high) * (window.steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide))
+                rows = (height - 1) * (1 if p.rows.kernel == 1 else p.rows.stride) + (p.rows.kernel - 1) * p.rows.dilation + 1
+                fits = 4 * window.words * rows * pitch <= machine.l2 // _COPY_SHARE
+                across = p.groups if p.groups > 1 else panels
+                for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
+                    pieces = parts * output_parts * p.images
+                    copies = rows * pitch * p.inputs * p.groups * (1 if p.groups > 1 else output_parts) * _ROUNDING
+                    rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5)
+                    passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
+                    moved = weights * passes / rate if weights > machine.l2 / 2 else 0.0
+                    computed = p.images * parts * (band * p.groups / clock + copies / bf16_dense.cycles_per_second(machine))
+                    alone = (max(computed, moved) + 0.1 * moved) * (1.0 if fits else 1.1)
+                    largest = -(-across // output_parts) / across / parts
+                    turns = -(-pieces // machine.cores) * largest / p.images
+                    seconds = alone if serial or pieces == 1 else alone * max(turns, 1 / machine.cores) + machine.launch
+                    params = {"high": high, "wide": wide, "flat": flat, "output_parts": output_parts, "parts": parts}
+                    found.append(Plan("amx", tuple(params.items()), seconds + 2e-8 * pieces + 0.02 * alone / pieces))
+    return found
