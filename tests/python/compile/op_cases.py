@@ -324,10 +324,23 @@ def _networks() -> list[Case]:
         ("conv2d_odd", lambda x, w: conv(x, w, padding=1), [f(1, 7, 13, 37), f(11, 7, 3, 3)]),
         ("conv1d", lambda x, w, c: F.conv1d(x, w, c, padding=2, stride=2), [f(1, 4, 19), f(6, 4, 5), f(6)]),
         ("conv3d", lambda x, w: F.conv3d(x, w, padding=1), [f(1, 2, 5, 6, 7), f(3, 2, 3, 3, 3)]),
+        ("conv3d_stride", lambda x, w, c: F.conv3d(x, w, c, stride=(2, 1, 2), padding=(2, 0, 1), dilation=(2, 1, 1)), [f(2, 3, 6, 5, 5), f(4, 3, 3, 2, 3), f(4)]),  # noqa: E501
+        ("conv3d_groups", lambda x, w: F.conv3d(x, w, groups=2, padding=(0, 1, 1)), [f(1, 4, 4, 5, 5), f(6, 2, 2, 3, 3)]),
+        ("conv3d_1x1x1", lambda x, w, c: F.conv3d(x, w, c), [f(2, 3, 4, 5, 6), f(7, 3, 1, 1, 1), f(7)]),
+        ("conv3d_columns", lambda x, w: F.conv3d(x, w, stride=(1, 1, 2), padding=(0, 0, 1)), [f(1, 3, 4, 5, 6), f(5, 3, 1, 1, 3)]),
+        ("conv3d_depths", lambda x, w: F.conv3d(x, w, padding=(1, 0, 0)), [f(1, 3, 4, 5, 6), f(5, 3, 3, 1, 1)]),
         ("conv2d_unbatched", lambda x, w: conv(x, w, padding=1), [f(3, 6, 6), f(4, 3, 3, 3)]),
         ("conv_transpose2d", lambda x, w, c: F.conv_transpose2d(x, w, c, stride=2, padding=1, output_padding=1), [f(1, 6, 5, 7), f(6, 4, 3, 3), f(4)]),  # noqa: E501
         ("conv_transpose2d_groups", lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=2, dilation=2), [f(1, 6, 5, 4), f(6, 2, 3, 3)]),
         ("conv_transpose1d", lambda x, w: F.conv_transpose1d(x, w, stride=3), [f(1, 3, 6), f(3, 5, 4)]),
+        ("conv_transpose1d_short", lambda x, w: F.conv_transpose1d(x, w, stride=4, output_padding=2), [f(1, 3, 6), f(3, 5, 2)]),
+        ("conv_transpose1d_far", lambda x, w: F.conv_transpose1d(x, w, stride=2, padding=4, dilation=9), [f(2, 2, 1), f(2, 3, 2)]),
+        ("conv_transpose2d_whole", lambda x, w, c: F.relu(F.conv_transpose2d(x, w, c, stride=2, padding=1)), [f(1, 6, 5, 7), f(6, 4, 4, 4), f(4)]),  # noqa: E501
+        ("conv_transpose2d_same", lambda x, w: F.conv_transpose2d(x, w, padding=1, groups=3), [f(2, 6, 5, 4), f(6, 2, 3, 3)]),
+        ("conv_transpose2d_cut", lambda x, w: F.conv_transpose2d(x, w, stride=(1, 2), padding=(3, 2)), [f(1, 2, 7, 6), f(2, 3, 2, 2)]),
+        ("conv_transpose2d_dilated", lambda x, w: F.conv_transpose2d(x, w, stride=(4, 3), dilation=(6, 2), padding=(1, 2)), [f(1, 2, 3, 4), f(2, 3, 5, 4)]),  # noqa: E501
+        ("conv_transpose2d_infinity", lambda x, w: F.conv_transpose2d(x, w, stride=2), [SPECIAL.reshape(1, 1, 4, 4), f(1, 3, 3, 3)]),
+        ("conv_transpose3d", lambda x, w: F.conv_transpose3d(x, w, stride=(2, 1, 3), padding=(0, 1, 1)), [f(1, 2, 3, 4, 2), f(2, 3, 3, 3, 3)]),  # noqa: E501
         ("max_pool2d", lambda x: F.max_pool2d(x, 3, 2, 1), [f(1, 3, 9, 9)]),
         ("max_pool2d_ceil", lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), [f(1, 3, 10, 10)]),
         ("max_pool2d_dilation", lambda x: F.max_pool2d(x, 3, 1, 1, dilation=2), [f(1, 3, 10, 10)]),

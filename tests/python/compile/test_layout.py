@@ -174,6 +174,23 @@ def test_what_no_family_takes_is_reported(tmp_path: Path) -> None:
     assert len(built._lowered.stats.generic) == 1 and "float64" in built._lowered.stats.generic[0]
 
 
+@pytest.mark.parametrize(
+    ("model", "shape", "families"),
+    [
+        (nn.ConvTranspose2d(16, 8, 4, 2, 1), (1, 16, 5, 6), {"direct": 1}),
+        (nn.ConvTranspose1d(16, 8, 3, 2), (2, 16, 7), {"direct": 2}),  # phases with two taps and with one
+        (nn.ConvTranspose2d(16, 16, 2, 2, groups=16), (1, 16, 5, 5), {"grouped": 1}),
+        (nn.Conv3d(8, 16, 3, padding=1), (1, 8, 4, 5, 6), {"winograd": 1}),
+        (nn.Conv3d(8, 16, 1), (1, 8, 4, 5, 6), {"direct": 1}),
+        (conv(3, 3, 5, groups=3), (1, 3, 9, 9), {"depthwise": 1}),
+    ],
+    ids=str,
+)
+def test_unusual_convolutions_have_families(model: nn.Module, shape: tuple[int, ...], families: dict[str, int], tmp_path: Path) -> None:
+    report = check(nn.Sequential(model, nn.ReLU()), [(torch.randn(shape),) for _ in range(2)], tmp_path).report()
+    assert (report.families, report.generic) == (families, ())
+
+
 def test_strict_accuracy_and_families_can_be_chosen(tmp_path: Path) -> None:
     model, x = nn.Sequential(conv(64, 64)), (torch.randn(1, 64, 16, 16),)
     assert any("winograd" in k for k in kernels(check(model, [x], tmp_path)))
