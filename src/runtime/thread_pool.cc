@@ -9,6 +9,7 @@
 
 #include <climits>
 #include <cstdlib>
+#include <initializer_list>
 #include <new>
 
 namespace dycl {
@@ -66,9 +67,11 @@ ThreadPool::ThreadPool(int num_threads) {
   if (num_threads > kMaxThreads) num_threads = kMaxThreads;
   if (num_threads < 2) return;
   workers_.reset(new Worker[num_threads - 1]);
-  // Signals belong to the threads of the host program.
+  // Signals belong to the threads of the host program, but a fault to the thread that makes it:
+  // blocked, it would end the process without asking the program's handler.
   sigset_t all, before;
   sigfillset(&all);
+  for (int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP}) sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   for (int i = 0; i + 1 < num_threads; ++i) {
     workers_[i] = Worker{this, i, {}};

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 CPU = pytest.mark.skipif(
     "avx512_bf16" not in cpu_flags() or shutil.which("g++") is None, reason="this CPU has no AVX512-BF16, or there is no g++"
 )
-_FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC")
+_FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-mfma")
 
 
 @functools.lru_cache(None)

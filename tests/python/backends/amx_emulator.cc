@@ -36,6 +36,7 @@ struct State {
 thread_local State t_state;
 std::atomic<uint64_t> g_products{0};
 std::atomic<uint64_t> g_permissions{0};
+std::atomic<int> g_threads{0}, g_configured{0};
 struct sigaction g_before;
 
 [[noreturn]] void Refuse(const char* instruction, const char* why) {
@@ -71,10 +72,15 @@ float MultiplyAdd(float a, float b, float c) {
 }
 float Add(float a, float b) { return Flush(Flush(a) + Flush(b)); }
 
+void Release() {
+  if (t_state.configured) g_configured.fetch_sub(1);
+  t_state = State();
+}
+
 void Configure(const uint8_t* operand) {
   const char* name = "ldtilecfg";
+  Release();
   State& s = t_state;
-  s = State();
   if (operand[0] == 0) return;  // as tilerelease
   Check(operand[0] == 1, name, "no such palette");
   Check(operand[1] == 0, name, "start_row is not 0: instructions were interrupted");
@@ -94,6 +100,9 @@ void Configure(const uint8_t* operand) {
     s.rows[t] = rows;
   }
   s.configured = true;
+  g_configured.fetch_add(1);
+  static thread_local const int once = g_threads.fetch_add(1);
+  (void)once;
 }
 
 void CheckTile(int t, const char* name) {
@@ -224,7 +233,7 @@ const uint8_t* Execute(const uint8_t* code, const ucontext_t* context) {
   if (source != 0) return nullptr;
   if (opcode == 0x49 && registers) {
     if (prefix == 0 && modrm == 0xc0) {
-      t_state = State();
+      Release();
       return code + 5;
     }
     if (prefix == 3 && (modrm & 7) == 0) {
@@ -287,6 +296,10 @@ void amx_emulator_remove() { sigaction(SIGILL, &g_before, nullptr); }
 
 // How many products were emulated, on all threads.
 uint64_t amx_emulator_products() { return g_products.load(); }
+
+// How many threads have configured tiles so far, and how many have them configured now.
+int amx_emulator_threads() { return g_threads.load(); }
+int amx_emulator_configured() { return g_configured.load(); }
 
 // How often the process asked for the registers.
 uint64_t amx_emulator_permissions() { return g_permissions.load(); }
