@@ -135,7 +135,10 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
         resolved = tvm.target.Target(resolved, host_target)
     mcpu, triple = str(host_target.attrs.get("mcpu", "")), _triple(host_target)
     _check_cpu(mcpu, triple)
-    return ResolvedTarget(resolved, host_target, spec, kind, triple, mcpu, arch, glibc or host_glibc)
+    glibc = glibc or host_glibc
+    if glibc and triple.startswith("aarch64") and int(glibc.partition(".")[2]) < 17:
+        raise TargetError(f"there is no glibc {glibc} for aarch64, which began with 2.17")
+    return ResolvedTarget(resolved, host_target, spec, kind, triple, mcpu, arch, glibc)
 
 
 def check_buildable(resolved: ResolvedTarget) -> None:

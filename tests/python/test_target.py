@@ -157,6 +157,8 @@ def test_glibc_of_the_board(target, glibc: str, mcpu: str) -> None:
 def test_glibc_must_be_a_version() -> None:
     with pytest.raises(TargetError, match=r"a version such as 2\.27, got 'new'"):
         resolve_target("llvm -glibc=new")
+    with pytest.raises(TargetError, match="no glibc 2.10 for aarch64, which began with 2.17"):
+        resolve_target("llvm -mtriple=aarch64-linux-gnu -glibc=2.10")
 
 
 def test_native_targets_and_other_machines_with_a_tool_chain_can_be_built() -> None:
