@@ -211,6 +211,17 @@ def test_params_layout(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("p.*"))
 
 
+def test_weights_are_mapped_and_not_copied(tmp_path: Path) -> None:
+    """Read-only, so that all processes with one params file share its pages."""
+    library, params = handmade.build(handmade.zoo_program(), tmp_path)
+    module = load(library, params)
+    found = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(params))]
+    assert [words[1][:2] for words in found] == ["r-"]
+    first, last = (int(word, 16) for word in found[0][0].split("-"))
+    assert last - first >= params.stat().st_size
+    del module
+
+
 def test_exports_are_few(files: tuple[Path, Path]) -> None:
     import subprocess
 

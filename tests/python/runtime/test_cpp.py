@@ -74,6 +74,17 @@ def test_sanitizers(files: tuple[Path, Path], tmp_path: Path, sanitizer: str) ->
     assert "done" in _run(tmp_path / "stress", files[1], *_damaged(files[1], tmp_path), **options)
 
 
+@pytest.mark.parametrize(
+    "header, compiler",
+    [("dycl.h", "gcc -std=c99 -x c"), ("dycl.h", "g++ -std=c++11 -x c++"), ("module.h", "g++ -std=c++11 -x c++")],
+)
+def test_headers_in_the_oldest_languages(header: str, compiler: str, tmp_path: Path) -> None:
+    (tmp_path / "unit").write_text(f"#include <dycl/{header}>\nint main(void) {{ return 0; }}\n")
+    flags = ["-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *toolchain.include_flags()]
+    done = subprocess.run([*compiler.split(), *flags, str(tmp_path / "unit")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_no_heap_allocation_after_the_first_run(files: tuple[Path, Path], tmp_path: Path, threads: str) -> None:
     compiler = toolchain.find_compiler()
