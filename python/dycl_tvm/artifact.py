@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -29,13 +29,13 @@ PathLike = Union[str, "os.PathLike[str]"]
 class Report:
     """Figures of one build.
 
-    ``paths`` counts the ways from the entry to a return or raise; a loop counts as one block with all its ways out.
-    ``arena_lower_bound`` is the largest set of bytes that are live together, below which no memory plan can be. ``unscheduled``
-    names the kernels that are plain loops. ``families`` counts the places that each family of CPU kernels computes, ``generic`` are the
-    convolutions and products that none takes; ``measured`` and ``estimated`` count the different convolutions and products whose kernel was
-    chosen by a measurement (of this build, or in a tuning file) and by the cost model. ``offload`` has, for each backend, what it took
-    and what its cost hook left: operators, multiply-accumulates and regions, each place of a distinct sub-DNN counted once. ``seconds``
-    is by phase, in the order in which they ran.
+    ``paths`` counts the ways from the entry to a return or raise; a loop counts as one block with all its ways out. ``arena_lower_bound``
+    is the largest set of bytes that are live together, below which no memory plan can be. ``unscheduled`` names the kernels that are
+    plain loops. ``families`` counts the places that each family of CPU kernels computes, ``generic`` are the convolutions and products
+    that none takes, ``generic_kernels`` all kernels that have the generic schedule; ``measured`` and ``estimated`` count the different
+    convolutions and products whose kernel was chosen by a measurement (of this build, or in a tuning file) and by the cost model.
+    ``offload`` has, for each backend, what it took and what its cost hook left: operators, multiply-accumulates and regions, each place
+    of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which they ran.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Report:
     offload: dict[str, Offload] = field(default_factory=dict)
     families: dict[str, int] = field(default_factory=dict)
     generic: tuple[str, ...] = ()
+    generic_kernels: tuple[str, ...] = ()
     in_place: int = 0
     measured: int = 0
     estimated: int = 0
@@ -80,10 +81,12 @@ class Report:
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
         ]
         rows += [("offload", line) for line in self._offload_lines()]
+        if self.generic_kernels:
+            rows.append(("no family", f"{len(self.generic_kernels)} kernels: {_names(self.generic_kernels)}"))
         if self.generic:
-            rows.append(("slow", f"{len(self.generic)} products have no family: {', '.join(self.generic[:3])}"))
+            rows.append(("slow", f"{len(self.generic)} products have no family: {_names(self.generic, 3)}"))
         if self.unscheduled:
-            rows.append(("slow", f"{len(self.unscheduled)} kernels are plain loops: {', '.join(self.unscheduled[:5])}"))
+            rows.append(("slow", f"{len(self.unscheduled)} kernels are plain loops: {_names(self.unscheduled)}"))
         return "\n".join([self.name, *(f"  {key:<13}{value}" for key, value in rows)])
 
     def _offload_lines(self) -> Iterator[str]:
@@ -222,6 +225,7 @@ class Artifact:
             kernels_by_backend=by_backend,
             families=self._lowered.stats.families,
             generic=self._lowered.stats.generic,
+            generic_kernels=self._lowered.stats.generic_kernels,
             in_place=self._lowered.stats.in_place,
             measured=self._lowered.stats.measured,
             estimated=self._lowered.stats.estimated,
@@ -236,6 +240,10 @@ class Artifact:
 
 def _count(number: int) -> str:
     return str(number) if number < 10**7 else f"about {number:.1e}"
+
+
+def _names(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def _bytes(count: int) -> str:

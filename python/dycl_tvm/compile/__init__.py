@@ -13,13 +13,13 @@ import tvm
 
 from dycl_tvm.backends.partition import Offload, partition
 from dycl_tvm.backends.registry import active_backends, requested
-from dycl_tvm.backends.tir_cpu import attention
+from dycl_tvm.backends.tir_cpu import attention, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import amx
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
+from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, SCHEDULED
 from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
@@ -37,7 +37,7 @@ from dycl_tvm.compile.stats import CompileStats
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
 
-__all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "lower"]
+__all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "has_amx", "lower"]
 
 
 @dataclass
@@ -109,7 +109,7 @@ def lower(
     on_device = is_device(target)
     half = on_device and options is not None and options.accuracy == "fp16"
     with _timed(stats, "legalise"):
-        legal = legalise(prepare_half(parts.mod, constants, half) if on_device else parts.mod, target)
+        legal = legalise(prepare_half(parts.mod, constants, half) if on_device else rms_norm.join(parts.mod), target)
     with _timed(stats, "layouts"):
         selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph))
         kernels = Kernels(selector)
@@ -156,11 +156,17 @@ def lower(
     stats.weight_bytes = sum(w.type.nbytes for w in program.weights)
     stats.offload = _with_families(parts.offload, kernels.offload)
     stats.families, stats.generic = dict(sorted(kernels.families.items())), tuple(dict.fromkeys(kernels.left))
+    stats.generic_kernels = () if on_device else tuple(symbol for symbol, fn in wanted.items() if SCHEDULED not in fn.attrs)
     stats.measured = selector.measured + selector.found
     stats.estimated = selector.choices() - stats.measured
     if on_device:
         stats.families = dict(sorted(Counter(rules.values()).items()))
     return Lowered(program, library, imported, stats)
+
+
+def has_amx(target: tvm.target.Target) -> bool:
+    """Whether a target is a CPU that has the tiles of AMX for bfloat16."""
+    return not is_device(target) and amx.allowed(machine_of(target), "bf16x3")
 
 
 def _num_tensors(program: Program, kernel: int) -> int:

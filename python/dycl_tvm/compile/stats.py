@@ -40,6 +40,8 @@ class CompileStats:
         GPU: the rule of a schedule to the number of kernels that have it.
     generic : tuple of str
         Convolutions and products that no family takes: they have the generic schedule, which is slower.
+    generic_kernels : tuple of str
+        All kernels of the generic schedule: these, and what is left of other operators.
     """
 
     sub_dnns: int = 0
@@ -59,6 +61,7 @@ class CompileStats:
     offload: dict[str, Offload] = field(default_factory=dict)
     families: dict[str, int] = field(default_factory=dict)
     generic: tuple[str, ...] = ()
+    generic_kernels: tuple[str, ...] = ()
 
     def offload_ratio(self) -> tuple[float, float]:
         """Return the share of (nodes, MACs) that went to backends other than TVM itself."""

@@ -51,6 +51,11 @@ def reads(built: Artifact) -> list[tuple[str, list[tuple[int, ...]]]]:
     return [(program.kernels[i.kernel].symbol, [a.type.shape for a in i.args]) for i in found]
 
 
+class Cumulated(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1)
+
+
 class Gated(nn.Module):
     """A gate decides between blocks; the packed image flows past it."""
 
@@ -171,7 +176,19 @@ def test_concatenation_keeps_the_layout(tmp_path: Path) -> None:
 
 def test_what_no_family_takes_is_reported(tmp_path: Path) -> None:
     built = check(nn.Sequential(conv(4, 8)).double(), [(torch.randn(1, 4, 6, 6, dtype=torch.float64),)], tmp_path)
-    assert len(built._lowered.stats.generic) == 1 and "float64" in built._lowered.stats.generic[0]
+    report = built.report()
+    assert len(report.generic) == 1 and "float64" in report.generic[0]
+    assert len(report.generic_kernels) == 1 and "conv2d" in report.generic_kernels[0]
+    assert f"1 kernels: {report.generic_kernels[0]}" in str(report)
+
+
+def test_kernels_of_families_and_others_are_told_apart(tmp_path: Path) -> None:
+    """A cumulated sum has no family: it is named, although the convolution has one."""
+    model = nn.Sequential(conv(16, 16), nn.ReLU(), Cumulated())
+    report = check(model, [(torch.randn(1, 16, 6, 6),)], tmp_path).report()
+    assert report.generic == () and len(report.generic_kernels) == 1, report.generic_kernels
+    assert "cum" in report.generic_kernels[0] and report.generic_kernels[0] in str(report)
+    assert not check(nn.Sequential(conv(16, 16)), [(torch.randn(1, 16, 6, 6),)], tmp_path).report().generic_kernels
 
 
 @pytest.mark.parametrize(
