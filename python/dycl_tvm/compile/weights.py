@@ -74,4 +74,4 @@ class BuildTimeKernels:
 
 
 def _device_array(array: Any) -> Any:
-    return tvm.runtime.tensor(np.ascontiguousarray(array))
+    return tvm.runtime.tensor(np.asarray(array, order="C"))  # ascontiguousarray would give a number one dimension

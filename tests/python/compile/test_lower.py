@@ -8,11 +8,14 @@ import pytest
 import torch
 from hcfg_utils import Kernels, host_target
 from interpret_program import Session
+from tvm import te
 
 from dycl_tvm.compile import Lowered, lower
+from dycl_tvm.compile.weights import BuildTimeKernels
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Value
+from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.passes.outline import outline
 
 
@@ -158,3 +161,11 @@ def test_many_blocks_are_quick(layers: int) -> None:
     stats = lower(graph, host_target()).stats
     assert stats.sub_dnns <= 3
     assert sum(stats.seconds.values()) < 30
+
+
+def test_kernels_on_numbers_run_at_build_time() -> None:
+    number, vector = te.placeholder((), "float32", "number"), te.placeholder((3,), "float32", "vector")
+    total = te.compute((3,), lambda i: number[()] + vector[i], "total")
+    kernels = BuildTimeKernels({"add": te.create_prim_func([number, vector, total])}, ["add"])
+    (result,) = kernels.run("add", [torch.tensor(2.0), torch.arange(3.0)], [TensorType((3,), "float32")])
+    assert result.tolist() == [2.0, 3.0, 4.0]

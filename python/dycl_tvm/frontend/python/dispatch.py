@@ -199,7 +199,7 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     known = current().bounds.get(read(base))
     if known is not None:
         current().bounds[value] = known
-    storage, chain = _home(base)
+    storage, chain = home(base)
     return StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value)
 
 
@@ -218,7 +218,8 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
     return result
 
 
-def _home(t: torch.Tensor) -> tuple[Storage, tuple[Any, ...]]:
+def home(t: torch.Tensor) -> tuple[Storage, tuple[Any, ...]]:
+    """Return the memory that a tensor lies in, and the views that lead from there to it."""
     if isinstance(t, StagedTensor):
         return t.storage_, t.chain
     return current().storage_to_write(t, note_only=True), ()

@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.dispatch import item, to_tensor
-from dycl_tvm.frontend.python.tensors import StagedTensor, as_constant
+from dycl_tvm.frontend.python.dispatch import home, item, to_tensor
+from dycl_tvm.frontend.python.tensors import StagedTensor, as_constant, read, select_at
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.
@@ -69,9 +70,9 @@ def _refuse(what: str) -> Callable[..., Any]:
 
 
 def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
-    """Split an index into a static part and the dimensions that a host scalar selects, counted after the static part."""
+    """Split an index into a static part and the dimensions that a single number selects, counted after the static part."""
     entries = list(index) if isinstance(index, tuple) else [index]
-    if not any(scalars.is_symbolic(e) for e in entries):
+    if not any(map(_selects, entries)):
         if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
             raise UnsupportedError(
                 "a slice whose bounds are known only at run time has no fixed shape",
@@ -79,7 +80,7 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
                 "keep the full tensor and mask it (torch.where), or select single items",
             )
         return index, []
-    if any(isinstance(e, torch.Tensor) for e in entries):
+    if any(isinstance(e, (list, tuple, np.ndarray, bool)) or (isinstance(e, torch.Tensor) and not _selects(e)) for e in entries):
         raise UnsupportedError(
             "an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors"
         )
@@ -89,7 +90,7 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
         entries[position : position + 1] = [slice(None)] * missing
     static, selected, dim = [], [], 0
     for e in entries:
-        if scalars.is_symbolic(e):
+        if _selects(e):
             static.append(slice(None))
             selected.append((dim, e))
             dim += 1
@@ -99,8 +100,24 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
     return tuple(static), selected
 
 
+def _selects(entry: Any) -> bool:
+    """Whether an entry of an index is a run-time number: a host scalar, or an integer tensor of rank 0, which PyTorch reads like one."""
+    if isinstance(entry, torch.Tensor):
+        return entry.dim() == 0 and entry.dtype in _INDEX_DTYPES and as_constant(entry) is None
+    return scalars.is_symbolic(entry)
+
+
+#: Not uint8, which is a mask.
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
 def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
-    """Return a host scalar as an index tensor of one element, with Python's meaning of negative indices."""
+    """Return a run-time number as an index tensor of one element, with Python's meaning of negative indices."""
+    if isinstance(index, torch.Tensor):
+        bounds = current().bounds.get(read(index))
+        if bounds is not None and bounds[0] >= 0 and bounds[1] < int(t.shape[dim]):
+            return index.to(torch.int64).reshape(1)  # needs no check, so it need not come to the host
+        index = item(index)
     kind = scalars._kind(scalars.operand_of(index))
     if kind != "int":
         raise IndexError(f"only integers can index a tensor, not a {kind}")
@@ -113,10 +130,15 @@ def _getitem(t: torch.Tensor, index: Any) -> Any:
     static, selected = _lower_index(t, index)
     if not selected:
         return torch.Tensor.__getitem__(t, index)
-    result = torch.Tensor.__getitem__(t, static)
+    return _select(torch.Tensor.__getitem__(t, static), selected)
+
+
+def _select(t: torch.Tensor, selected: list[tuple[int, Any]]) -> torch.Tensor:
+    """Select at run-time indices, one dimension each; the result is a view, as it is in eager."""
     for dim, i in reversed(selected):
-        result = result.index_select(dim, _position(result, dim, i)).squeeze(dim)
-    return result
+        position = read(_position(t, dim, i))
+        t = select_at(t, *home(t), dim, position)
+    return t
 
 
 def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
@@ -125,21 +147,8 @@ def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
         value = to_tensor(value, t.dtype)
     if not selected:
         return torch.Tensor.__setitem__(t, index, value)
-    part = torch.Tensor.__getitem__(t, static)
-    shape = list(part.shape)
-    mask = None
-    for dim, i in selected:
-        positions = torch.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))])
-        hit = positions == _position(part, dim, i).reshape([1] * len(shape))
-        mask = hit if mask is None else mask & hit
-    assert mask is not None
-    value = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=t.dtype)
-    kept = [n for d, n in enumerate(shape) if d not in {d for d, _ in selected}]
-    value = value.to(t.dtype).expand(kept)
-    for dim, _ in selected:
-        value = value.unsqueeze(dim)
-    part.copy_(torch.where(mask, value, part))
-    return None
+    part = _select(torch.Tensor.__getitem__(t, static), selected)
+    return torch.Tensor.__setitem__(part, Ellipsis, value)
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> Any:

@@ -26,7 +26,7 @@ from dycl_tvm.frontend.python.merge import (
     _same_plain,
     capture,
 )
-from dycl_tvm.frontend.python.tensors import Storage, fresh_like, tensor_type
+from dycl_tvm.frontend.python.tensors import Storage, clock, fresh_like, tensor_type
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 Path = tuple[Any, ...]
@@ -47,6 +47,7 @@ class Header:
 
     def __init__(self, entry: dict[str, Any], site: Any, extra: dict[str, Any] | None = None) -> None:
         self.entry, self.site = entry, site
+        self._clock = next(clock)
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
@@ -90,7 +91,7 @@ class Header:
             if name in self._state:
                 self._compare((name,), self._state[name], capture(value), found)
         for key, place in changed.items():
-            if stage.is_newer(place.owner, self.site.clock):
+            if stage.is_newer(place.owner, self._clock):
                 continue
             if key not in self._places:
                 self._places[key] = (place, before[key])
@@ -147,7 +148,7 @@ class Header:
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:
                 found[path] = back.value
-            elif header.value is not back.value or header.obj is not back.obj:
+            elif header.obj is not back.obj:  # what is changed in place is a place of the heap, seen through all its aliases
                 self._general[path] = None
         elif (
             isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf) and scalars._kind(header.operand) == scalars._kind(back.operand)

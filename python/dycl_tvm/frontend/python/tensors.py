@@ -160,10 +160,52 @@ def read(t: torch.Tensor) -> Value:
 def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """Record one view operator on a value."""
     assert isinstance(value.type, TensorType)
+    if op is SELECT_AT:
+        return _select_at(value, *args)
     meta = op(torch.empty(value.type.shape, dtype=DTYPES[value.type.dtype], device="meta"), *args, **kwargs)
     (result,) = current().builder.tensor_op(op_name(op), (value, *args), kwargs, [TensorType(tuple(meta.shape), value.type.dtype)])
     assert result is not None
     return result
+
+
+class SelectAt:
+    """The view operator of an index known only at run time: ``x.select(dim, position)``, with the position in a tensor of one element."""
+
+    _opname = "select at a run-time index"
+
+
+SELECT_AT = SelectAt()
+
+
+def select_at(base: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], dim: int, position: Value) -> StagedTensor:
+    """Return the view of ``base`` (of a storage, by a chain) at an index known only at run time."""
+    value = _select_at(read(base), dim, position)
+    meta = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device="meta").select(dim, 0)
+    return StagedTensor(meta, storage, (*chain, (SELECT_AT, (dim, position), {})), value)
+
+
+def _select_at(value: Value, dim: int, position: Value) -> Value:
+    type_ = value.type
+    assert isinstance(type_, TensorType)
+    shape = (*type_.shape[:dim], *type_.shape[dim + 1 :])
+    row = _emit_one(
+        aten.index_select.default, (value, dim, position), TensorType((*type_.shape[:dim], 1, *type_.shape[dim + 1 :]), type_.dtype)
+    )
+    return _emit_one(aten.view.default, (row, list(shape)), TensorType(shape, type_.dtype))
+
+
+def _scatter_at(base: Value, value: Value, dim: int, position: Value) -> Value:
+    """Return ``base`` with the slice at a run-time index replaced."""
+    type_ = base.type
+    assert isinstance(type_, TensorType)
+    size, rank = type_.shape[dim], len(type_.shape)
+    along = tuple(size if d == dim else 1 for d in range(rank))
+    indices = current().constant(torch.arange(size).reshape(along))
+    here = _emit_one(aten.eq.Tensor, (indices, position), TensorType(along, "bool"))  # position has one element, so it broadcasts
+    part = _emit_one(
+        aten.unsqueeze.default, (value, dim), TensorType(tuple(1 if d == dim else n for d, n in enumerate(type_.shape)), type_.dtype)
+    )
+    return _emit_one(aten.where.self, (here, part, base), type_)
 
 
 @functools.cache
@@ -197,6 +239,8 @@ def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: 
     """Return ``base`` with the part that ``op`` views replaced by ``value``."""
     base_type = base.type
     assert isinstance(base_type, TensorType)
+    if op is SELECT_AT:
+        return _scatter_at(base, value, *args)
     name = op._opname
     if name in ("select", "slice", "diagonal"):
         scatter = {"select": aten.select_scatter.default, "slice": aten.slice_scatter.default, "diagonal": aten.diagonal_scatter.default}[
