@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from dycl_tvm.codegen.cross import glibc_bound
 from dycl_tvm.codegen.elf import ElfError, read_library
@@ -21,6 +22,7 @@ from dycl_tvm.codegen.machine import Machine, machine_of
 from dycl_tvm.codegen.toolchain import cache_dir
 from dycl_tvm.deploy.server import build_server
 from dycl_tvm.errors import BuildGateError, CompileError, UsageError
+from dycl_tvm.runtime.params import read_params
 from dycl_tvm.runtime.trailer import read_trailer
 from dycl_tvm.target import TargetLike, check_buildable, resolve_target
 
@@ -67,7 +69,9 @@ def bundle(
     Raises
     ------
     UsageError
-        If the folder is in use, or the model is for another machine.
+        If the folder is in use, the model is for another machine, or the params are of another model.
+    ArtifactError
+        If the library or the params are damaged.
     CompileError
         If the server cannot be compiled, or TVM's libraries for the board cannot be had.
     """
@@ -79,11 +83,7 @@ def bundle(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"'{folder}' is there already; give the name of a new folder")
     if library is not None:
-        metadata = read_trailer(library)
-        if metadata["target"]["arch"] != machine.arch:
-            raise UsageError(f"'{os.fspath(library)}' is for {metadata['target']['arch']}, the target is {machine.arch}")
-        if params is None and metadata["weights"] and not metadata["embedded_params"]:
-            raise UsageError(f"'{os.fspath(library)}' has its weights in a params file; give that too")
+        metadata = _checked(library, params, machine)
     (folder / "lib").mkdir(parents=True)
     build_server(resolved, folder / "dycl-rpc-server", cxx)
     for source in tvm_libraries(machine, glibc):
@@ -102,6 +102,21 @@ def bundle(
     )
     (folder / "README.txt").write_text(text, encoding="utf-8")
     return folder
+
+
+def _checked(library: str | os.PathLike[str], params: str | os.PathLike[str] | None, machine: Machine) -> dict[str, Any]:
+    """Return what a model says of itself; an error if the board would refuse it."""
+    metadata, name = read_trailer(library), f"'{os.fspath(library)}'"
+    target = metadata["target"]
+    if target["arch"] != machine.arch:
+        raise UsageError(f"{name} is for {target['arch']}, the target is {machine.arch}")
+    if lacking := sorted(set(target["cpu_flags"]) - set(machine.cpu_flags)):
+        raise UsageError(f"{name} is for {target['mcpu']}; the target, {machine.mcpu or machine.triple}, lacks {', '.join(lacking)}")
+    if params is None and metadata["weights"] and not metadata["embedded_params"]:
+        raise UsageError(f"{name} has its weights in a params file; give that too")
+    if params is not None and read_params(params).fingerprint != metadata["fingerprint"]:
+        raise UsageError(f"'{os.fspath(params)}' does not belong to {name}")
+    return metadata
 
 
 def tvm_libraries(machine: Machine, glibc: str = "") -> list[Path]:

@@ -68,17 +68,14 @@ def deploy(name: str, board: Board | None, folder: Path, gpu: bool = False) -> D
     return Deployed(entry, artifact, library, params, inputs, outputs)
 
 
-def compile_program(board: Board | None, units: list[Path], out: Path) -> Path:
-    """Compile a C++ program with the host library, as a user of the board would."""
+def compile_program(board: Board | None, units: list[Path], out: Path, model_inside: bool = False) -> Path:
+    """Compile a C++ program with the host library, as a user of the board would. A model inside has two of the host's files already."""
     machine = machine_of(resolve_target(board.target if board else "llvm").target)
     compiler = compiler_for(machine, board.glibc if board else "")
     sources = toolchain.runtime_sources()
-    host = [
-        sources.source / "host" / "module.cc",
-        sources.source / "host" / "trailer.cc",
-        sources.source / "json.cc",
-        sources.source / "sha256.cc",
-    ]
+    host = [sources.source / "host" / "module.cc", sources.source / "host" / "trailer.cc"]
+    if not model_inside:
+        host += [sources.source / "json.cc", sources.source / "sha256.cc"]
     # The same way of compiling as that of libraries: zig then has its C++ library already.
     flags = ["-std=c++17", "-O2", "-fPIC", "-pie", *compiler.link_flags, *toolchain.include_flags()]
     compiler.run([*flags, *map(str, [*units, *host]), "-o", str(out), "-ldl", "-lpthread"], out.name)

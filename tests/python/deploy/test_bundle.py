@@ -14,7 +14,7 @@ from boards import Deployed
 
 from dycl_tvm.cli.main import main
 from dycl_tvm.deploy import bundle, read_cases, record_cases
-from dycl_tvm.errors import UsageError
+from dycl_tvm.errors import ArtifactError, UsageError
 
 pytestmark = pytest.mark.xdist_group("deploy")
 
@@ -40,6 +40,13 @@ def test_a_model_of_another_machine(deployed: Callable[..., Deployed], tmp_path:
         bundle(tmp_path / "board", "nvidia/jetson-tx2", net.library, net.params)
     with pytest.raises(UsageError, match="has its weights in a params file"):
         bundle(tmp_path / "board", "llvm", net.library)
+    other = deployed("act_rnn")
+    with pytest.raises(UsageError, match="model.params' does not belong to "):
+        bundle(tmp_path / "board", "llvm", net.library, other.params)
+    with pytest.raises(ArtifactError, match="is not a params file"):
+        bundle(tmp_path / "board", "llvm", net.library, net.library)
+    with pytest.raises(UsageError, match="is for x86-64-v3; the target, x86-64, lacks .*avx2"):
+        bundle(tmp_path / "board", "llvm -mcpu=x86-64", net.library, net.params)
     assert not (tmp_path / "board").exists()
 
 
