@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
@@ -12,7 +13,7 @@ from dycl_tvm.artifact import Artifact
 from dycl_tvm.codegen.cross import compiler_for
 from dycl_tvm.codegen.cuda import add_device_code
 from dycl_tvm.codegen.machine import machine_of, runs_here
-from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions
+from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions, has_amx
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
@@ -87,15 +88,17 @@ def build(
         Kernel families that may not be chosen (``winograd``, ``direct``, ...; see docs/backends.md).
     accuracy : str
         ``"strict"``: no algorithm whose rounding errors are larger than those of direct sums (no Winograd F(4,3)). ``"default"``:
-        float32 throughout. ``"bf16"``: factors of products may be rounded to bfloat16 where the CPU computes with them. ``"fp16"`` (GPUs):
-        weights of products are stored in float16 and factors rounded to it where there are tensor cores; sums and results are float32.
+        float32 throughout. ``"bf16"``: factors of products may be rounded to bfloat16 where the CPU computes with them. ``"bf16x3"``
+        (CPUs with AMX): factors may be sums of three bfloat16, with errors like those of float32. ``"fp16"`` (GPUs): weights of products
+        are stored in float16 and factors rounded to it where there are tensor cores; sums and results are float32.
     layout_planning : bool
         False converts the inputs and outputs of each packed kernel at its place (for ablation).
     tune : bool or float
         Measure candidates of each convolution and product on this machine, for at most so many seconds (True: 120), instead of trusting
         the estimates; the target must be a CPU that this machine can stand for. The choices are kept in ``tuning_file``.
     tuning_file : path, optional
-        By default ``$DYCL_TUNING_FILE`` or ``dycl_tvm/tuned.json`` in the user's cache folder. It is read whether ``tune`` is given or not.
+        By default ``$DYCL_TUNING_FILE`` or ``dycl_tvm/tuned.json`` in the user's cache folder. If it exists it is read,
+        whether ``tune`` is given or not.
     max_paths : int, optional
         Bound on the paths that are explored where sides of a branch cannot be merged.
     max_loop_trips : int, optional
@@ -177,10 +180,16 @@ def _kernel_options(
         raise UsageError(f"accuracy is one of {', '.join(get_args(Accuracy))}, not {accuracy!r}")
     if accuracy == "fp16" and str(target.target.kind) != "cuda":
         raise UsageError("accuracy='fp16' is for GPUs, not for this target; CPUs have 'bf16', and model.half() is compiled as it is")
+    if accuracy == "bf16x3" and not has_amx(target.target):
+        raise UsageError("accuracy='bf16x3' is for CPUs with AMX, such as target 'llvm -mcpu=sapphirerapids'; this target has none")
     unknown = set(disable_families) - FAMILIES
     if isinstance(disable_families, str) or unknown:
         raise UsageError(f"disable_families is a collection of names among {', '.join(sorted(FAMILIES))}, not {disable_families!r}")
+    if not isinstance(tune, (bool, int, float)) or not 0 <= tune < math.inf:
+        raise UsageError(f"tune is True, or how many seconds may be spent on measurements, not {tune!r}")
     seconds = DEFAULT_TUNING_SECONDS if tune is True else float(tune)
+    if seconds and disable_families:
+        raise UsageError("tune chooses among all families, for later builds too: leave out disable_families or tune")
     if seconds and not runs_here(target.target):
         raise UsageError(
             "tune measures kernels on this machine, which the target is not; tune on a machine of its kind and give tuning_file"

@@ -91,6 +91,13 @@ def test_the_artefact_computes_what_the_model_does(folder: Path) -> None:
     assert keys == {"early", "late"}
 
 
+def test_compile_gives_regions_to_a_backend_on_request(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backend that has nothing for the target says so, which shows that the option arrives."""
+    where = f"{folder}/user_net.py:net"
+    assert main(["compile", where, "-i", "2x8", "-o", f"{folder}/asked.so", "-q", "--enable-backend", "cublas"]) == USAGE
+    assert "cublas" in capsys.readouterr().err
+
+
 def test_compile_prints_a_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "again.so"
     assert main(["compile", f"{folder}/user_net.py:make()", "-o", str(out), "--embed-params", "--json"]) == OK

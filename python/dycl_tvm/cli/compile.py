@@ -39,13 +39,21 @@ def add_parser(commands: Any) -> None:
         "--disable-backend", action="append", default=[], metavar="NAME", help="give no region to this backend (repeatable)"
     )
     command.add_argument(
+        "--enable-backend",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="give this backend all that it can take, such as onednn; NAME:faster what it expects to be faster with (repeatable)",
+    )
+    command.add_argument(
         "--disable-family", action="append", default=[], metavar="NAME", help="choose no kernel of this family (repeatable)"
     )
     command.add_argument(
         "--accuracy",
-        choices=("strict", "default", "bf16", "fp16"),
+        choices=("strict", "default", "bf16", "bf16x3", "fp16"),
         default="default",
         help="of kernels: strict leaves out fast algorithms that round more, bf16 computes in bfloat16 where the CPU can, "
+        "bf16x3 in sums of three bfloat16 on CPUs with AMX, "
         "fp16 stores weights in float16 and multiplies in it on GPUs",
     )
     command.add_argument(
@@ -90,6 +98,7 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         name=args.name,
         disable_passes=args.disable_pass,
         disable_backends=args.disable_backend,
+        enable_backends=args.enable_backend,
         disable_families=args.disable_family,
         accuracy=args.accuracy,
         tune=args.tune,

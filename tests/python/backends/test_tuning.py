@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,3 +133,26 @@ def test_a_spoilt_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_tuning_for_another_machine_is_refused() -> None:
     with pytest.raises(dycl_tvm.DyclError):
         dycl_tvm.build(nn.ReLU(), (torch.randn(2),), target={"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, tune=True)
+
+
+@pytest.mark.parametrize("tune", [-1, math.nan, math.inf, "long"])
+def test_a_budget_is_a_number_of_seconds(tune: Any) -> None:
+    with pytest.raises(dycl_tvm.UsageError, match="seconds"):
+        dycl_tvm.build(nn.ReLU(), (torch.randn(2),), tune=tune)
+
+
+def test_tuning_among_some_families_is_refused() -> None:
+    with pytest.raises(dycl_tvm.UsageError, match="disable_families"):
+        dycl_tvm.build(nn.ReLU(), (torch.randn(2),), tune=1, disable_families=["winograd"])
+
+
+def test_a_build_shows_its_tuning_and_keeps_it(tmp_path: Path) -> None:
+    """What a user types: progress on the way, a file afterwards, and a second build that measures nothing."""
+    net, x, path, lines = nn.Conv2d(5, 9, 3).eval(), (torch.randn(1, 5, 7, 7),), tmp_path / "new" / "mine.json", list[str]()
+    report = dycl_tvm.build(net, x, target="native", tune=5, tuning_file=path, progress=lines.append).report()
+    assert (report.measured, report.estimated) == (1, 0) and "1 measured" in str(report)
+    assert any("tune 0 of 5" in line for line in lines)
+    assert len(json.loads(path.read_text())["choices"]) == 1
+    lines.clear()
+    assert dycl_tvm.build(net, x, target="native", tune=5, tuning_file=path, progress=lines.append).report().measured == 1
+    assert not any("tune" in line for line in lines)
