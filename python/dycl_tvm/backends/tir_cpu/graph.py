@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from dycl_tvm.backends.tir_cpu import rms_norm
 from dycl_tvm.backends.tir_cpu.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.families.attention import Attention
 from dycl_tvm.backends.tir_cpu.families.channelwise import ChannelwiseOp, channelwise
@@ -23,10 +24,10 @@ from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
 #: Operators that the families take as they are.
 ANCHORS = (
     "relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul", "relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.layer_norm",
-    "relax.nn.group_norm", "relax.concat",
+    "relax.nn.group_norm", rms_norm.OPERATOR, "relax.concat",
 )  # fmt: skip
 #: Those whose kernels take no epilogue.
-ALONE = ("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.layer_norm", "relax.nn.group_norm")
+ALONE = ("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.layer_norm", "relax.nn.group_norm", rms_norm.OPERATOR)
 
 
 @dataclass(eq=False)

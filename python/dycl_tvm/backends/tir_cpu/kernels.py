@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from dycl_tvm.backends.partition import Offload
-from dycl_tvm.backends.tir_cpu import match
+from dycl_tvm.backends.tir_cpu import match, rms_norm
 from dycl_tvm.backends.tir_cpu.families import attention, channelwise, concat
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
@@ -188,7 +188,7 @@ class Kernels:
             return self._emit_attention(node, *node.attention, out)
         if node.anchor in ("relax.nn.softmax", "relax.nn.log_softmax"):
             return self._emit_softmax(node, out)
-        if node.anchor in ("relax.nn.layer_norm", "relax.nn.group_norm"):
+        if node.anchor in ("relax.nn.layer_norm", "relax.nn.group_norm", rms_norm.OPERATOR):
             return self._emit_norm(node, out)
         return self._emit_product(node, out) or self._emit_matmul(node, out)
 
@@ -221,7 +221,8 @@ class Kernels:
 
     def _emit_norm(self, node: Node, out: Emitter) -> str:
         attrs, args = node.value.attrs, node.value.args
-        there = [bool(attrs.scale), bool(attrs.center)]
+        centred = node.anchor != rms_norm.OPERATOR
+        there = [bool(attrs.scale), bool(attrs.center)] if centred else [not rms_norm.is_ones(args[1]), False]
         wanted = [args[0], *(a for a, used in zip(args[1:], there) if used)]
         # one table may be both weight and bias
         read = [v for a in wanted for v in [i for i in node.inputs if i.relax_var.same_as(a)][:1]]
@@ -229,11 +230,11 @@ class Kernels:
             return ""
         x = read[0]
         shape, eps = x.tensor.shape, float(attrs.epsilon)
-        if node.anchor == "relax.nn.layer_norm":
+        if node.anchor != "relax.nn.group_norm":
             rest = len(attrs.axes)
             if sorted(int(a) % len(shape) for a in attrs.axes) != list(range(len(shape) - rest, len(shape))):
                 return ""
-            make = functools.partial(layer_norm, shape, rest, eps, self.machine, *there)
+            make = functools.partial(layer_norm, shape, rest, eps, self.machine, *there, centred=centred)
         else:
             rest = int(attrs.num_groups)
             make = functools.partial(group_norm, shape, rest, eps, self.machine, *there)
