@@ -234,7 +234,7 @@ class Kernels:
             rest = len(attrs.axes)
             if sorted(int(a) % len(shape) for a in attrs.axes) != list(range(len(shape) - rest, len(shape))):
                 return ""
-            make = functools.partial(layer_norm, shape, rest, eps, self.machine, *there, centred=centred)
+            make = functools.partial(layer_norm, shape, rest, eps, self.machine, there[0], there[1], centred)
         else:
             rest = int(attrs.num_groups)
             make = functools.partial(group_norm, shape, rest, eps, self.machine, *there)
