@@ -127,7 +127,7 @@ class Generator:
             f"mix({inner}, {name}, {self.number()})",
             f"pick({inner})[0]",
             f"({inner} if {self.condition(1)} else {name})",
-            f"torch.cat([{inner}[:, 2:], {name}[:, :2]], 1)",
+            f"torch.cat([({inner})[:, 2:], {name}[:, :2]], 1)",
             f"{inner}.flip(1)",
             f"[{inner}, {name}, t0][int(torch.argmax({self.one('t0', 't1')}[0, :3]))]",
             f"self.lins[int(torch.argmin({self.one('t1', 't2')}[0, 1:]))]({inner})",

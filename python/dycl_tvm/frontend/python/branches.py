@@ -120,6 +120,9 @@ class If:
             if isinstance(error, DyclError):
                 return False
             if not stage.may_raise(error, self._native):
+                if self._round == 1 and stage.follow(self._token):
+                    self._scope.close()
+                    return False
                 stage.fork(self._token.target, f"one side raises {type(error).__name__}")
             stage.leave_by_raise(error)
         elif error is not None and not isinstance(error, Dead):

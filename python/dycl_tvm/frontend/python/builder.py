@@ -153,6 +153,34 @@ class Builder:
 
         return (("decide",), (True, then), undo), (("decide",), (False, orelse), undo)
 
+    def resume(self, block: Block) -> None:
+        """Take back the end of a block, and go on there."""
+        end = block.terminator
+
+        def make() -> None:
+            block.terminator = None
+
+        def undo() -> None:
+            block.terminator = end
+
+        self.event(("resume",), make, undo)
+        self.block = block
+
+    def follow(self, index: int) -> Event | None:
+        """Make a decision of a branch whose first side is under construction, event ``index``: this run goes on with that side.
+
+        Returns the event with which another run takes the other side; None if later events on this side refer to the branch.
+        """
+        keys = [key for key, _, _ in self.events[index:]]
+        if self.replaying or keys[:4] != [("explore",), ("block", "then"), ("block", "else"), ("end", "Branch")]:
+            return None
+        if any(key[0] in ("explore", "choose", "loop") for key in keys[4:]):
+            return None
+        (_, then, _), (_, orelse, _), (_, _, undo) = self.events[index + 1 : index + 4]
+        self.events[index : index + 4] = [(("decide",), (True, then), undo)]
+        self.cursor = len(self.events)
+        return ("decide",), (False, orelse), undo
+
     def mark(self) -> tuple[Block, int]:
         """Return the place at which the next step would stand."""
         block = self.here()

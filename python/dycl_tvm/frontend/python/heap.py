@@ -143,9 +143,12 @@ class Journal:
     def __init__(self) -> None:
         self._log: list[tuple[Place, Any]] = []
         self._seen: list[set[Any]] = [set()]
+        #: How often something was about to be changed.
+        self.touches = 0
 
     def touch(self, place: Place) -> None:
         """Save the contents of a place that is about to be changed."""
+        self.touches += 1
         seen = self._seen[-1]
         key = place.key
         if key not in seen:

@@ -13,7 +13,7 @@ import types
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union, cast
 
 import torch
 
@@ -26,13 +26,14 @@ from dycl_tvm.hcfg.types import Type
 
 
 class Poison:
-    """What a variable holds after a join of values that cannot be one. Any use of it forks ``site``."""
+    """What a variable holds after a join of values that cannot be one. Any use of it forks ``site``; see also :mod:`.parting`."""
 
-    __slots__ = ("_reason", "_site")
+    __slots__ = ("_parts", "_reason", "_site")
 
-    def __init__(self, site: Any, reason: str) -> None:
+    def __init__(self, site: Any, reason: str, block: Block | None = None, parts: tuple[Part | None, ...] = ()) -> None:
         object.__setattr__(self, "_site", site)
         object.__setattr__(self, "_reason", reason)
+        object.__setattr__(self, "_parts", (block, parts))
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
@@ -50,6 +51,13 @@ class Poison:
 def is_unbound(poison: Poison) -> bool:
     """Whether the variable may not be set at all."""
     return "is set on one path only" in object.__getattribute__(poison, "_reason")
+
+
+def parts_at(poison: Poison, block: Block) -> tuple[Part | None, ...]:
+    """Return what a poison is on each of the paths that parted at a test and were joined in ``block``; nothing if it is another's."""
+    site = object.__getattribute__(poison, "_site")
+    made_in, parts = object.__getattribute__(poison, "_parts")
+    return parts if made_in is block and not (site.is_loop or site.choice) else ()
 
 
 def use(poison: Poison) -> Any:
@@ -177,6 +185,21 @@ def capture(x: Any, _depth: int = 0) -> Captured:
     return Plain(x)
 
 
+#: What a value was on one path, without the user's objects: a tensor is its operand, a container its type, keys and items.
+Part = Union[Value, NumberLeaf, Plain, tuple[type, tuple[Any, ...], list["Part"]]]
+
+
+def part_of(c: Captured) -> Part | None:
+    """Return what a captured value is; None if that cannot be told without its objects."""
+    if isinstance(c, TensorLeaf):
+        return c.value
+    if isinstance(c, Items):
+        items = [part_of(i) for i in c.items]
+        known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")
+        return (type(c.obj), c.keys, cast("list[Part]", items)) if known and all(i is not None for i in items) else None
+    return c if isinstance(c, NumberLeaf) or c.obj is None or type(c.obj) is str else None
+
+
 @dataclass
 class PathState:
     """A path at its end: the block that it ends in, its variables, and the places that it changed.
@@ -220,6 +243,16 @@ def adopt(path: PathState) -> tuple[dict[str, Any], Any]:
     return {k: c.obj for k, c in path.env.items()}, None if path.value is None else path.value.obj
 
 
+@dataclass
+class Joined:
+    """The last join of a run: its block, the blocks that lead there with their arguments, and where the journal stood then."""
+
+    block: Block
+    before: list[Block]
+    args: list[list[Operand]]
+    touches: int
+
+
 class Join:
     """Makes one state of the states of several paths, and leads the paths into one block.
 
@@ -250,15 +283,20 @@ class Join:
         has_value = [p.value for p in self.paths if p.value is not None]
         value = self.unify(has_value, "the value returned") if has_value else None
         writes = [(place, contents) for place, contents in self._heap()]
-        for path, args in zip(self.paths, self.args):
-            self.stage.builder.block = path.block
-            self.stage.builder.jump(self.block, args)
-        self.stage.builder.block = self.block
+        self.enter()
         for place, contents in writes:
             self.stage.journal.touch(place)
             place.write(contents)
         self._guard_aliases()
+        self.stage.joined = Joined(self.block, [p.block for p in self.paths], self.args, self.stage.journal.touches)
         return env, value
+
+    def enter(self) -> None:
+        """Lead the paths into the joined block, and go on there."""
+        for path, args in zip(self.paths, self.args):
+            self.stage.builder.block = path.block
+            self.stage.builder.jump(self.block, args)
+        self.stage.builder.block = self.block
 
     def _names(self) -> list[str]:
         names: dict[str, None] = {}
@@ -273,6 +311,12 @@ class Join:
         return self.unify(found, f"`{name}`")  # type: ignore[arg-type]
 
     # -- values -----------------------------------------------------------------------------------------------------
+    def operand(self, type_: Type, operands: list[Operand], name: str = "") -> Operand:
+        """Return what all paths bring, or a parameter of the joined block."""
+        first = operands[0]
+        same = all(_same_number(NumberLeaf(None, o), NumberLeaf(None, first)) for o in operands)
+        return first if same else self.phi(type_, operands, name)
+
     def phi(self, type_: Type, operands: list[Operand], name: str = "") -> Value:
         """Make a parameter of the joined block."""
         key = tuple((id(o) if isinstance(o, Value) else (type(o), o)) for o in operands)
@@ -308,7 +352,8 @@ class Join:
     def _poison(self, found: list[Captured], what: str) -> Poison:
         sites = [object.__getattribute__(c.obj, "_site") for c in found if isinstance(c.obj, Poison)]
         kinds = " or ".join(dict.fromkeys(_describe(c) for c in found))
-        return Poison(min([self.site, *sites], key=lambda s: s.index), f"{what} is {kinds}, depending on the path")
+        site = min([self.site, *sites], key=lambda s: s.index)
+        return Poison(site, f"{what} is {kinds}, depending on the path", self.block, tuple([part_of(c) for c in found]))
 
     def _number(self, found: list[NumberLeaf], what: str) -> Any:
         first = found[0]

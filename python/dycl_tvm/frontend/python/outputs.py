@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,15 @@ class Leaves:
         return {"leaf": len(self.operands) - 1, "type": kind}
 
 
-def structure_of(x: Any, leaves: Leaves, origin: Origin | None) -> Structure:
-    """Describe a returned value; its tensors and run-time numbers become leaves.
+def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[Any], Any] | None = None) -> Structure:
+    """Describe a returned value; its tensors and run-time numbers become leaves. ``view`` may show each part as another.
 
     Raises
     ------
     UnsupportedError
         For types that have no description.
     """
+    x = x if view is None else view(x)
     if isinstance(x, Poison):
         use(x)
     if isinstance(x, torch.Tensor):
@@ -52,18 +54,22 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None) -> Structure:
         return {"const": x.item()}
     fields = record_fields(x)
     if fields is not None:
-        return {"namedtuple": type(x).__name__, "fields": fields, "items": [structure_of(getattr(x, f), leaves, origin) for f in fields]}
+        return {
+            "namedtuple": type(x).__name__,
+            "fields": fields,
+            "items": [structure_of(getattr(x, f), leaves, origin, view) for f in fields],
+        }
     if isinstance(x, tuple):
-        return {"tuple": [structure_of(i, leaves, origin) for i in x]}
+        return {"tuple": [structure_of(i, leaves, origin, view) for i in x]}
     if isinstance(x, list):
-        return {"list": [structure_of(i, leaves, origin) for i in x]}
+        return {"list": [structure_of(i, leaves, origin, view) for i in x]}
     if type(x) in (dict, OrderedDict):
         for key in x:
             if key is not None and type(key) not in (str, int, bool, float):
                 raise UnsupportedError(
                     f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys"
                 )
-        return {"dict": [[k, structure_of(v, leaves, origin)] for k, v in x.items()]}
+        return {"dict": [[k, structure_of(v, leaves, origin, view)] for k, v in x.items()]}
     raise UnsupportedError(
         f"a {type(x).__name__} is returned",
         origin,

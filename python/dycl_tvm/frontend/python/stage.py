@@ -25,8 +25,9 @@ from dycl_tvm.frontend.python.context import Dead, ForkRequired, set_current
 from dycl_tvm.frontend.python.dispatch import Recorder, item
 from dycl_tvm.frontend.python.functions import FunctionRecorder
 from dycl_tvm.frontend.python.heap import MUTABLE, Contents, Journal
-from dycl_tvm.frontend.python.merge import Poison, use
+from dycl_tvm.frontend.python.merge import Joined, Poison, use
 from dycl_tvm.frontend.python.outputs import Leaves, structure_of
+from dycl_tvm.frontend.python.parting import part
 from dycl_tvm.frontend.python.source import current_origin
 from dycl_tvm.frontend.python.state import ModelState
 from dycl_tvm.frontend.python.tensors import Storage, clock, tensor_type
@@ -114,6 +115,8 @@ class Stage:
         #: What may be undone around the place at hand: (moment of its beginning, site, or the loop that may yet be rolled).
         self.undoable: list[tuple[int, Any]] = []
         self.departures = 0
+        #: The last join of the run at hand.
+        self.joined: Joined | None = None
         self._root_next = False
         self._mark = self.run_started = 0
         self._work: list[list[Event]] = []
@@ -134,7 +137,7 @@ class Stage:
     def _run(self, run: Callable[[], Any], prefix: list[Event]) -> None:
         self.builder.begin_run(prefix)
         self.open_sites, self.native_depth, self.guard_depth, self._root_next, self.frames = [], 0, 0, False, []
-        self.rolling, self.undoable = [], []
+        self.rolling, self.undoable, self.joined = [], [], None
         self.guarded.clear()
         mark, depth = self.journal.open(), self.journal.depth() - 1
         set_current(self)
@@ -241,6 +244,21 @@ class Stage:
         _, (_, block), undo = then
         builder.event(("decide",), lambda: (True, block), undo)
         builder.block = block
+        return True
+
+    def follow(self, site: Site) -> bool:
+        """Fork a site whose first side is being run, by going on with that side in this run; return whether that can be done.
+
+        It can if nothing else waits, and nothing on the side was made for a join with the other.
+        """
+        if self.open_sites != [site] or self.rolling:
+            return False
+        other = self.builder.follow(site.index)
+        if other is None:
+            return False
+        self._forks[site.origin] = self._forks.get(site.origin, 0) + 1
+        self._work.append([*self.builder.events[: site.index], other])
+        self.close_site(site)
         return True
 
     def decided(self) -> bool | None:
@@ -357,9 +375,17 @@ class Stage:
         self._root_next = offered
 
     def leave_by_return(self, value: Any, origin: Origin | None = None) -> None:
-        """End the path with a return site."""
+        """End the path with a return site; or with several, where paths were joined that return different structures."""
+        parted = False
+        for view in part(self, self._mark, value, origin):
+            parted = True
+            self._return(value, origin, view)
+        if not parted:
+            self._return(value, origin)
+
+    def _return(self, value: Any, origin: Origin | None, view: Callable[[Any], Any] | None = None) -> None:
         leaves = Leaves()
-        structure = structure_of(value, leaves, origin)
+        structure = structure_of(value, leaves, origin, view)
         site = self.builder.event(("site",), lambda: ReturnSite(structure, origin))
         self.builder.terminate(Return(site, leaves.operands, self.state.leave(self._mark)))
         self.departures += 1

@@ -206,6 +206,12 @@ class ModelState:
             self._compare_place(key, place, initial, str(named[1]), found)
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
+    def is_changed(self, mark: int) -> bool:
+        """Whether the path at hand has changed anything that lives on between calls."""
+        stage = current()
+        places = stage.journal.changes(mark).values()
+        return any(self._named(place) is not None for place in places if not stage.is_newer(place.owner, stage.run_started))
+
     def _named(self, place: Place) -> tuple[Any, str] | None:
         if isinstance(place, Storage):
             tensor = current().real_tensor_of(place)

@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Paths that part again right after they were joined, to return each by itself.
+
+A network that returns other shapes after other numbers of steps (a decoder that writes until its end token) joins its paths
+behind its loop and has nothing left to do but to return. To fork each of its decisions would run the program twice a step, from
+its beginning, and find nothing new: so here each path gets a return site of its own in the run at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from dycl_tvm.frontend.python import scalars
+from dycl_tvm.frontend.python.merge import Captured, Items, Join, Joined, NumberLeaf, Part, PathState, Plain, Poison, TensorLeaf, parts_at
+from dycl_tvm.frontend.python.outputs import Leaves, structure_of
+from dycl_tvm.frontend.python.tensors import StagedTensor, fresh, read
+from dycl_tvm.hcfg.nodes import Operand, Origin, Value
+
+if TYPE_CHECKING:
+    from dycl_tvm.frontend.python.stage import Stage
+
+#: Shows a value of the joined path as it is on one of the paths.
+View = Callable[[Any], Any]
+
+
+def part(stage: Stage, mark: int, value: Any, origin: Origin | None) -> Iterator[View]:
+    """Part the paths that were joined last, if the value that they return could not be joined; go on on each, one after the other.
+
+    They part here only if nothing happened since they were joined: no operation and no change of an object; and if nothing that
+    lives on between calls is changed. The last ones stay together if their values can be joined, as they would if the decisions
+    of those before them were forked. If nothing parts, nothing is yielded.
+
+    Parameters
+    ----------
+    mark : int
+        Where the journal stood at the beginning of the run.
+    value, origin : object, Origin
+        What is returned, and where.
+    """
+    joined = stage.joined
+    if joined is None or stage.builder.block is not joined.block or joined.block.steps or joined.touches != stage.journal.touches:
+        return
+    poisons = _poisons(value, origin)
+    parts = [parts_at(p, joined.block) for p in poisons]
+    if not poisons or not all(parts) or stage.open_sites or stage.rolling or stage.state.is_changed(mark):
+        return
+    paths = list(zip(*parts))
+    if any(part is None for path in paths for part in path):
+        return
+    kinds = [[_kind(part) for part in path] for path in paths]
+    alone = len(paths) - 1
+    while alone and kinds[alone - 1] == kinds[-1]:
+        alone -= 1
+    alone += alone == len(paths) - 1
+    for block, args, path in zip(joined.before[:alone], joined.args, paths):
+        stage.builder.resume(block)
+        yield _view(poisons, [_captured(p).obj for p in path], joined, args)
+    if alone == len(paths):
+        return
+    join = Join([PathState(block, {}, None, {}) for block in joined.before[alone:]], mark, 0, None, joined.block.name)
+    args = [join.operand(p.type, list(column), p.name) for p, column in zip(joined.block.params, zip(*joined.args[alone:]))]
+    objects = [join.unify([_captured(p) for p in column], "the value returned") for column in zip(*paths[alone:])]
+    for block in joined.before[alone:]:
+        stage.builder.resume(block)
+    join.enter()
+    yield _view(poisons, objects, joined, args)
+
+
+def _poisons(value: Any, origin: Origin | None) -> list[Poison]:
+    """Return the poisons in a value; none if reading its tensors would record operations."""
+    found: list[Poison] = []
+    stale: list[Any] = []
+
+    def look(x: Any) -> Any:
+        if type(x) is Poison:
+            found.append(x)
+            return None
+        if isinstance(x, StagedTensor) and x.chain and x._cached[0] != x.storage_.version:
+            stale.append(x)
+        return None if isinstance(x, torch.Tensor) else x
+
+    structure_of(value, Leaves(), origin, look)
+    return [] if stale else found
+
+
+def _kind(part: Part) -> Hashable:
+    """Return what is equal for the parts of two paths exactly if they can be joined."""
+    if isinstance(part, Value):
+        return part.type
+    if isinstance(part, NumberLeaf):
+        return scalars._kind(part.operand)
+    if isinstance(part, Plain):
+        return (part.obj,)
+    kind, keys, items = part
+    return (kind, keys, *[_kind(i) for i in items])
+
+
+def _captured(part: Part) -> Captured:
+    """Make a value of its part."""
+    if isinstance(part, Value):
+        return TensorLeaf(fresh(part), part)
+    if isinstance(part, (NumberLeaf, Plain)):
+        return part
+    kind, keys, parts = part
+    items = [_captured(p) for p in parts]
+    objects = [i.obj for i in items]
+    if kind is dict:
+        return Items(dict(zip(keys, objects)), items, keys)
+    return Items(kind(*objects) if hasattr(kind, "_fields") else kind(objects), items)
+
+
+def _view(poisons: list[Poison], objects: list[Any], joined: Joined, args: list[Operand]) -> View:
+    """Return the view of one path: what its poisons and the parameters of the joined block are there."""
+    known = {id(p): x for p, x in zip(poisons, objects)}
+    operands = {id(p): a for p, a in zip(joined.block.params, args)}
+
+    def view(x: Any) -> Any:
+        if id(x) in known:
+            return known[id(x)]
+        if isinstance(x, torch.Tensor):
+            value = read(x)
+            return fresh(cast(Value, operands[id(value)])) if id(value) in operands else x
+        if scalars.is_symbolic(x):
+            operand = scalars.operand_of(x)
+            return scalars.wrap(operands[id(operand)]) if id(operand) in operands else x
+        return x
+
+    return view
