@@ -215,6 +215,24 @@ def test_strict_accuracy_and_families_can_be_chosen(tmp_path: Path) -> None:
     check(model, [x], tmp_path, accuracy="strict")
 
 
+@pytest.mark.parametrize(
+    ("options", "same_nan", "same_finite"),
+    [({"disable_families": ["winograd"]}, True, True), ({"accuracy": "strict"}, False, True), ({}, False, False)],
+    ids=["direct", "strict", "default"],
+)
+def test_where_infinities_go(options: dict[str, Any], same_nan: bool, same_finite: bool, tmp_path: Path) -> None:
+    """As docs/accuracy.md says it: as in eager, but Winograd makes NaN of them, and its large tile spreads that over 4x4 outputs."""
+    model, x = conv(64, 64).eval(), torch.randn(1, 64, 16, 16)
+    x[0, 5, 6, 9] = torch.inf
+    built = dycl_tvm.build(model, x, **options)
+    module = dycl_tvm.load(built.export_library(tmp_path / "m.so"), built.save_params(tmp_path / "m.params"))
+    want, got = model(x), torch.as_tensor(module(x))
+    assert torch.equal(got.isnan(), want.isnan()) == same_nan
+    assert torch.equal(got.isfinite(), want.isfinite()) == same_finite
+    tiles = torch.nn.functional.max_pool2d((~want.isfinite()).float(), 4).repeat_interleave(4, 2).repeat_interleave(4, 3).bool()
+    assert got[~tiles].isfinite().all()
+
+
 def test_wrong_options_are_refused() -> None:
     model, x = nn.ReLU(), (torch.randn(2),)
     with pytest.raises(dycl_tvm.UsageError, match="accuracy"):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import handmade
@@ -157,6 +158,18 @@ def test_parallel_kernels(tmp_path: Path, threads: int | None) -> None:
     x = np.random.default_rng(0).standard_normal(1000).astype("float32")
     for _ in range(50):
         np.testing.assert_array_equal(module(x), x * 8)
+
+
+def test_idle_threads_sleep(tmp_path: Path) -> None:
+    """Workers spin for some microseconds after a job; then they cost nothing."""
+    type_ = TensorType((1000,), "float32")
+    module = load(*handmade.build(handmade.straight_program("k_twice", type_=type_), tmp_path), num_threads=4)
+    for _ in range(3):
+        module(np.ones(1000, "float32"))
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.03, "one spinning worker would have taken 0.3 s"
 
 
 def test_failing_task(tmp_path: Path) -> None:
