@@ -80,6 +80,27 @@ def test_k_in_pieces(k: int) -> None:
     run_dense(work, Plan("dense", tuple(params.items()), 0.0))
 
 
+@pytest.mark.parametrize(
+    ("work", "target"), [(Dense(1, 1, 90, 21), AVX2), (Dense(1, 2, 33, 8), AVX2), (Dense(3, 1, 150, 9), AVX512)], ids=str
+)
+def test_panels_side_by_side(work: Dense, target: Any) -> None:
+    plans = [p for p in FAMILY.plans(work, machine(target)) if p["streams"] > 1]
+    assert plans
+    for plan in plans[:3]:
+        run_dense(work, plan, target)
+
+
+def test_weights_in_memory_are_read_side_by_side_and_those_in_a_cache_are_not() -> None:
+    for target in (AVX2, AVX512):
+        assert FAMILY.plans(Dense(1, 1, 4096, 4096), machine(target))[0]["streams"] > 1
+        assert FAMILY.plans(Dense(1, 1, 1000, 512), machine(target))[0]["streams"] == 1
+
+
+def test_few_rows_are_one_tile_where_registers_allow() -> None:
+    for m in (3, 6):
+        assert FAMILY.plans(Dense(1, m, 4096, 1024), machine(AVX512))[0]["rows"] == m
+
+
 def test_a_long_k_over_few_columns_is_cut_and_many_rows_are_blocked() -> None:
     assert FAMILY.plans(Dense(1, 1, 4, 1 << 20), machine())[0]["k_pieces"] > 1
     # the rows do not fit L2 at once

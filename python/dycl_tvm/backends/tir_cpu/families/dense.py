@@ -2,13 +2,16 @@
 """Products with a constant right side: from one row (streaming weights) to many (register tiles).
 
 Weights (k, n) are packed to panels (ceil(n / width), k, width), zero beyond n: a tile of rows x one panel reads them in exactly the order
-of memory. Few rows are bound by that stream and by the latency of an addition; ``splits`` keeps several sums over every splits-th k
-and adds them at the end. A long k over few columns is cut into ``k_pieces`` that run in parallel.
+of memory. Few rows are bound by that stream and by the latency of an addition. Where weights come from memory, few rows read several
+panels side by side (``streams``): a CPU prefetches each up to the end of its page, and while one begins a page the others go on.
+``splits`` keeps several sums over every splits-th k and adds them at the end. A long k over few columns is cut into ``k_pieces`` that
+run in parallel.
 Error: one rounding per multiply-add, |error| <= k 2^-24 sum |x w| (less with splits), as any float32 product.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -26,6 +29,14 @@ _UNROLL = 4
 _IN_FLIGHT = 8
 #: Bytes of the left side that a block of rows may hold in L2 while the panels pass by.
 _ROWS_SHARE = 3
+#: Rows up to which a product waits for its weights rather than for its operations.
+_FEW_ROWS = 16
+#: What products take longer whose rows evict each other from L1; measured: 1.8.
+_PAGE, _CROWDED = 4096, 1.6
+#: Panels that are read side by side, and up to how many rows.
+_STREAMS, _STREAMED_ROWS = 4, 6
+#: How much quicker that reads weights from memory in pages of 4 KiB (measured: 1.3), and from a cache. Large pages gain nothing.
+STREAM_GAIN, _CACHED_GAIN = 1.25, 0.94
 
 
 def zeros(count: int, width: int) -> list[Any]:
@@ -67,17 +78,25 @@ def multiply_add(
 
     ``steps`` is the extent of k.
     """
-    rows = len(accumulators) // splits
-    unroll = -(-_UNROLL // splits) * splits
 
     def step(k: Any, split: int) -> None:
-        for start in range(0, width, lanes):
-            for row in range(rows):
-                total = accumulators[row * splits + split]
-                with T.vectorized(0, min(lanes, width - start)) as v:
-                    j = start + v
-                    store(total, [j], total[j] + left(row, k) * right(k, j))
+        add_products(accumulators[split::splits], width, lanes, lambda row: left(row, k), lambda j: right(k, j))
 
+    along_k(steps, splits, step)
+
+
+def add_products(totals: Sequence[Any], width: int, lanes: int, left: Callable[[int], Any], right: Callable[[Any], Any]) -> None:
+    """Emit totals[row][j] += left(row) * right(j): one step of a product."""
+    for start in range(0, width, lanes):
+        for row, total in enumerate(totals):
+            with T.vectorized(0, min(lanes, width - start)) as v:
+                j = start + v
+                store(total, [j], total[j] + left(row) * right(j))
+
+
+def along_k(steps: int, splits: int, step: Callable[[Any, int], None]) -> None:
+    """Emit ``step(k, k % splits)`` for all k < ``steps``, some in the body of the loop."""
+    unroll = -(-_UNROLL // splits) * splits
     if steps >= unroll:
         with T.serial(0, steps // unroll) as block:
             for e in range(unroll):
@@ -139,20 +158,19 @@ class _Dense:
             return []
         total = work.batch * work.m
         found: dict[tuple[tuple[str, int], ...], Plan] = {}
-        for rows, wide, splits in _tiles(total, work.n, machine):
-            width = wide * machine.lanes
-            tiles, panels = -(-total // rows), -(-work.n // width)
-            alone = _seconds(work, machine, rows, wide, splits)
+        for rows, wide, splits, streams in _tiles(total, work.n, machine):
+            tiles, groups = -(-total // rows), _groups(-(-work.n // (wide * machine.lanes)), streams)
+            alone = _seconds(work, machine, rows, wide, splits, streams)
             k_pieces = 1
-            if tiles * panels < machine.cores and alone > 4 * machine.launch and work.k >= 4096:
+            if tiles * groups < machine.cores and alone > 4 * machine.launch and work.k >= 4096:
                 k_pieces = 2 * machine.cores
-            pieces = pieces_of(tiles, panels, machine)
-            cut = max(-(-tiles // p) * -(-panels // q) * p * q / (tiles * panels) for p, q in [pieces])
+            pieces = pieces_of(tiles, groups, machine)
+            cut = max(-(-tiles // p) * -(-groups // q) * p * q / (tiles * groups) for p, q in [pieces])
             shared = alone * cut / min(machine.cores, max(k_pieces, pieces[0] * pieces[1])) + machine.launch
             seconds = shared if alone > 3 * machine.launch else alone
             params = (
-                ("rows", rows), ("vectors", wide), ("splits", splits), ("row_pieces", pieces[0]), ("column_pieces", pieces[1]),
-                ("k_pieces", k_pieces),
+                ("rows", rows), ("vectors", wide), ("splits", splits), ("streams", streams), ("row_pieces", pieces[0]),
+                ("column_pieces", pieces[1]), ("k_pieces", k_pieces),
             )  # fmt: skip
             found[params] = Plan(self.name, params, seconds)
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
@@ -226,30 +244,55 @@ def store_rows(
 
 
 def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
-    lanes, rows, splits = machine.lanes, plan["rows"], plan["splits"]
+    lanes, rows, splits, streams = machine.lanes, plan["rows"], plan["splits"], plan["streams"]
     width, total = plan["vectors"] * lanes, work.batch * work.m
     tiles, panels = -(-total // rows), -(-work.n // width)
+    groups = _groups(panels, streams)
     row_pieces, column_pieces = plan["row_pieces"], plan["column_pieces"]
     block = max(1, machine.l2 // _ROWS_SHARE // (4 * work.k * rows))
 
-    def tile(count: int, row: Any, panel: Any) -> None:
-        sums = zeros(count * splits, width)
-        clear(sums, width, lanes)
+    def tile(count: int, row: Any, first: Any, together: int) -> None:
+        """Emit rows x the columns of the panels first, first + 1, ..., first + together - 1."""
+        of_panels = [zeros(count * splits, width) for _ in range(together)]
+        for sums in of_panels:
+            clear(sums, width, lanes)
 
-        def left(r: int, k: Any) -> Any:
-            return x[row_at(work, row + r, k)]
+        def step(k: Any, split: int) -> None:
+            for s, sums in enumerate(of_panels):
+                add_products(
+                    sums[split::splits],
+                    width,
+                    lanes,
+                    lambda r: x[row_at(work, row + r, k)],
+                    lambda j, s=s: w[first + s, k, j],  # type: ignore[misc]
+                )
 
-        multiply_add(sums, width, lanes, work.k, left, lambda k, j: w[panel, k, j], splits)
-        store_rows(work, width, lanes, epilogue, operands, y, add_splits(sums, width, lanes, splits), row, panel)
+        along_k(work.k, splits, step)
+        for s, sums in enumerate(of_panels):
+            store_rows(work, width, lanes, epilogue, operands, y, add_splits(sums, width, lanes, splits), row, first + s)
+
+    def tiles_of(group: Any, first: Any, end: Any) -> None:
+        whole = panels // streams
+
+        def emit(panel: Any, together: int) -> None:
+            with T.serial(0, end - first) as index:
+                even_tiles(total, rows, first + index, lambda count, row: tile(count, row, panel, together))
+
+        if whole == groups:
+            emit(group * streams, streams)
+            return
+        with T.If(group < whole):
+            with T.Then():
+                emit(group * streams, streams)
+            with T.Else():  # what is left over, one by one
+                emit(group + whole * (streams - 1), 1)
 
     def panels_of(columns: Any, first: Any, end: Any) -> None:
-        with (
-            T.serial(columns * panels // column_pieces, (columns + 1) * panels // column_pieces) as panel,
-            T.serial(first, end) as index,
-        ):
-            even_tiles(total, rows, index, lambda count, row: tile(count, row, panel))
+        begin = columns * groups // column_pieces
+        with T.serial(0, (columns + 1) * groups // column_pieces - begin) as group:
+            tiles_of(begin + group, first, end)
 
-    seconds = _seconds(work, machine, rows, plan["vectors"], splits)
+    seconds = _seconds(work, machine, rows, plan["vectors"], splits, streams)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
         first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
@@ -315,8 +358,8 @@ def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x
 # ---- choice of tiles -------------------------------------------------------------------------------------------------
 
 
-def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
-    """Return (rows, vectors, splits) whose accumulators, and one row of the right side, fit the registers."""
+def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int, int]]:
+    """Return (rows, vectors, splits, streams) whose accumulators, and one row of the right side, fit the registers."""
     found = []
     for wide in (1, 2, 3, 4, 6, 8):
         if (wide > 1 and (wide - 1) * machine.lanes >= n) or wide * machine.vector_bytes > 512:
@@ -325,8 +368,17 @@ def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
         most = -(-total // -(-total // most))  # even tiles
         for rows in sorted({most, max(1, most - 1), max(1, most // 2)}):
             splits = max(1, min(8, machine.registers // 2 // (rows * wide)))
-            found += [(rows, wide, s) for s in {1, splits}]
+            found += [(rows, wide, s, 1) for s in {1, splits}]
+    for wide in (1, 2, 4):
+        sums = total * wide * _STREAMS
+        if total <= _STREAMED_ROWS and _STREAMS * wide * machine.lanes <= n and sums < machine.registers:
+            found += [(total, wide, s, _STREAMS) for s in {1, max(1, min(4, machine.registers // 2 // sums))}]
     return found
+
+
+def _groups(panels: int, streams: int) -> int:
+    """Return the groups of panels that are read side by side; those left over are groups of their own."""
+    return panels // streams + panels % streams
 
 
 def pieces_of(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:
@@ -338,19 +390,30 @@ def pieces_of(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:
     return min(tiles, max(1, wanted // columns)), columns
 
 
-def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -> float:
+def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, streams: int) -> float:
     """Estimate the time of one core."""
     total, width = work.batch * work.m, wide * machine.lanes
     tiles, panels = -(-total // rows), -(-work.n // width)
     rows = -(-total // tiles)
     fma = 2.0 * total * panels * width * work.k / (machine.gflops * 1e9)
-    waiting = _IN_FLIGHT / (rows * wide * splits)
-    loading = (rows + wide) / (rows * wide)
-    compute = fma * max(1.06, waiting, loading) + 2e-9 * tiles * panels * rows * wide
+    columns = wide * streams
+    waiting = _IN_FLIGHT / (rows * columns * splits)
+    loading = (rows + columns) / (rows * columns)
+    # rows that lie a multiple of a page apart fall into few sets of L1, which has 8 ways of a page, and not for them alone
+    crowded = _CROWDED if rows > 4 * _PAGE // math.gcd(_PAGE, 4 * work.k) else 1.0
+    compute = fma * max(1.06, waiting, loading) * crowded + 2e-9 * tiles * panels * rows * wide
     weights = 4.0 * panels * width * work.k
-    rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5 if weights > machine.l2 / 2 else 5.0)
-    # the panels pass by once for each block of rows
-    return max(compute, weights / rate) + 0.1 * min(compute, weights / rate) + 2e-7
+    from_memory = weights > machine.l3 / 2
+    rate = machine.bandwidth * 1e9 * (1.5 if from_memory else 2.5 if weights > machine.l2 / 2 else 5.0)
+    if streams > 1:
+        rate *= STREAM_GAIN if from_memory else _CACHED_GAIN
+    stream = weights / rate
+    if total > _FEW_ROWS or machine.registers < 32:  # with 16 registers tiles of many rows are no gain (measured)
+        return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
+    # the first tile of rows waits for the panels, the others find them in a cache
+    first = compute / tiles
+    again = 0.0 if 4 * work.k * width * streams <= machine.l1 / 2 else weights / (7e9 * machine.bandwidth)
+    return max(first, stream) + 0.1 * min(first, stream) + (tiles - 1) * max(first, again) + 2e-7
 
 
 FAMILY = _Dense()
