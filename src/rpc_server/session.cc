@@ -61,7 +61,6 @@ int LoadModule(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
 
 // Exchanges keys. Options that the client sends after its key come back in *options.
 bool Handshake(int socket, const SessionOptions& session, std::string* options) {
-  SetTimeout(socket, kHandshakeSeconds);
   int32_t magic, size;
   if (!ReadInt(socket, &magic) || magic != kMagic) return false;
   if (!ReadInt(socket, &size) || size < 0 || size > kLongestKey) return false;
@@ -79,7 +78,6 @@ bool Handshake(int socket, const SessionOptions& session, std::string* options) 
       !WriteAll(socket, reply.data(), reply.size())) {
     return false;
   }
-  SetTimeout(socket, 0);
   return true;
 }
 
@@ -107,8 +105,8 @@ void Bound(const SessionOptions& session, const std::string& options) {
   int seconds = session.max_timeout;
   if (asked >= 1 && asked < 1e6 && (seconds == 0 || asked < seconds))
     seconds = static_cast<int>(asked);
-  // The signal ends the process; the server tells the client.
-  if (seconds > 0) alarm(static_cast<unsigned>(seconds));
+  // The signal ends the process; the server tells the client. 0 takes back that of the handshake.
+  alarm(static_cast<unsigned>(seconds));
 }
 
 }  // namespace
@@ -119,6 +117,9 @@ void ServeSession(const TVMRuntime& tvm, const SessionOptions& session, int sock
   g_tvm = &tvm;
   g_folder = new std::string(session.folder);
   std::string options;
+  // For the handshake as a whole: one that sends a byte now and then must not keep the place
+  // either.
+  alarm(kHandshakeSeconds);
   if (chdir(session.folder.c_str()) != 0 || !Handshake(socket, session, &options)) _exit(2);
   if (write(report, &kMatched, 1) != 1) _exit(2);
   KeepAlive(socket);

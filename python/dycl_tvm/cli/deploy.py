@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 The server is TVM's own (python -m tvm.exec.rpc_server) or, on boards without Python 3.10, dycl-rpc-server (dycl-tvm bundle).
 With --cases the results are compared with those of eager that dycl-tvm compile --cases recorded; without, with those of this machine
-where it can run the library.
+where it can run the library. Each path that they take is a line of the output: how often, its time there, its branches (T, F) and choices
+([index]), its return.
 
 examples:
   dycl-tvm deploy model.so model.params --rpc 192.168.1.20:9090 --cases model.cases.npz
@@ -53,7 +55,11 @@ def _handle(args: argparse.Namespace) -> int:
 
     params = find_params(args.library, args.params)
     calls = _calls(args, params)
+    # Said before each step that may take long: a server whose places are taken lets one wait.
+    print(f"connecting to {args.rpc or args.tracker}", file=sys.stderr, flush=True)
     remote = connect(args.rpc, key=args.key, tracker=args.tracker, timeout=args.timeout)
+    size = sum(os.path.getsize(path) for path in (args.library, params) if path is not None)
+    print(f"uploading {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
     module = RemoteModule(remote, args.library, params)
     if args.threads:
         module.set_num_threads(args.threads)
@@ -107,6 +113,12 @@ def _print_times(module: RemoteModule, firsts: dict[str, tuple[Any, Any]], count
     print(f"{len(firsts)} paths:")
     for path, (positional, named) in sorted(firsts.items(), key=lambda item: -counts[item[0]]):
         seconds = module.seconds(*positional, number=repeat, **named)
-        lines = path.splitlines()
-        left = f"{len(lines) - 1} decisions, " if len(lines) > 1 else ""
-        print(f"  {counts[path]:>4} calls  {seconds * 1e3:>10.4f} ms  {left}{lines[-1] if lines else ''}")
+        *decisions, left = path.splitlines() or [""]
+        print(f"  {counts[path]:>4} calls  {seconds * 1e3:>10.4f} ms  {_shortly(decisions)}{left}")
+
+
+def _shortly(decisions: list[str], most: int = 32) -> str:
+    """Return what tells a path from others: a letter for each branch, the number of each case, dots for what was not kept."""
+    words = [line.split()[:2] for line in decisions]
+    letters = "".join({"true": "T", "false": "F", "case": f"[{value}]"}.get(kind, "...") for kind, value in words)
+    return f"{letters if len(letters) <= most else f'{letters[:most]}... of {len(decisions)} decisions'}  " if letters else ""

@@ -84,7 +84,7 @@ def read_cases(path: str | os.PathLike[str]) -> list[Case]:
     except (KeyError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"'{os.fspath(path)}' holds no recorded calls: {error}") from None
+        raise UsageError(f"'{os.fspath(path)}' holds no recorded calls (dycl-tvm compile --cases writes such files)") from None
 
 
 def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,12 +47,19 @@ def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float =
     if bool(rpc) == bool(tracker):
         raise UsageError("give the address of a server or that of a tracker, as HOST:PORT")
     host, port = _address(rpc or tracker)
+    if tracker:
+        _see_if_anybody_answers(host, port)
     with _remote_errors(f"{host}:{port}"):
         if tracker:
             session = tvm.rpc.connect_tracker(host, port)
             # The tracker answers when a server is free.
             session._sock.settimeout(wait)
-            return session.request(key, session_timeout=timeout, max_retry=1)
+            try:
+                return session.request(key, session_timeout=timeout, max_retry=1)
+            except RuntimeError as error:
+                if "timed out" not in str(error):
+                    raise
+                raise RemoteError(f"{host}:{port}: no server with the key '{key}' was free for {wait:g} s") from None
         return tvm.rpc.connect(host, port, key=key, session_timeout=timeout)
 
 
@@ -227,6 +236,14 @@ def _host(value: Any, declared: dict[str, Any]) -> Any:
     return {"int": int, "float": float, "bool": bool}[declared["type"]](value)
 
 
+def _see_if_anybody_answers(host: str, port: int) -> None:
+    """Raise at once where TVM would try a tracker for a minute."""
+    try:
+        socket.create_connection((host, port), timeout=10).close()
+    except OSError as error:
+        raise RemoteError(f"nobody answers at {host}:{port}: {error.strerror or error}") from None
+
+
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit():
@@ -239,7 +256,7 @@ def _remote_errors(where: str) -> Iterator[None]:
     """Turn what TVM's RPC raises into an error of ours, with the words of the other side."""
     try:
         yield
-    except (InputError, UsageError):
+    except (InputError, UsageError, RemoteError):
         raise
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError, MemoryError) as error:
         raise RemoteError(f"{where}: {_words(str(error))}") from error
@@ -249,7 +266,7 @@ def _words(text: str) -> str:
     """Return what the other side said, without the two stacks of C++ around it."""
     said = text.rpartition("Error caught from RPC call:")[2].strip()
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("  File ", "    ", "Traceback", "  ["))]
-    words = " ".join(line.strip() for line in lines) or said
+    words = re.sub(r"Check failed: .*? is (true|false): ", "", " ".join(line.strip() for line in lines) or said)
     if "cannot find server that matches key" in words:
         return "the server has another key"
     if any(sign in words for sign in ("Channel closes", "SockChannel", "kShutdown")):

@@ -58,11 +58,12 @@ class Board:
     gpu_target: str
     sm: int
     cuda: int
+    tag: str = ""
 
     @property
-    def target(self) -> dict[str, str]:
+    def target(self) -> str | dict[str, str]:
         """The board's host as a target."""
-        return {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": self.mcpu, "glibc": self.glibc}
+        return self.tag or {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": self.mcpu, "glibc": self.glibc}
 
     def command(self, *program: object, **environment: object) -> list[str]:
         """Return the command that runs a program on the board; skips the test where that cannot be emulated."""
@@ -76,6 +77,7 @@ TX2 = Board("tx2", "cortex-a57", "cortex-a57", "2.27", "nvidia/jetson-tx2", 62, 
 XAVIER = Board("xavier", "carmel", "cortex-a76", "2.31", "nvidia/jetson-agx-xavier", 72, 11040)
 ORIN = Board("orin", "cortex-a78", "cortex-a76", "2.35", "nvidia/jetson-agx-orin-32gb", 87, 12060)
 BOARDS = (TX2, XAVIER, ORIN)
+RASPBERRY_PI = Board("raspberry-pi-4", "", "cortex-a72", "2.31", "", 0, 0, "raspberry-pi/4b-aarch64")
 
 
 def qemu() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
-from emulated_boards import BOARDS, ORIN, TX2, XAVIER, Board, qemu, root
+from emulated_boards import BOARDS, ORIN, RASPBERRY_PI, TX2, XAVIER, Board, qemu, root
 from servers import running
 
 from dycl_tvm.codegen.elf import read_library
@@ -48,8 +48,11 @@ def _run(board: Board, *command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(board.command(*command), capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)
+@pytest.mark.parametrize(
+    "board, name",
+    [*((board, name) for board in BOARDS for name in NETWORKS), (RASPBERRY_PI, "cascade")],
+    ids=lambda v: getattr(v, "name", v),
+)
 def test_a_stand_alone_program_agrees_with_eager(
     board: Board, name: str, deployed: Callable[..., Deployed], replay: Path, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ import tvm.rpc
 from boards import Deployed
 from servers import Server, python_server, running, soon, tracker
 
+from dycl_tvm.cli.deploy import _shortly
 from dycl_tvm.cli.main import main
 from dycl_tvm.compare import difference
 from dycl_tvm.deploy import RemoteModule, connect, record_cases
@@ -102,7 +103,7 @@ def test_the_command(server: Server, net: Deployed, tmp_path: Path, capsys: pyte
     assert main([*command, "--cases", str(tmp_path / "cases.npz")]) == 0
     text = capsys.readouterr().out
     assert f"{len(net.inputs)} of {len(net.inputs)} calls agree" in text
-    assert len(re.findall(r"calls +\d+\.\d+ ms", text)) == 2
+    assert sorted(re.findall(r"calls +\d+\.\d+ ms  (\w)  return ", text)) == ["F", "T"]
     assert main([*command, "-n", "2"]) == 0
     assert "2 of 2 calls agree" in capsys.readouterr().out
 
@@ -117,6 +118,12 @@ def test_the_command(server: Server, net: Deployed, tmp_path: Path, capsys: pyte
     assert "output['confidence']" in captured.err
 
 
+def test_paths_in_short() -> None:
+    assert _shortly([]) == ""
+    assert _shortly(["(7 earlier decisions)", "true  a.py:1: if x:", "false a.py:2: if y:", "case 12 a.py:3: z[i]"]) == "...TF[12]  "
+    assert _shortly(["true  a.py:1: while x:"] * 40) == "T" * 32 + "... of 40 decisions  "
+
+
 def test_keys(program: Path, net: Deployed, tmp_path: Path) -> None:
     with running([program, "--port", 0, "--work", tmp_path, "--key", "secret"], tmp_path) as found:
         with pytest.raises(RemoteError, match="another key"):
@@ -124,13 +131,19 @@ def test_keys(program: Path, net: Deployed, tmp_path: Path) -> None:
         _agrees(net, RemoteModule(connect(found.address, key="secret"), net.library, net.params), 1)
 
 
-def test_the_tracker(program: Path, net: Deployed, tmp_path: Path) -> None:
+def test_the_tracker(program: Path, net: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with tracker(tmp_path) as track:
         command = [program, "--port", 0, "--work", tmp_path, "--key", "board", "--tracker", track.address, "--sessions", 2]
         with running(command, tmp_path) as found:
             for _ in range(2):
                 module = RemoteModule(connect(tracker=track.address, key="board"), net.library, net.params)
                 _agrees(net, module, 1)
+                del module
+            command = ["deploy", str(net.library), str(net.params), "-n", "2", "--repeat", "1", "--tracker", track.address]
+            assert main([*command, "--key", "board"]) == 0
+            assert "2 of 2 calls agree" in capsys.readouterr().out
+            with pytest.raises(RemoteError, match="no server with the key 'other' was free for 1 s"):
+                connect(tracker=track.address, key="other", wait=1)
             # Only who has the tracker's ticket may come in.
             with pytest.raises(RemoteError, match="another key"):
                 connect(found.address, key="board")
@@ -306,6 +319,47 @@ def test_strangers(server: Server, net: Deployed, data: bytes) -> None:
     _still_serves(server, net)
 
 
+def test_a_client_that_is_too_slow(server: Server, net: Deployed) -> None:
+    """It sends a byte a second: each of them comes in time, the whole does not."""
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.settimeout(0.5)
+        begin, ended = time.monotonic(), False
+        for byte in struct.pack("<ii", MAGIC, 100) + bytes(30):
+            try:
+                raw.sendall(bytes([byte]))
+                ended = raw.recv(1) == b""
+            except TimeoutError:
+                time.sleep(0.5)
+            except ConnectionError:
+                ended = True
+            if ended:
+                break
+        assert ended
+        assert time.monotonic() - begin < 15
+    _still_serves(server, net)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_packets_of_nonsense(server: Server, net: Deployed, seed: int) -> None:
+    """After a good handshake: packets of random bytes, some with the code of a message, and sizes that no packet has."""
+    random = np.random.default_rng(seed)
+    for k in range(12):
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.settimeout(10)
+            raw.sendall(struct.pack("<ii", MAGIC, 7) + b"client:")
+            assert struct.unpack("<i", raw.recv(4))[0] == MAGIC
+            body = random.bytes(int(random.integers(1, 300)))
+            size = [len(body), len(body), 1 << 40, (1 << 64) - 1][k % 4]
+            try:
+                raw.sendall(struct.pack("<Q", size) + struct.pack("<i", k)[: k % 2 * 4] + body)
+                raw.shutdown(socket.SHUT_WR)
+                while raw.recv(4096):
+                    pass
+            except OSError as error:  # it has hung up already
+                assert not isinstance(error, TimeoutError)
+    _still_serves(server, net)
+
+
 def test_two_clients_at_once(server: Server, net: Deployed, deployed: Callable[..., Deployed]) -> None:
     other = deployed("act_rnn")
     first = RemoteModule(connect(server.address), net.library, net.params)
@@ -326,8 +380,12 @@ def test_nobody_there() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(RemoteError, match=f"127.0.0.1:{port}"):
+    with pytest.raises(RemoteError, match=f"^127.0.0.1:{port}: Connect to 127.0.0.1:{port} failed$"):
         connect(f"127.0.0.1:{port}")
+    with pytest.raises(RemoteError, match=f"nobody answers at 127.0.0.1:{port}: Connection refused"):
+        connect(tracker=f"127.0.0.1:{port}", key="board")  # at once: TVM would try for a minute
+    with pytest.raises(RemoteError, match="^no.such.host.invalid:1: cannot obtain address of no.such.host.invalid$"):
+        connect("no.such.host.invalid:1")
     with pytest.raises(UsageError, match="HOST:PORT"):
         connect("nowhere")
     with pytest.raises(UsageError, match="a server or that of a tracker"):
