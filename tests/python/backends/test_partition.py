@@ -58,7 +58,8 @@ def backend(worth: Any = None) -> Backend:
 
         def check(context: Any) -> bool:
             left, right = context.annotated_expr["a"].ty, context.annotated_expr["b"].ty
-            return [int(d) for d in left.shape] == [int(d) for d in right.shape] and math.prod(int(d) for d in left.shape) >= 8
+            shapes = [[int(d) for d in side.shape] for side in (left, right)]
+            return shapes[0] == shapes[1] and math.prod(shapes[0]) >= 8 and str(left.dtype.dtype) == "float32"
 
         return [Pattern("mul_relu", relu, {"a": a, "b": b}, check)]
 
