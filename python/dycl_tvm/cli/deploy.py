@@ -55,10 +55,10 @@ def _handle(args: argparse.Namespace) -> int:
 
     params = find_params(args.library, args.params)
     calls = _calls(args, params)
+    size = sum(os.path.getsize(path) for path in (args.library, params) if path is not None)
     # Said before each step that may take long: a server whose places are taken lets one wait.
     print(f"connecting to {args.rpc or args.tracker}", file=sys.stderr, flush=True)
     remote = connect(args.rpc, key=args.key, tracker=args.tracker, timeout=args.timeout)
-    size = sum(os.path.getsize(path) for path in (args.library, params) if path is not None)
     print(f"uploading {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
     module = RemoteModule(remote, args.library, params)
     if args.threads:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from boards import REPOSITORY, Deployed, compile_program
+from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
 from emulated_boards import TX2
+
+from dycl_tvm.compare import difference
 
 pytestmark = pytest.mark.xdist_group("deploy")
 
@@ -63,6 +65,20 @@ def test_the_model_inside_a_program(examples: Path, deployed: Callable[..., Depl
     assert site in shared
     assert path.strip() in shared
     assert "model" not in _run("ldd", examples / "embedded")
+
+
+def test_a_stand_alone_program(deployed: Callable[..., Deployed], tmp_path: Path) -> None:
+    """It fails itself where a library of TVM or Python is in its address space. The same for boards: ``test_emulated_boards.py``."""
+    program = compile_program(None, [REPOSITORY / "tests" / "cpp" / "replay_main.cc"], tmp_path / "replay")
+    for name in ("cascade", "act_rnn", "moe_top1"):
+        net = deployed(name)
+        write_inputs(net, tmp_path / "inputs.bin")
+        _run(program, net.library, net.params, tmp_path / "inputs.bin", tmp_path / "outputs.bin", 2)
+        results = read_outputs(net, tmp_path / "outputs.bin")
+        assert len(results) == len(net.outputs)
+        for k, (expected, (_, actual, _)) in enumerate(zip(net.outputs, results)):
+            assert difference(expected, actual, rtol=1e-4) is None, f"{name}, input {k}"
+        assert len({path for _, _, path in results}) >= 2
 
 
 def test_a_static_library_for_a_board(deployed: Callable[..., Deployed], tmp_path: Path) -> None:
