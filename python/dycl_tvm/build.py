@@ -18,6 +18,7 @@ from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
 from dycl_tvm.frontend.python import stage
+from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.progress import Phases, ProgressLike
@@ -26,6 +27,7 @@ from dycl_tvm.target import ResolvedTarget, TargetLike, check_buildable, resolve
 __all__ = ["TensorSpec", "build", "simplify", "stage_model"]
 
 
+@young_garbage_only()
 def build(
     model: Any,
     example_inputs: Any = None,

@@ -19,6 +19,7 @@ MAX_LINES = 600
 ALLOWED: dict[str, set[str]] = {
     "_version": set(),
     "errors": {"hcfg"},  # for annotations only, see test_errors_import_nothing_at_run_time
+    "garbage": set(),
     "progress": set(),
     "compare": set(),
     "hcfg": {"errors", "runtime"},
@@ -34,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
     "coverage": {"errors", "hcfg", "runtime"},
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target", "onnx_export"},
-    "build": {"errors", "hcfg", "frontend", "passes", "compile", "codegen", "progress", "target", "example_inputs", "artifact"},
+    "build": {"errors", "hcfg", "frontend", "passes", "compile", "codegen", "garbage", "progress", "target", "example_inputs", "artifact"},
     "deploy": {"codegen", "errors", "runtime", "target"},
     "cli": {
         *("_version", "artifact", "build", "compare", "coverage", "deploy", "errors", "example_inputs", "frontend", "hcfg"),
