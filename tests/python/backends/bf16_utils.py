@@ -2,12 +2,13 @@
 """Checks of products and convolutions with factors in bfloat16 against float64, for the families that compute them.
 
 Element by element |error| <= (2 u + u^2 + (k + 8) 2^-23) sum |x w| with u = 2^-8, and for random numbers at most 4e-3 of the
-largest of a hundred outputs.
+largest of a thousand sums of 100 products and more. For factors of three bfloat16 (2 k + 40) 2^-24 sum |x w|, and 2e-6.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,10 +20,9 @@ from hypothesis import strategies as st
 from kernel_utils import Kernel, pack, relu_with_bias, unpack
 
 from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Epilogue, Plan, Tensor
 
 U = 2.0**-8
-ERROR = 4e-3
 
 conv = functools.partial(ku.conv, lanes=16)
 
@@ -31,11 +31,32 @@ def array(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).standard_normal(shape, dtype="float32")
 
 
-def check(actual: Any, exact: Any, magnitudes: Any, k: int) -> None:
-    """``magnitudes``: the sums of the absolute products."""
-    assert (np.abs(actual - exact) <= (2 * U + U**2 + (k + 8) * 2.0**-23) * (magnitudes + 4)).all()
-    if exact.size >= 100:  # fewer may all be small by cancellation
-        assert np.abs(actual - exact).max() <= ERROR * np.abs(exact).max()
+def check(
+    actual: Any,
+    product: Callable[[Any, Any], Any],
+    x: Any,
+    w: Any,
+    k: int,
+    accuracy: Accuracy = "bf16",
+    finish: Callable[[Any], Any] = lambda sums: sums,
+) -> None:
+    """``product`` is the operator in float64, of sums of ``k`` products, ``finish`` the epilogue."""
+    sums, magnitudes = product(x, w), product(np.abs(x), np.abs(w)) + 4
+    error = np.abs(actual - finish(sums))
+    bound, typical = (2 * U + U**2 + (k + 8) * 2.0**-23, 4e-3) if accuracy == "bf16" else ((2 * k + 40) * 2.0**-24, 2e-6)
+    assert (error <= bound * magnitudes).all()
+    if sums.size >= 1000 and k >= 100:  # few sums may all be small by cancellation, and the errors of few products all be large
+        assert error.max() <= typical * np.abs(sums).max()
+    if accuracy == "bf16":  # of the rounded factors the sums are as of float32
+        assert (np.abs(actual - finish(product(_rounded(x), _rounded(w)))) <= (k + 8) * 2.0**-23 * magnitudes).all()
+
+
+def matmul(x: Any, w: Any) -> Any:
+    return x.astype("float64") @ w.astype("float64")
+
+
+def _rounded(values: Any) -> Any:
+    return torch.from_numpy(values).bfloat16().float().numpy()
 
 
 @dataclass
@@ -45,6 +66,7 @@ class Checker:
     products: Any
     convolutions: Any
     target: Any
+    accuracy: Accuracy = "bf16"
 
     @property
     def machine(self) -> Machine:
@@ -59,8 +81,7 @@ class Checker:
     def check_dense(self, work: Dense, plan: Plan) -> None:
         x, w, bias = array(work.batch, work.m, work.k), array(work.k, work.n), array(1, 1, work.n)
         y = self.run_dense(work, plan, x, w, _bias_relu(work), (bias,))
-        exact = np.maximum(x.astype("float64") @ w + bias, 0)
-        check(y, exact, np.abs(x).astype("float64") @ np.abs(w), work.k)
+        check(y, matmul, x, w, work.k, self.accuracy, lambda sums: np.maximum(sums + bias, 0))
 
     def run_conv(self, work: Conv2D, plan: Plan, x: Any, w: Any, epilogue: Epilogue | None = None, operands: tuple[Any, ...] = ()) -> Any:
         family, machine = self.convolutions, self.machine
@@ -74,8 +95,8 @@ class Checker:
         plain = relu_with_bias(work.y)
         epilogue = Epilogue((*plain.operands, work.y), lambda v, loads: plain.element(v + loads[1], loads[:1]), "residual")
         ours = self.run_conv(work, plan, x, weights, epilogue, (pack(bias.reshape(1, -1, 1, 1), 16), pack(other, 16)))
-        expected = np.maximum(exact_conv(work, x, weights) + bias.reshape(-1, 1, 1) + other, 0)
-        check(ours, expected, exact_conv(work, np.abs(x), np.abs(weights)), weights[0].size)
+        product = functools.partial(exact_conv, work)
+        check(ours, product, x, weights, weights[0].size, self.accuracy, lambda s: np.maximum(s + bias.reshape(-1, 1, 1) + other, 0))
 
     def check_rounding(self) -> None:
         """Factors are rounded to the nearest bfloat16, ties to even, on both sides."""
@@ -84,7 +105,7 @@ class Checker:
         assert expected[1] == 1 and expected[2] == 1 + 2**-6 and expected[3] == 1 + 2**-7
         n = len(values)
         work = Dense(1, n, n, n)
-        plan = self.products.plans(work, self.machine, "bf16")[0]
+        plan = self.products.plans(work, self.machine, self.accuracy)[0]
         one = np.eye(n, dtype="float32")
         np.testing.assert_array_equal(self.run_dense(work, plan, np.diag(values)[None], one)[0].diagonal(), expected)
         np.testing.assert_array_equal(self.run_dense(work, plan, one[None], np.diag(values))[0].diagonal(), expected)
@@ -92,7 +113,7 @@ class Checker:
     def check_nan_and_infinity(self) -> None:
         """They stay, and stay in their rows and columns."""
         work = Dense(1, 4, 5, 7)
-        plan = self.products.plans(work, self.machine, "bf16")[0]
+        plan = self.products.plans(work, self.machine, self.accuracy)[0]
         x, w = array(1, 4, 7), np.abs(array(7, 5))
         # a NaN whose set bits would all be rounded away, or carried into the sign
         x[0, 1, 2], x[0, 2, 3], x[0, 3] = np.uint32(0x7F800001).view("float32"), np.inf, np.abs(x[0, 3])

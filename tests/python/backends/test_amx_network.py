@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""A dynamic network for a CPU with AMX: within 2e-2 of eager on every path with one thread and two, and refused where there is none.
+"""A dynamic network for a CPU with AMX: near eager on every path with one thread and two, and refused where there is none.
 
 The artefact runs in a process that has the emulator from its start; nothing but the list of the CPU's flags is changed for it.
 """
@@ -19,7 +19,7 @@ from amx_emulation import CPU, preload
 from torch import Tensor, nn
 
 import dycl_tvm
-from dycl_tvm.errors import ArtifactError
+from dycl_tvm.errors import ArtifactError, UsageError
 from dycl_tvm.runtime import trailer
 
 NO_AMX = pytest.mark.skipif("amx_tile" in trailer.cpu_flags(), reason="this CPU has AMX")
@@ -65,7 +65,7 @@ class Staged(nn.Module):
         return self.late(torch.tanh(self.tokens(x.flatten(2).transpose(1, 2)))).mean(1)
 
 
-def build(tmp_path: Path, accuracy: Any = "bf16") -> tuple[nn.Module, Any, Path]:
+def build(tmp_path: Path, accuracy: Any) -> tuple[nn.Module, Any, Path]:
     torch.manual_seed(0)
     model, path = Staged().eval(), tmp_path / f"{accuracy}.so"
     artefact = dycl_tvm.build(model, (torch.randn(1, 3, 32, 32),), target="llvm -mcpu=sapphirerapids", accuracy=accuracy)
@@ -75,8 +75,11 @@ def build(tmp_path: Path, accuracy: Any = "bf16") -> tuple[nn.Module, Any, Path]
 
 @CPU
 @NO_AMX
-def test_every_path_with_one_thread_and_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, artefact, path = build(tmp_path)
+@pytest.mark.parametrize("accuracy, least, most", [("bf16", 1e-5, 2e-2), ("bf16x3", 0, 1e-5)])
+def test_every_path_with_one_thread_and_two(
+    accuracy: Any, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, artefact, path = build(tmp_path, accuracy)
     assert "dycl_conv2d_amx_" in artefact.source() and "dycl_matmul_amx_" in artefact.source()
     flags = set(trailer.read_trailer(path)["target"]["cpu_flags"])
     assert {"amx_bf16", "amx_tile"} <= flags
@@ -93,7 +96,7 @@ def test_every_path_with_one_thread_and_two(tmp_path: Path, monkeypatch: pytest.
             expected = model(torch.from_numpy(x)).numpy()
         for threads in (1, 2):
             error = np.abs(found[f"{name}-{threads}"] - expected).max() / np.abs(expected).max()
-            assert 1e-5 < error < 2e-2
+            assert least < error < most
         np.testing.assert_array_equal(found[f"{name}-1"], found[f"{name}-2"])
     assert found["path-early-1"] != found["path-late-1"]
     assert found["threads-1"] == 1 and found["threads-2"] > 1
@@ -112,3 +115,9 @@ def test_without_amx_kernels_nothing_asks_for_amx(tmp_path: Path) -> None:
     assert "dycl_conv2d_amx_" not in artefact.source() and "false,  // kernels use AMX" in artefact.source()
     flags = trailer.read_trailer(path)["target"]["cpu_flags"]
     assert "avx512_bf16" in flags and not [f for f in flags if f.startswith("amx")]
+
+
+@pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=cooperlake", {"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["-amx-bf16"]}])
+def test_three_planes_without_amx_are_refused(target: Any) -> None:
+    with pytest.raises(UsageError, match="accuracy='bf16x3' is for CPUs with AMX"):
+        dycl_tvm.build(nn.Linear(4, 4), (torch.zeros(2, 4),), target=target, accuracy="bf16x3")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tvm
 from amx_emulation import CPU, emulated
-from bf16_utils import CASES, Checker, array, check, conv, workloads
+from bf16_utils import CASES, Checker, array, check, conv, matmul, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_utils import Kernel
@@ -32,6 +32,8 @@ from dycl_tvm.runtime.trailer import cpu_flags
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids"})
 MACHINE = machine_of(TARGET)
 CHECKER = Checker(amx_dense.FAMILY, amx_conv.FAMILY, TARGET)
+SPLIT = Checker(amx_dense.FAMILY, amx_conv.FAMILY, TARGET, "bf16x3")
+BOTH = pytest.mark.parametrize("checker", [CHECKER, SPLIT], ids=lambda c: c.accuracy)
 
 
 @pytest.fixture(scope="module")
@@ -49,36 +51,38 @@ def tiles() -> Iterator[Any]:
     [Dense(1, 2, 10, 300), Dense(1, 2, 3, 2), Dense(4, 1, 33, 9), Dense(3, 5, 17, 21), Dense(1, 70, 100, 40), Dense(1, 33, 48, 16)],
     ids=str,
 )
-def test_products(work: Dense, tiles: Any) -> None:
-    plans = amx_dense.FAMILY.plans(work, MACHINE, "bf16")
+@BOTH
+def test_products(work: Dense, checker: Checker, tiles: Any) -> None:
+    plans = amx_dense.FAMILY.plans(work, MACHINE, checker.accuracy)
     assert plans == sorted(plans, key=lambda p: p.seconds)
     before = tiles.amx_emulator_products() if tiles else 0
     for plan in plans:
-        CHECKER.check_dense(work, plan)
+        checker.check_dense(work, plan)
     assert not tiles or tiles.amx_emulator_products() > before
 
 
 @CPU
+@BOTH
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 150), st.integers(1, 90), st.integers(0, 3))
-def test_random_products(tiles: Any, batch: int, m: int, n: int, k: int, choice: int) -> None:
+def test_random_products(checker: Checker, tiles: Any, batch: int, m: int, n: int, k: int, choice: int) -> None:
     work = Dense(batch, m + (batch == 1), n, k)
-    plans = amx_dense.FAMILY.plans(work, MACHINE, "bf16")
-    CHECKER.check_dense(work, plans[choice % len(plans)])
+    plans = amx_dense.FAMILY.plans(work, MACHINE, checker.accuracy)
+    checker.check_dense(work, plans[choice % len(plans)])
 
 
 @CPU
 @pytest.mark.parametrize("high, wide", [(1, 1), (1, 3), (2, 2)])
 def test_rows_in_blocks_and_pieces(high: int, wide: int, tiles: Any) -> None:
     work = Dense(1, 165, 70, 100)
-    params = {"high": high, "wide": wide, "row_pieces": 2, "column_pieces": 2}
+    params = {"high": high, "wide": wide, "row_pieces": 2, "column_pieces": 2, "planes": 1}
     plan = Plan("amx", tuple(params.items()), 0.0)
     small = replace(MACHINE, l2=3 * 2 * 128 * 16 * 4)  # a few tiles of rows fit
     x, w = array(1, work.m, work.k), array(work.k, work.n)
     family = amx_dense.FAMILY
     packed = Kernel(family.pack(work, plan, small))([w], family.packed_shape(work, plan, small))
     y = Kernel(family.kernel(work, plan, small), TARGET)([x, packed], (1, work.m, work.n))
-    check(y, x.astype("float64") @ w, np.abs(x).astype("float64") @ np.abs(w), work.k)
+    check(y, matmul, x, w, work.k)
 
 
 @CPU
@@ -91,6 +95,30 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(tiles: Any) -> None:
     CHECKER.check_nan_and_infinity()
 
 
+@CPU
+def test_three_planes_hold_a_float32(tiles: Any) -> None:
+    """Products with one are exact: on both sides, over all exponents whose last plane is no denormal number."""
+    n = 60
+    work = Dense(1, n, n, n)
+    plan = amx_dense.FAMILY.plans(work, MACHINE, "bf16x3")[0]
+    random = np.random.default_rng(0)
+    values = np.float32(random.uniform(1, 2, n) * 2.0 ** random.integers(-100, 127, n) * random.choice([-1, 1], n))
+    values[:3] = 1 + 2**-23, 2 - 2**-23, 1 + 2**-8 + 2**-16 + 2**-23
+    one = np.eye(n, dtype="float32")
+    np.testing.assert_array_equal(SPLIT.run_dense(work, plan, np.diag(values)[None], one)[0].diagonal(), values)
+    np.testing.assert_array_equal(SPLIT.run_dense(work, plan, one[None], np.diag(values))[0].diagonal(), values)
+
+
+@CPU
+def test_three_planes_keep_nan_and_make_nan_of_infinity(tiles: Any) -> None:
+    work = Dense(1, 4, 5, 7)
+    plan = amx_dense.FAMILY.plans(work, MACHINE, "bf16x3")[0]
+    x, w = array(1, 4, 7), array(7, 5)
+    x[0, 1, 2], x[0, 2, 3] = np.uint32(0x7F800001).view("float32"), -np.inf
+    y = SPLIT.run_dense(work, plan, x, w)
+    assert np.isfinite(y[0, [0, 3]]).all() and np.isnan(y[0, 1]).all() and not np.isfinite(y[0, 2]).any()
+
+
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 SEVERAL = {name: work for name, work in CASES.items() if name != "mostly_padding"} | {
@@ -101,28 +129,29 @@ SEVERAL = {name: work for name, work in CASES.items() if name != "mostly_padding
 
 
 @CPU
+@BOTH
 @pytest.mark.parametrize("name", SEVERAL)
-def test_convolutions(name: str, tiles: Any) -> None:
+def test_convolutions(name: str, checker: Checker, tiles: Any) -> None:
     work = SEVERAL[name]
-    plans = amx_conv.FAMILY.plans(work, MACHINE, "bf16")
+    plans = amx_conv.FAMILY.plans(work, MACHINE, checker.accuracy)
     assert plans == sorted(plans, key=lambda p: p.seconds)
-    CHECKER.check_conv(work, plans[0])
+    checker.check_conv(work, plans[0])
 
 
 @CPU
 @pytest.mark.parametrize(
     "name, values",
     [
-        ("channels_no_multiple", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3}),
-        ("stride_2", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 4}),
-        ("3x3", {"high": 2, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2}),
-        ("3x3", {"high": 1, "wide": 2, "flat": 0, "output_parts": 1, "parts": 5}),
-        ("groups_of_blocks", {"high": 1, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2}),
-        ("odd_blocks", {"high": 2, "wide": 2, "flat": 0, "output_parts": 3, "parts": 2}),
-        ("pointwise", {"high": 2, "wide": 2, "flat": 1, "output_parts": 1, "parts": 4}),
-        ("pointwise_stride_padding", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3}),
-        ("one_dimension", {"high": 1, "wide": 1, "flat": 1, "output_parts": 1, "parts": 4}),
-        ("long_rows", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 1}),
+        ("channels_no_multiple", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3, "planes": 1}),
+        ("stride_2", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 4, "planes": 1}),
+        ("3x3", {"high": 2, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2, "planes": 1}),
+        ("3x3", {"high": 1, "wide": 2, "flat": 0, "output_parts": 1, "parts": 5, "planes": 1}),
+        ("groups_of_blocks", {"high": 1, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2, "planes": 1}),
+        ("odd_blocks", {"high": 2, "wide": 2, "flat": 0, "output_parts": 3, "parts": 2, "planes": 1}),
+        ("pointwise", {"high": 2, "wide": 2, "flat": 1, "output_parts": 1, "parts": 4, "planes": 1}),
+        ("pointwise_stride_padding", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3, "planes": 1}),
+        ("one_dimension", {"high": 1, "wide": 1, "flat": 1, "output_parts": 1, "parts": 4, "planes": 1}),
+        ("long_rows", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 1, "planes": 1}),
     ],
 )
 def test_other_tiles(name: str, values: dict[str, int], tiles: Any) -> None:
@@ -130,12 +159,13 @@ def test_other_tiles(name: str, values: dict[str, int], tiles: Any) -> None:
 
 
 @CPU
+@BOTH
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(workloads(), st.integers(0, 11))
-def test_random_convolutions(tiles: Any, work: Conv2D, choice: int) -> None:
-    plans = amx_conv.FAMILY.plans(work, MACHINE, "bf16")
+def test_random_convolutions(checker: Checker, tiles: Any, work: Conv2D, choice: int) -> None:
+    plans = amx_conv.FAMILY.plans(work, MACHINE, checker.accuracy)
     if plans:
-        CHECKER.check_conv(work, plans[choice % len(plans)])
+        checker.check_conv(work, plans[choice % len(plans)])
 
 
 @CPU
@@ -205,7 +235,9 @@ def test_the_cpu_decides() -> None:
 def test_only_who_asks_gets_it(work: Any, tmp_path: Path) -> None:
     family = amx_dense.FAMILY if isinstance(work, Dense) else amx_conv.FAMILY
     without = replace(MACHINE, amx=False)
-    assert not family.plans(work, MACHINE, "default") and not family.plans(work, without, "bf16")
+    assert (
+        not family.plans(work, MACHINE, "default") and not family.plans(work, without, "bf16x3") and not family.plans(work, without, "bf16")
+    )
 
     def chosen(machine: Any, accuracy: Any, disabled: frozenset[str] = frozenset()) -> str:
         options = KernelOptions(accuracy=accuracy, database=str(tmp_path / "none.json"), disabled_families=disabled)
@@ -216,7 +248,7 @@ def test_only_who_asks_gets_it(work: Any, tmp_path: Path) -> None:
 
     assert chosen(MACHINE, "bf16") == "amx"
     assert "amx" not in (chosen(MACHINE, "default"), chosen(without, "bf16"), chosen(MACHINE, "bf16", frozenset({"amx"})))
-    for accuracy, same in (("bf16", False), ("default", True)):
+    for accuracy, same in (("bf16", False), ("bf16x3", False), ("default", True)):
         assert (key_of(work, MACHINE, accuracy) == key_of(work, without, accuracy)) == same
 
 

@@ -32,7 +32,7 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
     Plans are cut for a description of a CPU, so a change of the description makes other names.
     """
     isa = machine.isa
-    if accuracy == "bf16":
+    if accuracy in ("bf16", "bf16x3"):
         isa += "+bf16" * machine.bf16 + "+amx" * machine.amx
     caches = "+".join(f"{size >> 10}K" for size in (machine.l1, machine.l2, machine.l3))
     cpu = f"{isa} {machine.registers}x{machine.vector_bytes} {caches} {machine.cores} cores"

@@ -23,7 +23,7 @@ class KernelOptions:
     Attributes
     ----------
     accuracy : str
-        ``strict``, ``default``, ``bf16`` or, on GPUs, ``fp16``.
+        ``strict``, ``default``, ``bf16``, ``bf16x3`` or, on GPUs, ``fp16``.
     disabled_families : frozenset of str
         Families that may not be chosen (the ablation).
     layout_planning : bool

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
-Accuracy = Literal["strict", "default", "bf16", "fp16"]
+Accuracy = Literal["strict", "default", "bf16", "bf16x3", "fp16"]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,11 @@ that no task needs a second setting. Rows beyond the last one are read from memo
 
 Rounding, pairs and packed words are those of :mod:`bf16`. ``tdpbf16ps`` sums the first and the second products of the 16 pairs apart, then
 adds both to the sum: fewer than k + 8 roundings, so the bound of :mod:`bf16` holds.
+
+For ``bf16x3`` a factor is the sum of three bfloat16, its planes: with 8 bits each they hold the 24 of a float32 exactly, but for denormal
+numbers. The six products of planes down to 2^-16 of the whole are summed; those left out are about 2^-23 of |x w| at most. With the
+roundings of the instructions, |error| <= (2 k + 40) 2^-24 sum |x w|. An infinite factor makes NaN: its product with a plane that is
+zero is no number.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, bf16_func
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, bf16_func, pairs, rest, rest_of_weight, word
 from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import Accuracy
@@ -75,7 +80,35 @@ _FUNCTIONS = _functions()
 
 def allowed(machine: Machine, accuracy: Accuracy) -> bool:
     """Whether the user asked for bfloat16 and the CPU has tiles of it."""
-    return accuracy == "bf16" and machine.amx and machine.bf16 and machine.lanes == LANES
+    return accuracy in ("bf16", "bf16x3") and machine.amx and machine.bf16 and machine.lanes == LANES
+
+
+def planes_of(accuracy: Accuracy) -> int:
+    """Return of how many bfloat16 each factor is the sum."""
+    return 3 if accuracy == "bf16x3" else 1
+
+
+def products(planes: int) -> list[tuple[int, int]]:
+    """Return the planes of the left and of the right side whose products are summed: those above 2^-24 of the whole."""
+    return [(i, j) for i in range(planes) for j in range(planes) if i + j < planes]
+
+
+def split(values: Any, planes: int, put: Callable[[int, Any], None]) -> None:
+    """Emit ``put(plane, words)`` for the planes of 16 factors; None stands for zeros."""
+    for plane in range(planes):
+        put(plane, T.broadcast(T.int32(0), PAIRS) if values is None else pairs(values))
+        values = None if values is None else rest(values)
+
+
+def split_weights(first: Any, second: Any, planes: int, put: Callable[[int, Any], None]) -> None:
+    """Emit ``put(plane, word)`` for the planes of a pair of weights."""
+    both = T.alloc_buffer((2,), "float32")
+    for half, value in enumerate((first, second)):
+        store(both, [half], value)
+    for plane in range(planes):
+        put(plane, word(both[0], both[1]))
+        for half in range(2):
+            store(both, [half], rest_of_weight(both[half]))
 
 
 def amx_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
@@ -110,12 +143,15 @@ class Tiles:
         In a row of a left tile; the rows of a right one.
     high, wide : int
         Tiles of sums below and beside each other.
+    planes : int
+        Of bfloat16 in a factor.
     """
 
     rows: int
     pairs: int
     high: int
     wide: int
+    planes: int = 1
 
     def __post_init__(self) -> None:
         assert 1 <= self.rows <= ROWS and 1 <= self.pairs <= ROWS and self.high * self.wide <= _SUMS and self.high < _TILES - _SUMS
@@ -160,8 +196,9 @@ class Tiles:
                 _emit(f"store_{i * wide + j}", T.address_of(sums[i * self.rows, j * LANES]), row_bytes)
 
     def step_cycles(self, high: int, wide: int) -> float:
-        """Estimate the cycles of :meth:`step`; nothing here was measured."""
-        return max(high * wide * max(self.rows, self.pairs), _LOAD * (high * self.rows + wide * self.pairs), _LATENCY)
+        """Estimate the cycles of a step for all products of planes; nothing here was measured."""
+        once = max(high * wide * max(self.rows, self.pairs), _LOAD * (high * self.rows + wide * self.pairs), _LATENCY)
+        return len(products(self.planes)) * once
 
     def end_cycles(self, high: int, wide: int) -> float:
         """Estimate the cycles of :meth:`clear`, :meth:`keep` and the epilogue."""

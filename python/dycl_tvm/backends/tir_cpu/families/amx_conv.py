@@ -25,10 +25,14 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     cycles_per_second,
     even_rows,
     last_block,
+    planes_of,
+    products,
     release,
     scratch,
+    split,
+    split_weights,
 )
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, word
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS
 from dycl_tvm.backends.tir_cpu.families.bf16_conv import Band, Emitter
 from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, narrow_groups, problem
 from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
@@ -59,20 +63,20 @@ class _AmxConv:
         p = problem(work)
         if p.rows.out * p.columns.out == 1:
             return []
-        return sorted(_plans(p, machine), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
+        return sorted(_plans(p, machine, planes_of(accuracy)), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
 
     def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
-        """Return (blocks of outputs of all groups, steps of the sum, pairs of a step, outputs of a block)."""
+        """Return (blocks of outputs of all groups, steps of the sum, planes, pairs of a step, outputs of a block)."""
         p = problem(work)
         window = _window(p)
-        return (p.groups * p.outputs, window.steps, window.pairs, LANES)
+        return (p.groups * p.outputs, window.steps, plan["planes"], window.pairs, LANES)
 
     def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), words)."""
         p, shape, window = problem(work), self.packed_shape(work, plan, machine), _window(problem(work))
 
         def body(weights: Any, packed: Any) -> None:
-            blocks, _, pairs, lanes = shape
+            blocks, _, planes, pairs, lanes = shape
             with T.serial(0, blocks) as b, T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k:
                 with T.serial(0, window.run // pairs) as s, T.serial(0, pairs) as e, T.serial(0, lanes) as j:
                     at = s * pairs + e
@@ -84,7 +88,7 @@ class _AmxConv:
                         return tirx.if_then_else(known, weights[safe[0], safe[1], i, tap], T.float32(0))
 
                     step = (i * window.runs + k) * (window.run // pairs) + s
-                    store(packed, [b, step, e, j], word(weight(channel), weight(channel + 1)))
+                    split_weights(weight(channel), weight(channel + 1), planes, lambda n, word: store(packed, [b, step, n, e, j], word))
 
         return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
 
@@ -152,8 +156,8 @@ class _AmxEmitter(Emitter):
     def emit(self) -> None:
         p, plan, window = self.p, self.plan, _window(self.p)
         parts, out_parts = plan["parts"], plan["output_parts"]
-        self.window, self.tiles = window, _tiles(p, plan["high"], plan["wide"], plan["flat"], parts)
-        with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine)) as piece:
+        self.window, self.tiles = window, _tiles(p, plan["high"], plan["wide"], plan["flat"], parts, plan["planes"])
+        with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, plan["planes"])) as piece:
             self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
             part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
             along_rows = p.rows.out > 1
@@ -162,22 +166,23 @@ class _AmxEmitter(Emitter):
             self.pitch = self.columns.extent
             # the last tile may reach beyond the last position
             beyond = (self.tiles.rows - 1) * self.columns.step * window.words
-            self.copy = scratch((self.rows.extent * self.pitch * window.words + beyond,), "int32")
+            self.copy = scratch((plan["planes"], self.rows.extent * self.pitch * window.words + beyond), "int32")
             self.sums = scratch((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), "float32")
             self.tiles.configure()
             self.groups(out_part, out_parts, -(-p.outputs // plan["wide"]))
             release()
 
-    def put(self, c: Any, i: Any, j: Any, words: Any) -> None:
-        """Emit the store of the pairs of a block of channels at a place of the copy."""
-        store(self.copy, [T.ramp((i * self.pitch + j) * self.window.words + c * PAIRS, 1, PAIRS)], words)
+    def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
+        """Emit the store of a block of channels, rounded, at a place of the copy; by default of zeros."""
+        at = T.ramp((i * self.pitch + j) * self.window.words + c * PAIRS, 1, PAIRS)
+        split(values, self.plan["planes"], lambda plane, words: store(self.copy, [plane, at], words))
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         p, wide = self.p, self.tiles.wide
         self.round(g)
         if self.window.words > PAIRS * p.inputs:
             with T.serial(0, self.rows.extent) as i, T.serial(0, self.pitch) as j:
-                self.put(p.inputs, i, j, T.broadcast(T.int32(0), PAIRS))
+                self.put(p.inputs, i, j)
         panels = -(-p.outputs // wide)
         with T.serial(0, span[1] - span[0]) as t:
             panel = span[0] + t
@@ -210,11 +215,12 @@ class _AmxEmitter(Emitter):
             step = (i * window.runs + k) * (window.run // window.pairs) + s
             tap = i * p.rows.dilation * self.pitch + k * p.columns.dilation
             left = [(self.start(first + t) + tap) * window.words + s * window.pairs for t in range(count)]
-            tiles.step(
-                [T.address_of(self.copy[at]) for at in left],
-                4 * self.columns.step * window.words,
-                [T.address_of(self.weights[block + j, step, 0, 0]) for j in range(across)],
-            )
+            for x_plane, w_plane in products(tiles.planes):
+                tiles.step(
+                    [T.address_of(self.copy[x_plane, at]) for at in left],
+                    4 * self.columns.step * window.words,
+                    [T.address_of(self.weights[block + j, step, w_plane, 0, 0]) for j in range(across)],
+                )
         tiles.keep(count, across, self.sums)
         for t in range(count):
             with T.serial(0, tiles.rows) as r:
@@ -266,39 +272,39 @@ def _extents(p: Problem, parts: int) -> tuple[int, int, int]:
     return height, width, (width - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1
 
 
-def _tiles(p: Problem, high: int, wide: int, flat: int, parts: int) -> Tiles:
+def _tiles(p: Problem, high: int, wide: int, flat: int, parts: int, planes: int) -> Tiles:
     height, width, pitch = _extents(p, parts)
-    return Tiles(even_rows((height - 1) * pitch + width if flat else width), _window(p).pairs, high, wide)
+    return Tiles(even_rows((height - 1) * pitch + width if flat else width), _window(p).pairs, high, wide, planes)
 
 
-def _work_seconds(p: Problem, machine: Machine) -> float:
+def _work_seconds(p: Problem, machine: Machine, planes: int) -> float:
     """Return about how long one core takes: whether threads are worth it."""
     positions = p.groups * p.images * p.rows.out * p.columns.out
-    return positions * p.outputs * _window(p).steps / cycles_per_second(machine)
+    return len(products(planes)) * positions * p.outputs * _window(p).steps / cycles_per_second(machine)
 
 
-def _plans(p: Problem, machine: Machine) -> list[Plan]:
+def _plans(p: Problem, machine: Machine, planes: int) -> list[Plan]:
     window, clock = _window(p), cycles_per_second(machine)
     along = p.rows.out if p.rows.out > 1 else p.columns.out
-    serial = _work_seconds(p, machine) <= 3 * machine.launch
-    weights = 4.0 * p.groups * p.outputs * window.steps * window.pairs * LANES
+    serial = _work_seconds(p, machine, planes) <= 3 * machine.launch
+    weights = 4.0 * planes * p.groups * p.outputs * window.steps * window.pairs * LANES
     found = []
     for flat in (0, 1) if _flat_ever(p) and p.rows.out > 1 else (int(_flat_ever(p)),):
         for high, wide in ((2, min(2, p.outputs)), (1, min(4, p.outputs))):
             panels = -(-p.outputs // wide)
             for parts in sorted({min(along, 1 << k) for k in range(8)}):
                 height, width, pitch = _extents(p, parts)
-                tiles = _tiles(p, high, wide, flat, parts)
+                tiles = _tiles(p, high, wide, flat, parts, planes)
                 count = -(-((height - 1) * pitch + width) // tiles.rows) if flat else height * -(-width // tiles.rows)
                 if high > count:
                     continue
                 band = panels * -(-count // high) * (window.steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide))
                 rows = (height - 1) * (1 if p.rows.kernel == 1 else p.rows.stride) + (p.rows.kernel - 1) * p.rows.dilation + 1
-                fits = 4 * window.words * rows * pitch <= machine.l2 // _COPY_SHARE
+                fits = 4 * planes * window.words * rows * pitch <= machine.l2 // _COPY_SHARE
                 across = p.groups if p.groups > 1 else panels
                 for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
                     pieces = parts * output_parts * p.images
-                    copies = rows * pitch * p.inputs * p.groups * (1 if p.groups > 1 else output_parts) * _ROUNDING
+                    copies = rows * pitch * p.inputs * p.groups * (1 if p.groups > 1 else output_parts) * planes * _ROUNDING
                     rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5)
                     passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
                     moved = weights * passes / rate if weights > machine.l2 / 2 else 0.0
@@ -307,6 +313,6 @@ def _plans(p: Problem, machine: Machine) -> list[Plan]:
                     largest = -(-across // output_parts) / across / parts
                     turns = -(-pieces // machine.cores) * largest / p.images
                     seconds = alone if serial or pieces == 1 else alone * max(turns, 1 / machine.cores) + machine.launch
-                    params = {"high": high, "wide": wide, "flat": flat, "output_parts": output_parts, "parts": parts}
+                    params = {"high": high, "wide": wide, "flat": flat, "output_parts": output_parts, "parts": parts, "planes": planes}
                     found.append(Plan("amx", tuple(params.items()), seconds + 2e-8 * pieces + 0.02 * alone / pieces))
     return found

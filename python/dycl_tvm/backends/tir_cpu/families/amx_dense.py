@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Products of several rows with a constant right side in bfloat16, by the tiles of AMX.
 
-Each piece rounds its rows once, to left tiles that lie in one after the other (steps of k, rows, pairs), then multiplies blocks of them by
-panels of weights (tiles of 16 columns, steps of k, pairs, 16). One row is left to AVX512-BF16: it is bound by the stream of weights, and
-a tile of one row has the speed of a vector.
+Each piece rounds its rows once, to left tiles that lie one after the other (planes, steps of k, rows, pairs), then multiplies blocks of
+them by panels of weights (tiles of 16 columns, steps of k, planes, pairs, 16). One row is left to AVX512-BF16: it is bound by the stream
+of weights, and a tile of one row has the speed of a vector.
 Error: see :mod:`amx`; tested within 4e-3 of the largest output.
 """
 
@@ -23,11 +23,15 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     cycles_per_second,
     even_rows,
     last_block,
+    planes_of,
+    products,
     release,
     scratch,
     shapes,
+    split,
+    split_weights,
 )
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, round_row, word
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, round_row
 from dycl_tvm.backends.tir_cpu.families.dense import pieces_of, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
@@ -44,30 +48,30 @@ class _AmxDense:
 
     def plans(self, work: Dense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
         """Return tile choices, best estimate first; [] unless AMX is allowed, there are rows, and the right side is one weight."""
-        total = work.batch * work.m
+        total, planes = work.batch * work.m, planes_of(accuracy)
         if not (allowed(machine, accuracy) and work.constant and work.shared and work.macs and total > 1):
             return []
         found: dict[tuple[tuple[str, int], ...], Plan] = {}
         for high, wide in shapes(_row_tiles(work), -(-work.n // LANES)):
             blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
-            alone, rounding = _seconds(work, machine, high, wide), _rounding(work, machine)
+            alone, rounding = _seconds(work, machine, high, wide, planes), planes * _rounding(work, machine)
             p, q = pieces_of(blocks, panels, machine)
             cut = -(-blocks // p) * -(-panels // q) * p * q / (blocks * panels)
             shared = alone * cut / min(machine.cores, p * q) + rounding * q / machine.cores + machine.launch
-            params = (("high", high), ("wide", wide), ("row_pieces", p), ("column_pieces", q))
+            params = (("high", high), ("wide", wide), ("row_pieces", p), ("column_pieces", q), ("planes", planes))
             found[params] = Plan(self.name, params, shared if alone > 3 * machine.launch else alone + rounding)
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))
 
     def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
-        """Return (tiles of columns, steps of k, pairs of a step, columns of a tile)."""
-        return (-(-work.n // LANES), _steps(work), _pairs(work), LANES)
+        """Return (tiles of columns, steps of k, planes, pairs of a step, columns of a tile)."""
+        return (-(-work.n // LANES), _steps(work), plan["planes"], _pairs(work), LANES)
 
     def pack(self, work: Dense, plan: Plan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), words)."""
         shape = self.packed_shape(work, plan, machine)
 
         def body(w: Any, packed: Any) -> None:
-            tiles, steps, pairs, lanes = shape
+            tiles, steps, planes, pairs, lanes = shape
             with T.serial(0, tiles) as t, T.serial(0, steps) as s, T.serial(0, pairs) as e, T.serial(0, lanes) as j:
                 column, first = t * LANES + j, 2 * (s * pairs + e)
 
@@ -75,7 +79,7 @@ class _AmxDense:
                     value = w[tirx.min(k, work.k - 1), tirx.min(column, work.n - 1)]
                     return tirx.if_then_else(tirx.all(k < work.k, column < work.n), value, T.float32(0))
 
-                store(packed, [t, s, e, j], word(weight(first), weight(first + 1)))
+                split_weights(weight(first), weight(first + 1), planes, lambda i, word: store(packed, [t, s, i, e, j], word))
 
         return prim_func([("w", (work.k, work.n), "float32"), ("packed", shape, "float32")], body)
 
@@ -90,23 +94,24 @@ FAMILY = _AmxDense()
 
 
 def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Any, y: Any) -> None:
-    total, steps, pairs = work.batch * work.m, _steps(work), _pairs(work)
+    total, steps, pairs, planes = work.batch * work.m, _steps(work), _pairs(work), plan["planes"]
     high, wide, row_pieces, column_pieces = plan["high"], plan["wide"], plan["row_pieces"], plan["column_pieces"]
-    tiles = _tiles(work, high, wide)
+    tiles = _tiles(work, high, wide, planes)
     rows, column_tiles = tiles.rows, -(-work.n // LANES)
     blocks, panels = -(-_row_tiles(work) // high), -(-column_tiles // wide)
     # rows that stay in L2 while all panels pass by
-    together = min(-(-blocks // row_pieces), max(1, machine.l2 // _ROWS_SHARE // (4 * steps * pairs * rows * high)))
+    together = min(-(-blocks // row_pieces), max(1, machine.l2 // _ROWS_SHARE // (4 * planes * steps * pairs * rows * high)))
 
     def product(block: Any, panel: Any, start: Any, count: int, across: int, left: Any, sums: Any) -> None:
         """Emit ``count`` x ``across`` tiles; ``start`` is the first row of ``left``."""
         tiles.clear(count, across)
         with T.serial(0, steps) as s:
-            tiles.step(
-                [T.address_of(left[s, (block * high + i) * rows - start, 0]) for i in range(count)],
-                4 * pairs,
-                [T.address_of(w[panel * wide + j, s, 0, 0]) for j in range(across)],
-            )
+            for x_plane, w_plane in products(planes):
+                tiles.step(
+                    [T.address_of(left[x_plane, s, (block * high + i) * rows - start, 0]) for i in range(count)],
+                    4 * pairs,
+                    [T.address_of(w[panel * wide + j, s, w_plane, 0, 0]) for j in range(across)],
+                )
         tiles.keep(count, across, sums)
         first = block * high * rows
         with T.serial(0, tirx.min(count * rows, total - first)) as r:
@@ -115,7 +120,7 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
     def blocks_of(first: Any, end: Any, columns: Any, left: Any, sums: Any) -> None:
         start = first * high * rows
         with T.serial(0, tirx.min(end * high * rows, total) - start) as r:
-            _round(work, x, left, start + r, r)
+            _round(work, planes, x, left, start + r, r)
         begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
         with T.serial(0, finish - begin) as p, T.serial(0, end - first) as b:
             panel, block = begin + p, first + b
@@ -125,10 +130,10 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
 
             last_block(block == blocks - 1, blocks, _row_tiles(work), high, across)
 
-    seconds = _seconds(work, machine, high, wide)
+    seconds = _seconds(work, machine, high, wide, planes)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
-        left = scratch((steps, together * high * rows, pairs), "int32")
+        left = scratch((planes, steps, together * high * rows, pairs), "int32")
         sums = scratch((high * rows, wide * LANES), "float32")
         tiles.configure()
         first, end = part * blocks // row_pieces, (part + 1) * blocks // row_pieces
@@ -140,16 +145,16 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
         release()
 
 
-def _round(work: Dense, x: Any, left: Any, row: Any, at: Any) -> None:
+def _round(work: Dense, planes: int, x: Any, left: Any, row: Any, at: Any) -> None:
     """Emit the rounding of one row to row ``at`` of the left tiles, zeros up to the last pair."""
     pairs = _pairs(work)
 
-    def put(pair: Any, words: Any) -> None:
-        store(left, [pair // pairs, at, T.ramp(pair % pairs, 1, PAIRS)], words)
+    def put(pair: Any, values: Any) -> None:
+        split(values, planes, lambda plane, words: store(left, [plane, pair // pairs, at, T.ramp(pair % pairs, 1, PAIRS)], words))
 
     round_row(work.k, lambda k: x[row_at(work, row, k)], put)
     for pair in range(-(-work.k // LANES) * PAIRS, _steps(work) * pairs, PAIRS):
-        put(pair, T.broadcast(T.int32(0), PAIRS))
+        put(pair, None)
 
 
 class _Row:
@@ -175,8 +180,8 @@ def _row_tiles(work: Dense) -> int:
     return -(-work.batch * work.m // ROWS)
 
 
-def _tiles(work: Dense, high: int, wide: int) -> Tiles:
-    return Tiles(even_rows(work.batch * work.m), _pairs(work), high, wide)
+def _tiles(work: Dense, high: int, wide: int, planes: int) -> Tiles:
+    return Tiles(even_rows(work.batch * work.m), _pairs(work), high, wide, planes)
 
 
 # ---- choice of tiles -------------------------------------------------------------------------------------------------
@@ -187,11 +192,11 @@ def _rounding(work: Dense, machine: Machine) -> float:
     return 2.0 * work.batch * work.m * work.k / LANES / bf16_dense.cycles_per_second(machine)
 
 
-def _seconds(work: Dense, machine: Machine, high: int, wide: int) -> float:
+def _seconds(work: Dense, machine: Machine, high: int, wide: int, planes: int) -> float:
     """Estimate the time of one core without the rounding."""
-    tiles, steps = _tiles(work, high, wide), _steps(work)
+    tiles, steps = _tiles(work, high, wide, planes), _steps(work)
     blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
     compute = blocks * panels * (steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide)) / cycles_per_second(machine)
-    weights = 4.0 * panels * wide * LANES * steps * tiles.pairs
+    weights = 4.0 * planes * panels * wide * LANES * steps * tiles.pairs
     rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5 if weights > machine.l2 / 2 else 5.0)
     return max(compute, weights / rate) + 0.1 * min(compute, weights / rate) + 2e-7

@@ -40,6 +40,19 @@ define linkonce_odr hidden <16 x float> @dycl_bf16_dot(<16 x float> %sum, <16 x 
   ret <16 x float> %result
 }
 
+define linkonce_odr hidden <16 x float> @dycl_bf16_rest(<16 x float> %x) alwaysinline {
+  %rounded = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %bits = bitcast <16 x bfloat> %rounded to <16 x i16>
+  %wide = zext <16 x i16> %bits to <16 x i32>
+  %high = shl <16 x i32> %wide, splat (i32 16)
+  %near = bitcast <16 x i32> %high to <16 x float>
+  %rest = fsub <16 x float> %x, %near
+  %exponent = and <16 x i32> %high, splat (i32 2139095040)
+  %finite = icmp ne <16 x i32> %exponent, splat (i32 2139095040)
+  %result = select <16 x i1> %finite, <16 x float> %rest, <16 x float> zeroinitializer
+  ret <16 x float> %result
+}
+
 define linkonce_odr hidden <8 x i32> @dycl_bf16_pairs(<16 x float> %x) alwaysinline {
   %rounded = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
   %result = bitcast <16 x bfloat> %rounded to <8 x i32>
@@ -73,31 +86,46 @@ def pairs(values: Any) -> Any:
     return T.call_extern("int32x8", "dycl_bf16_pairs", values)
 
 
+def rest(values: Any) -> Any:
+    """Return what rounding takes away from 16 float32, exactly; zero where they become infinite or are no numbers."""
+    return T.call_extern("float32x16", "dycl_bf16_rest", values)
+
+
 def word(first: Any, second: Any) -> Any:
     """Return two float32 weights as a word, in operations of any CPU, as weights may be packed on another one."""
+    return T.reinterpret("float32", _rounded(first) | (_rounded(second) << _bits(16)))
 
-    def rounded(value: Any) -> Any:
-        bits = T.reinterpret("uint32", value)
-        high, one = tirx.const(16, "uint32"), tirx.const(1, "uint32")
-        nearest = (bits + tirx.const(0x7FFF, "uint32") + ((bits >> high) & one)) >> high
-        is_nan = (bits & tirx.const(0x7FFFFFFF, "uint32")) > tirx.const(0x7F800000, "uint32")
-        return tirx.Select(is_nan, (bits >> high) | tirx.const(0x40, "uint32"), nearest)
 
-    return T.reinterpret("float32", rounded(first) | (rounded(second) << tirx.const(16, "uint32")))
+def rest_of_weight(value: Any) -> Any:
+    """Return :func:`rest` of one weight, in operations of any CPU."""
+    near = _rounded(value) << _bits(16)
+    finite = (near & _bits(0x7F800000)) != _bits(0x7F800000)
+    return tirx.Select(finite, value - T.reinterpret("float32", near), T.float32(0))
+
+
+def _rounded(value: Any) -> Any:
+    bits = T.reinterpret("uint32", value)
+    nearest = (bits + _bits(0x7FFF) + ((bits >> _bits(16)) & _bits(1))) >> _bits(16)
+    is_nan = (bits & _bits(0x7FFFFFFF)) > _bits(0x7F800000)
+    return tirx.Select(is_nan, (bits >> _bits(16)) | _bits(0x40), nearest)
+
+
+def _bits(value: int) -> Any:
+    return tirx.const(value, "uint32")
 
 
 def round_row(count: int, source: Callable[[Any], Any], target: Callable[[Any, Any], None]) -> None:
     """Emit the rounding of ``count`` neighbours, zeros behind them up to a multiple of 16.
 
-    ``source(index)`` loads, ``target(first pair, words)`` stores 8 words.
+    ``source(index)`` loads, ``target(first pair, values)`` stores 16 values as 8 words (:func:`pairs`).
     """
     whole, rest = divmod(count, LANES)
     if whole:
         with T.serial(0, whole) as i:
-            target(i * PAIRS, pairs(source(T.ramp(i * LANES, 1, LANES))))
+            target(i * PAIRS, source(T.ramp(i * LANES, 1, LANES)))
     if rest:
         tail, lane = T.alloc_buffer((LANES,), "float32"), T.ramp(0, 1, LANES)
         store(tail, [lane], T.broadcast(T.float32(0), LANES))
         for j in range(rest):
             store(tail, [j], source(whole * LANES + j))
-        target(whole * PAIRS, pairs(tail[lane]))
+        target(whole * PAIRS, tail[lane])

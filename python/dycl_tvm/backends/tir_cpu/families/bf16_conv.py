@@ -189,8 +189,9 @@ class Emitter:
                     for columns, column in self.columns.each():
                         self.tile(g, block, out.size, rows.size, row, columns.size, column)
 
-    def put(self, c: Any, i: Any, j: Any, words: Any) -> None:
-        """Emit the store of the pairs of a block of channels at a place of the copy."""
+    def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
+        """Emit the store of a block of channels, rounded, at a place of the copy; by default of zeros."""
+        words = T.broadcast(T.int32(0), PAIRS) if values is None else pairs(values)
         store(self.copy, [c, i, j, T.ramp(0, 1, PAIRS)], words)
 
     def round(self, g: Any) -> None:
@@ -199,7 +200,7 @@ class Emitter:
 
         def zeros(c: Any, i: Any, begin: Any, end: Any) -> None:
             with T.serial(0, end - begin) as j:
-                self.put(c, i, begin + j, T.broadcast(T.int32(0), PAIRS))
+                self.put(c, i, begin + j)
 
         def row_of_input(c: Any, i: Any) -> None:
             zeros(c, i, 0, columns.inside)
@@ -207,7 +208,7 @@ class Emitter:
                 at = columns.inside + j
                 row, column = rows.source + i * rows.source_step, columns.source + at * columns.source_step
                 image, row, column = p.place(self.n, row, column)
-                self.put(c, i, at, pairs(self.x[image, g * p.inputs + c, row, column, self.lane]))
+                self.put(c, i, at, self.x[image, g * p.inputs + c, row, column, self.lane])
             zeros(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
 
         with T.serial(0, p.inputs) as c:

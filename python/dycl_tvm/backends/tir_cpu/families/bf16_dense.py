@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, round_row, word
+from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, pairs, round_row, word
 from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, pieces_of, row_at, store_rows, zeros
 from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
@@ -112,7 +112,7 @@ class _Bf16Dense:
                     round_row(
                         work.k,
                         lambda k: x[row_at(work, start + r, k)],
-                        lambda k, value: store(rounded, [r, T.ramp(k, 1, PAIRS)], value),
+                        lambda k, values: store(rounded, [r, T.ramp(k, 1, PAIRS)], pairs(values)),
                     )
                 begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
                 with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
