@@ -52,6 +52,9 @@ int Server::Run() {
   if (options_.tracker.port != 0) {
     tracker_.reset(new Tracker(options_.tracker, options_.key, port, options_.custom_address));
   }
+  if (options_.key.empty() && !IsLoopback(listen_)) {
+    fprintf(stderr, "without --key everybody in this network can run code here\n");
+  }
   printf("listening on %s:%d\n", options_.listen.host.c_str(), port);
   fflush(stdout);
   Loop();

@@ -108,6 +108,16 @@ int Listen(const Address& at, int* port, std::string* why) {
   return fd;
 }
 
+bool IsLoopback(int fd) {
+  sockaddr_storage address;
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
+  if (address.ss_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<sockaddr_in6*>(&address)->sin6_addr);
+  }
+  return ntohl(reinterpret_cast<sockaddr_in*>(&address)->sin_addr.s_addr) >> 24 == 127;
+}
+
 int Connect(const Address& to, int timeout_seconds, std::string* why) {
   return Open(to, false, why, [timeout_seconds](int s, const addrinfo* info) {
     SetTimeout(s, timeout_seconds);

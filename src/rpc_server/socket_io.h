@@ -34,6 +34,9 @@ void SetTimeout(int fd, int seconds);
 int Listen(const Address& at, int* port, std::string* why);
 int Connect(const Address& to, int timeout_seconds, std::string* why);
 
+// Whether a socket that listens can be reached from this machine alone.
+bool IsLoopback(int fd);
+
 }  // namespace rpc
 }  // namespace dycl
 

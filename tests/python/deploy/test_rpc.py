@@ -156,6 +156,22 @@ def test_listens_to_this_machine_alone_unless_told(program: Path, tmp_path: Path
         assert local == [f"0100007F:{found.port:04X}"]
 
 
+@pytest.mark.parametrize(
+    "options, warned",
+    [(("--host", "127.0.0.1"), False), (("--host", "0.0.0.0"), True), (("--host", "0.0.0.0", "--key", "secret"), False)],
+)
+def test_an_open_port_without_a_key_is_said(program: Path, tmp_path: Path, options: tuple[str, ...], warned: bool) -> None:
+    command = [program, "--port", "0", "--work", tmp_path, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        if not lines[0].startswith("listening"):
+            lines.append(process.stdout.readline())
+        process.terminate()
+    assert lines[-1].startswith(f"listening on {options[1]}:")
+    assert lines[:-1] == (["without --key everybody in this network can run code here\n"] if warned else [])
+
+
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "..", ".", "a/b", "", "new\nline", "x" * 300])
 def test_names_do_not_lead_out_of_the_folder(server: Server, net: Deployed, name: str) -> None:
     remote = connect(server.address)
