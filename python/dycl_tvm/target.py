@@ -295,8 +295,11 @@ def _from_dict(config: dict[str, Any]) -> tvm.target.Target:
 
 
 def _native_cpu() -> dict[str, Any]:
-    cpu = str(tvm_ffi.get_global_func("target.llvm_get_system_cpu")())
-    return {"kind": "llvm", "mcpu": cpu}
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": str(tvm_ffi.get_global_func("target.llvm_get_system_cpu")())}
+    # LLVM knows the model of the CPU; Linux, or a virtual machine, may keep its AMX from programs
+    if "amx_bf16" not in cpu_flags() and tvm_ffi.get_global_func("target.target_has_feature")("amx-bf16", tvm.target.Target(config)):
+        config["mattr"] = ["-amx-bf16", "-amx-int8", "-amx-tile"]
+    return config
 
 
 def _board_host(mcpu: str) -> tvm.target.Target:

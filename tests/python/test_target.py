@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import tvm
+import tvm_ffi
 
+from dycl_tvm.compile import has_amx
 from dycl_tvm.errors import TargetError, UsageError
 from dycl_tvm.runtime.trailer import cpu_flags
 from dycl_tvm.target import check_buildable, known_tags, native_machine, resolve_target
@@ -76,6 +78,17 @@ def test_native_is_this_machine() -> None:
     assert got.is_native
     assert resolve_target("llvm -mcpu=native").mcpu == got.mcpu
     assert resolve_target("native -num-cores=2").target.attrs["num-cores"] == 2
+
+
+@pytest.mark.skipif(native_machine() != "x86_64", reason="AMX is of x86-64")
+def test_native_has_the_amx_that_linux_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tvm_ffi.get_global_func
+    cpu = {"target.llvm_get_system_cpu": lambda: "sapphirerapids"}
+    monkeypatch.setattr(tvm_ffi, "get_global_func", lambda name, *rest: cpu.get(name) or real(name, *rest))
+    for flags, amx in ((cpu_flags() - {"amx_bf16"}, False), (cpu_flags() | {"amx_bf16"}, True)):
+        monkeypatch.setattr("dycl_tvm.target.cpu_flags", lambda flags=flags: flags)
+        got = resolve_target("native")
+        assert got.mcpu == "sapphirerapids" and has_amx(got.target) == amx
 
 
 def test_host_given_apart() -> None:
