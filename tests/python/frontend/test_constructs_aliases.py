@@ -100,3 +100,124 @@ def test_in_place_changes_after_a_peeled_iteration():
         return y, last
 
     check(f, X, paths=2)
+
+
+def test_names_that_part_in_a_loop():
+    def f(x):
+        y, previous, k = x.clone(), x, 0
+        while y.sum() < 40 and k < 9:
+            previous = y
+            y = y.abs() * 1.5 + 0.1
+            y.clamp_(max=9.0)
+            k += 1
+        y *= 2
+        return y, previous, k
+
+    def swapped(x):
+        a = b = x.clone()
+        k = 0
+        while a.sum() < 40 and k < 9:
+            a, b = b, a
+            a += 1
+            k += 1
+        return a, b, k
+
+    def parted_after_one_trip(x):
+        x, previous, k = x.clone(), x.clone(), 0
+        while x.sum() < 40 and k < 20:
+            x.mul_(1.1).add_(1)
+            if (x - previous).abs().max() < 1e-3:
+                break
+            previous = x
+            k += 1
+        return x, previous, k
+
+    check(f, X, paths=3)
+    check(swapped, X, paths=3)
+    check(parted_after_one_trip, X, paths=2)
+
+
+def changed_until_it_is_copied(x):
+    x = x.clone()
+    y, k = x, 0
+    while y.sum() < 40:
+        y.add_(1)
+        if k == 2:
+            y = y.clone()
+        k += 1
+    return x, y
+
+
+def one_after_the_first_trip(x):
+    a, b = x.clone(), x * 2
+    while a.sum() < 40:
+        a += 1
+        total = b.sum()
+        a = b = (a + b).abs() + total
+    return a
+
+
+@pytest.mark.parametrize("function", [changed_until_it_is_copied, one_after_the_first_trip])
+def test_names_of_one_tensor_in_some_trips_only_are_refused(function):
+    with pytest.raises(UnsupportedError, match="changed in place under another name") as caught:
+        stage(function, X[0])
+    assert "clone()" in caught.value.suggestion and caught.value.origin.file == __file__
+
+
+def test_the_largest_of_tensors_is_one_of_them():
+    def f(x):
+        a, b, y = x[0].sum(), x[1].sum(), x.clone()
+        largest, least = max(a, b), min([a, b, x[2, 0]])
+        y[0] = max(y[0, 0], y[1, 1])
+        y += largest
+        own = max(a.clone(), b * 2)
+        own += 1
+        return largest, least, y, own
+
+    check(f, X)
+    check(lambda x: max(x[0].sum().long(), x[1].mean(), x[2].sum().reshape(1)), [*X, (-BASE,)], paths=2)
+
+
+def test_the_largest_of_tensors_that_are_changed_then_is_refused():
+    def operand(x):
+        a, b = x[0].sum(), x[1].sum()
+        largest = max(a, b)
+        a += 100
+        return largest * 2
+
+    def result(x):
+        x = x.clone()
+        largest = max(x[0, 0], x[1, 1])
+        largest += 100
+        return x * 2
+
+    for f in (operand, result):
+        with pytest.raises(UnsupportedError, match="one of its arguments") as caught:
+            stage(f, X[0])
+        assert "torch.maximum" in caught.value.suggestion and "* 2" in caught.value.origin.code
+
+
+def test_select_and_narrow():
+    def f(x):
+        x = x.clone()
+        i = int(x[:, 0].argmax())
+        x.select(0, i).mul_(3)
+        return x, torch.select(x, 1, i), x.select(-1, x[0].argmin()), x.narrow(0, 1, 1)
+
+    check(f, X)
+    with pytest.raises(UnsupportedError, match="narrow") as caught:
+        stage(lambda x: x.narrow(0, int(x[0, 0]), 1), X[0])
+    assert "index_select" in caught.value.suggestion
+
+
+def test_results_written_to_out():
+    def f(x):
+        p, q = torch.zeros(3), torch.zeros(3, 3)
+        torch.maximum(p, x[0], out=p)
+        torch.add(p, x[0], out=q[0])
+        torch.mul(x[0], 2.0, out=q[1])
+        torch.cat([x[0, :1], x[1, 1:]], out=q[2])
+        torch.exp(x[2], out=p)
+        return p, q
+
+    check(f, X)

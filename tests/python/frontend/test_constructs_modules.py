@@ -10,6 +10,7 @@ import torch
 from differential import check, same
 from torch import nn
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
 
@@ -492,3 +493,26 @@ def test_static_arguments_choose_paths_at_build_time(value):
 
     graph = check(f, [(x, value) for (x,) in X], paths=1)
     assert len(graph.blocks) <= 1 + 3 * value
+
+
+def test_messages_with_run_time_values():
+    def f(x):
+        assert torch.isfinite(x).all(), f"loss is {x.sum()} or {x.sum().item():.3f} of {list(x.shape)}"
+        if (largest := x.max()) > 2:
+            raise ValueError(f"{largest:.2f} is too large for {x!r}")
+        return x
+
+    graph = check(f, [*X, (torch.full_like(X[0][0], float("nan")),)], paths=3)
+    with pytest.raises(AssertionError, match=r"loss is <known at run time> or <known at run time> of \[1, 2\]"):
+        interpret(graph, [torch.full_like(X[0][0], float("nan"))])
+
+    def caught(x):
+        try:
+            if x.sum() > 0:
+                raise ValueError(f"{x.sum()}")
+        except ValueError as error:
+            return x * len(str(error))
+        return x
+
+    with pytest.raises(UnsupportedError, match="text of a tensor"):
+        stage(caught, X[0])

@@ -302,11 +302,18 @@ def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwa
     return target
 
 
+@functools.cache
+def _parameters(func: Any) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]
+
+
 def _functional_twin(func: Any, name: str) -> Any:
     packet = getattr(aten, name, None)
     overload = func._overloadname
-    for candidate in (overload, overload.replace("out", "default"), overload.removesuffix("_out"), "default"):
-        if packet is not None and candidate in packet.overloads():
+    overloads = packet.overloads() if packet is not None else []
+    same = [o for o in overloads if _parameters(getattr(packet, o)) == _parameters(func)]
+    for candidate in (overload, *same, overload.replace("out", "default"), overload.removesuffix("_out"), "default"):
+        if candidate in overloads and not _written(getattr(packet, candidate)):
             twin = getattr(packet, candidate)
             return lambda *args, **kwargs: dispatch(twin, args, kwargs)
     raise UnsupportedError(

@@ -141,6 +141,20 @@ def _select(t: torch.Tensor, selected: list[tuple[int, Any]]) -> torch.Tensor:
     return t
 
 
+def _select_method(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
+    return _select(t, [(dim % t.dim(), index)]) if _selects(index) else torch.select(t, dim, index)
+
+
+def _narrow(t: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
+    if _selects(start) or scalars.is_symbolic(length):
+        raise UnsupportedError(
+            "narrow() at a position known only at run time",
+            current().origin(),
+            "select single items, or gather with positions: torch.index_select(x, dim, start + torch.arange(length))",
+        )
+    return torch.narrow(t, dim, start, length)
+
+
 def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     static, selected = _lower_index(t, index)
     if scalars.is_symbolic(value):
@@ -217,6 +231,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.__index__: _plain("index"),
     _T.__getitem__: _getitem,
     _T.__setitem__: _setitem,
+    _T.select: _select_method,
+    torch.select: _select_method,
+    _T.narrow: _narrow,
+    torch.narrow: _narrow,
     _T.numpy: _refuse("numpy()"),
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__contains__: lambda t, x: item((t == x).any()),

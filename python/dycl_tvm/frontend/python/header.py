@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.heap import MISSING, Contents, Place
@@ -26,10 +27,27 @@ from dycl_tvm.frontend.python.merge import (
     _same_plain,
     capture,
 )
-from dycl_tvm.frontend.python.tensors import Storage, clock, fresh_like, tensor_type
+from dycl_tvm.frontend.python.tensors import Stale, Storage, clock, fresh_like, may_be_one, storage_of, tensor_type
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 Path = tuple[Any, ...]
+
+
+class _Aliases:
+    """Why a tensor at the header cannot be read any more, in the place of a site: see :class:`.tensors.Stale`."""
+
+    def __init__(self, site: Any) -> None:
+        self.site = site
+
+    def refuse(self, reason: str) -> None:
+        """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
+        if not self.site.unroll:
+            current().fork(self.site, reason)
+        raise UnsupportedError(
+            reason,
+            current().origin() or self.site.origin,
+            "copy the tensor where a variable is given another's: y = x.clone(); or compute a new one instead of changing it in place",
+        )
 
 
 class Header:
@@ -57,11 +75,15 @@ class Header:
         self._args: list[Operand] = []
         self._state: dict[Any, Captured] = {}
         self._unset: set[str] = set()
+        #: Which tensors at the header may be one with another there, or with one that is older than the loop.
+        self._links: set[tuple[Path, Any]] = set()
+        self._fresh: dict[Path, Storage] = {}
+        self._homes: dict[Path, Storage] = {}
 
     def open(self, unset: set[str]) -> dict[str, Any]:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
         stage = current()
-        self._params, self._args, self._unset = {}, [], unset
+        self._params, self._args, self._unset, self._fresh, self._homes = {}, [], unset, {}, {}
         entry = {name: capture(value) for name, value in {**self.entry, **self._extra_entry}.items()}
         places = {key: (place, self._capture_place(place, contents)) for key, (place, contents) in self._places.items()}
         self.block = stage.builder.new_block("loop")
@@ -70,6 +92,11 @@ class Header:
         stage.builder.jump(self.block, list(self._args))
         stage.builder.block = self.block
         self.reopen()
+        self._link(self._homes)
+        for path, other in self._links:
+            twin = self._fresh.get(other) if isinstance(other, tuple) else other
+            if path in self._fresh and twin is not None:
+                may_be_one(self._fresh[path], twin, _Aliases(self.site))
         self._state = {name: capture(value) for name, value in env.items()}
         for name in unset:
             env[name] = Poison(self.site, f"`{name}` is not set before the loop, and read in it before it is set")
@@ -85,7 +112,8 @@ class Header:
     def close(self, env: dict[str, Any], changed: dict[Any, Place], before: dict[Any, Any]) -> bool:
         """Compare the state at the end of the body; jump back if the header is general enough."""
         stage = current()
-        known = (len(self._general), len(self._poisoned), len(self._places))
+        known = (len(self._general), len(self._poisoned), len(self._places), len(self._links))
+        self._homes = {}
         found: dict[Path, Operand] = {}
         for name, value in env.items():
             if name in self._state:
@@ -96,10 +124,21 @@ class Header:
             if key not in self._places:
                 self._places[key] = (place, before[key])
             self._compare_place(key, place, found)
-        if known != (len(self._general), len(self._poisoned), len(self._places)):
+        self._link(self._homes)
+        if known != (len(self._general), len(self._poisoned), len(self._places), len(self._links)):
             return False
         stage.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
         return True
+
+    def _link(self, homes: dict[Path, Storage]) -> None:
+        """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
+        first: dict[Storage, Path] = {}
+        for path, storage in homes.items():
+            if storage in first:
+                self._links.add((first[storage], path))
+            first.setdefault(storage, path)
+            if storage.born <= self._clock:
+                self._links.add((path, storage))
 
     # -- making the header's values -----------------------------------------------------------------------------------
     def _param(self, path: Path, type_: Any, operand: Operand) -> Value:
@@ -111,8 +150,12 @@ class Header:
         if path in self._poisoned:
             return Poison(self.site, self._poisoned[path])
         if isinstance(c, TensorLeaf) and path in self._general:
+            if isinstance(c.value, Stale):
+                return Poison(self.site, _STALE)
             meta = torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta")
-            return fresh_like(meta, self._param(path, tensor_type(c.obj), c.value))
+            made = fresh_like(meta, self._param(path, tensor_type(c.obj), c.value))
+            self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
+            return made
         if isinstance(c, NumberLeaf) and path in self._general:
             kind: Any = scalars._kind(c.operand)
             return scalars.wrap(self._param(path, scalars.ScalarType(kind), c.operand))
@@ -132,6 +175,8 @@ class Header:
     def _generalise_place(self, key: Any, place: Place, c: Captured) -> Any:
         if isinstance(place, Storage):
             value, version = c.obj
+            if isinstance(value, Stale) or (key,) in self._poisoned:
+                return Stale(value.type, _Aliases(self.site)), next(clock)
             if (key,) not in self._general:
                 return value, version
             return self._param((key,), value.type, value), Storage(value).version
@@ -148,6 +193,9 @@ class Header:
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:
                 found[path] = back.value
+                self._homes[path] = storage_of(back.obj)
+                if isinstance(back.value, Stale):
+                    self._poisoned[path] = _STALE
             elif header.obj is not back.obj:  # what is changed in place is a place of the heap, seen through all its aliases
                 self._general[path] = None
         elif (
@@ -174,7 +222,9 @@ class Header:
         header = {p.key: c for p, c in self._writes}.get(key, self._places[key][1])
         now = place.read()
         if isinstance(place, Storage):
-            if (key,) in self._general:
+            if isinstance(now[0], Stale) or (key,) in self._poisoned:
+                self._poisoned[(key,)] = _STALE
+            elif (key,) in self._general:
                 found[(key,)] = now[0]
             elif now[0] is not header[0]:
                 self._general[(key,)] = None
@@ -190,6 +240,9 @@ class Header:
             self._poisoned[(key,)] = "an attribute is first set in the loop"
         else:
             self._compare((key,), h, b, found)
+
+
+_STALE = "a tensor may have been changed in place under another name"
 
 
 def rebuild(c: Items, items: list[Any]) -> Any:

@@ -20,7 +20,7 @@ import torch
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.heap import MISSING, MUTABLE, Attribute, Contents, Place
-from dycl_tvm.frontend.python.tensors import StagedTensor, Storage, fresh_like, read, tensor_type
+from dycl_tvm.frontend.python.tensors import StagedTensor, Stale, Storage, fresh_like, peek, tensor_type
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
 
@@ -172,7 +172,7 @@ _IMMUTABLE = (str, bytes, type(None), torch.dtype, torch.device, torch.Size, ran
 def capture(x: Any, _depth: int = 0) -> Captured:
     """Take down what a variable holds."""
     if isinstance(x, torch.Tensor):
-        return TensorLeaf(x, read(x))
+        return TensorLeaf(x, peek(x))
     if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):
         return NumberLeaf(x, scalars.operand_of(x))
     if _depth < 20:
@@ -192,7 +192,7 @@ Part = Union[Value, NumberLeaf, Plain, tuple[type, tuple[Any, ...], list["Part"]
 def part_of(c: Captured) -> Part | None:
     """Return what a captured value is; None if that cannot be told without its objects."""
     if isinstance(c, TensorLeaf):
-        return c.value
+        return None if isinstance(c.value, Stale) else c.value
     if isinstance(c, Items):
         items = [part_of(i) for i in c.items]
         known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")
@@ -368,7 +368,7 @@ class Join:
     def _tensor(self, found: list[TensorLeaf], what: str) -> Any:
         first = found[0]
         types_ = {tensor_type(c.obj) for c in found}
-        if len(types_) > 1:
+        if len(types_) > 1 or any(isinstance(c.value, Stale) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
@@ -446,6 +446,9 @@ class Join:
         found = [p.places[key][2] if key in p.places else None for p in self.paths]
         if isinstance(place, Storage):
             values: list[Any] = [base[0] if f is None else f for f in found]
+            stale = [v for v in values if isinstance(v, Stale)]
+            if stale:
+                return (stale[0], Storage(stale[0]).version)
             same = all(v is values[0] for v in values)
             return (values[0] if same else self.phi(values[0].type, values), Storage(values[0]).version)
         if isinstance(place, Contents):

@@ -26,6 +26,7 @@ from dycl_tvm.frontend.python.loops import For as for_
 from dycl_tvm.frontend.python.loops import While as while_
 from dycl_tvm.frontend.python.merge import Poison, is_unbound, use
 from dycl_tvm.frontend.python.switch import switch
+from dycl_tvm.frontend.python.tensors import StagedTensor, as_constant
 
 __all__ = [
     "ControlFlow",
@@ -50,6 +51,7 @@ __all__ = [
     "raising",
     "setattr",
     "setitem",
+    "shown",
     "slice",
     "tail_call",
     "users_locals",
@@ -288,3 +290,20 @@ def raising(error: Any) -> Any:
     if isinstance(made, Exception):
         made.__dycl_raised__ = True  # type: ignore[attr-defined]
     return made
+
+
+class _Unknown:
+    """Stands for the text of a run-time value in the message of an error that ends the network."""
+
+    def __repr__(self) -> str:
+        return "<known at run time>"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+
+def shown(value: Any) -> Any:
+    """Return what an f-string shows of a value, where the text is the message of an exception that the user's program raises."""
+    known = not scalars.is_symbolic(value) and (not isinstance(value, StagedTensor) or as_constant(value) is not None)
+    stage = current()
+    return value if known or stage.guard_depth or stage.native_depth else _Unknown()

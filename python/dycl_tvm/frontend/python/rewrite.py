@@ -125,6 +125,7 @@ class Rewriter(StoreRewriter):
     def __init__(self, filename: str, class_name: str) -> None:
         super().__init__(class_name)
         self.filename = filename
+        self.messages: set[int] = set()  # f-strings that are the message of an exception, by identity
         self.context: list[tuple[str, str]] = []  # (kind, name): kind is "if", "loop" or "barrier"
         self.first_argument = ""
         self.function_name = ""
@@ -426,9 +427,20 @@ class Rewriter(StoreRewriter):
         """Mark the exceptions that the user's program raises itself."""
         if node.exc is None:
             return node
+        if isinstance(node.exc, ast.Call):
+            self.messages.update(id(a) for a in node.exc.args if isinstance(a, ast.JoinedStr))
         node.exc = operator_call("raising", node, self.visit(node.exc))
         if node.cause is not None:
             node.cause = self.visit(node.cause)
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        """Let the message of an exception have a text for what is known only at run time."""
+        message = id(node) in self.messages
+        self.generic_visit(node)
+        for part in node.values if message else []:
+            if isinstance(part, ast.FormattedValue):
+                part.value = operator_call("shown", part.value, part.value)
         return node
 
     def visit_Match(self, node: Any) -> Any:

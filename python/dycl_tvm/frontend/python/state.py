@@ -34,7 +34,7 @@ from dycl_tvm.frontend.python.merge import (
     _same_plain,
     capture,
 )
-from dycl_tvm.frontend.python.tensors import Storage, fresh_like, tensor_type
+from dycl_tvm.frontend.python.tensors import Stale, Storage, fresh_like, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 
 Path = tuple[Any, ...]
@@ -234,6 +234,8 @@ class ModelState:
     def _note_storage(self, tensor: torch.Tensor, name: str, place: Storage, found: dict[Path, Operand]) -> None:
         key = (id(tensor), "storage")
         path = (key,)
+        if isinstance(place.value, Stale):
+            place.value.refuse()
         if path in self._leaves:
             found[path] = place.value
         elif place.value is not current().constant(tensor):

@@ -18,7 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.branches import bool_op
+from dycl_tvm.frontend.python.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.dispatch import item
 from dycl_tvm.frontend.python.heap import MUTABLE
@@ -26,7 +26,7 @@ from dycl_tvm.frontend.python.loops import SymbolicRange
 from dycl_tvm.frontend.python.merge import Poison, is_unbound, use
 from dycl_tvm.frontend.python.printing import substitute_print
 from dycl_tvm.frontend.python.switch import Chosen
-from dycl_tvm.frontend.python.tensors import StagedTensor
+from dycl_tvm.frontend.python.tensors import StagedTensor, may_be_one, storage_of
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -109,6 +109,21 @@ def _abs(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return abs(args[0])
 
 
+class _Extremum:
+    """In the place of a site: ``max`` of tensors gives one of them, not a new one, and which one is known only at run time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def refuse(self, reason: str) -> None:
+        """Refuse to read what may have been changed."""
+        raise UnsupportedError(
+            f"{reason}: {self.name}() gives one of its arguments",
+            current().origin(),
+            f"use torch.{self.name}imum(), which gives a new tensor",
+        )
+
+
 def _extremum(largest: bool) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = list(args[0]) if len(args) == 1 else list(args)
@@ -124,11 +139,16 @@ def _extremum(largest: bool) -> Substitute:
             best = values[0]
             for v in values[1:]:
                 better = v > best if largest else v < best
+                if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor) and (v.dtype, v.shape) != (best.dtype, best.shape):
+                    best = ifexp(better, lambda v=v: v, lambda best=best: best)
+                    continue
                 best = (
                     torch.where(better, v, best)
                     if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor)
                     else scalars.select(_number(better), _number(v), _number(best))
                 )
+            for v in values if isinstance(best, StagedTensor) and not any(best is v for v in values) else ():
+                may_be_one(storage_of(best), storage_of(v), _Extremum(callee.__name__))
             return best
         return scalars.extremum(values, largest)
 

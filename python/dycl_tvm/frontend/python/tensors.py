@@ -38,6 +38,20 @@ def tensor_type(t: torch.Tensor) -> TensorType:
     return TensorType(tuple(int(s) for s in t.shape), name)
 
 
+class Stale(Value):
+    """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
+
+    __slots__ = ("site",)
+
+    def __init__(self, type_: Any, site: Any) -> None:
+        super().__init__(type_)
+        self.site = site
+
+    def refuse(self) -> Any:
+        """Say why the contents cannot be read."""
+        current().fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
+
+
 class Storage:
     """The memory that tensors share. Also a place of the journal.
 
@@ -49,13 +63,15 @@ class Storage:
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "mergers", "value", "version")
+    __slots__ = ("__weakref__", "born", "mergers", "shadows", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
         self.version = self.born = next(clock)
         #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
+        #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
+        self.shadows: list[tuple[weakref.ref[Storage], Any]] = []
 
     @property
     def owner(self) -> Storage:
@@ -77,12 +93,24 @@ class Storage:
         for other, site in self.mergers:
             if other() is not None:
                 stage.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")
+        for shadow, site in self.shadows:
+            twin = shadow()
+            if twin is not None:
+                stage.journal.touch(twin)
+                twin.value, twin.version = Stale(twin.value.type, site), next(clock)
         stage.journal.touch(self)
         self.value, self.version = value, next(clock)
 
 
 #: One step of a view: the functional operator that makes the view, and its arguments after the tensor.
 ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def may_be_one(a: Storage, b: Storage, site: Any) -> None:
+    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``site``."""
+    if a is not b:
+        a.shadows.append((weakref.ref(b), site))
+        b.shadows.append((weakref.ref(a), site))
 
 
 class StagedTensor(torch.Tensor):
@@ -145,6 +173,19 @@ def fresh_like(meta: torch.Tensor, value: Value) -> StagedTensor:
 
 def read(t: torch.Tensor) -> Value:
     """Return the value that a tensor holds now (real tensors are constants, unless they were written to)."""
+    value = peek(t)
+    if isinstance(value, Stale):
+        value.refuse()
+    return value
+
+
+def storage_of(t: torch.Tensor) -> Storage:
+    """Return the memory that a tensor lies in."""
+    return t.storage_ if isinstance(t, StagedTensor) else current().storage_to_write(t, note_only=True)  # type: ignore[no-any-return]
+
+
+def peek(t: torch.Tensor) -> Value:
+    """Return the value that a tensor holds now, also one that must not be used (see :class:`Stale`)."""
     if not isinstance(t, StagedTensor):
         storage = current().written_storage(t)
         return storage.value if storage is not None else current().constant(t)
@@ -152,6 +193,8 @@ def read(t: torch.Tensor) -> Value:
     if version == t.storage_.version:
         return value
     value = t.storage_.value
+    if isinstance(value, Stale):
+        return Stale(tensor_type(t), value.site)
     for op, args, kwargs in t.chain:
         value = emit_view(op, value, args, kwargs)
     return value
@@ -220,6 +263,8 @@ def write(t: torch.Tensor, value: Value) -> None:
         current().storage_to_write(t).set(value)
         return
     values = [t.storage_.value]
+    if t.chain and isinstance(values[0], Stale):
+        values[0].refuse()
     for op, args, kwargs in t.chain[:-1]:
         values.append(emit_view(op, values[-1], args, kwargs))
     for (op, args, kwargs), base in zip(reversed(t.chain), reversed(values)):
