@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], dict[str, int]]] 
     "scaled and masked": (lambda a, b, m: a @ b.mT * 0.25 + m, (_randn(2, 5, 16), _randn(2, 5, 16), _randn(2, 5, 5)), {"matmul": 1}),
     "attention": (
         F.scaled_dot_product_attention,
-        (_randn(1, 2, 5, 8), _randn(1, 2, 9, 8), _randn(1, 2, 9, 8)),
+        (_randn(1, 2, 40, 8), _randn(1, 2, 36, 8), _randn(1, 2, 36, 8)),
         {"attention": 1},
     ),
     "softmax of columns": (lambda x: x.softmax(1), (_randn(3, 7, 11),), {"softmax": 1}),

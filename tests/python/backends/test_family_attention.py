@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,15 @@ def test_one_row_of_one_head_is_left_to_kernels_that_cut_it() -> None:
     assert wins(work_of((1, 8), 128, 128, 64, 64), machine())
     assert wins(work_of((1, 1), 1, 256, 64, 64), machine())
     assert not wins(work_of((1, 1), 1, 8192, 64, 64), machine())
+
+
+def test_small_plain_attention_is_left_to_separate_kernels() -> None:
+    for lead, rows, keys, depth in (((1, 4), 16, 16, 16), ((1, 4), 1, 16, 16), ((2,), 8, 8, 16)):
+        assert not wins(work_of(lead, rows, keys, depth, depth), machine(AVX512))
+    for lead, rows, keys, depth in (((1, 4), 1, 64, 32), ((8,), 1, 64, 64), ((1, 4), 32, 32, 32)):
+        assert wins(work_of(lead, rows, keys, depth, depth), machine(AVX512))
+    heads = replace(work_of((1, 4), 16, 16, 16, 16), order=(0, 2, 1, 3))
+    assert wins(heads, machine(AVX512))  # separate kernels would transpose
 
 
 def test_infinite_scores_give_what_softmax_gives() -> None:

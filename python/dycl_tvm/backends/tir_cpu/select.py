@@ -127,8 +127,7 @@ class Selector:
         """Return the estimate of a plan, with its weights read from memory if they are not in a cache."""
         if not self.cold:
             return plan.seconds
-        rate = _STREAM * 1e9 * self.machine.bandwidth * (dense.STREAM_GAIN if dict(plan.params).get("streams", 1) > 1 else 1.0)
-        stream = 4 * math.prod(family.packed_shape(work, plan, self.machine)) / rate
+        stream = 4 * math.prod(family.packed_shape(work, plan, self.machine)) / (_STREAM * 1e9 * self.machine.bandwidth)
         return max(plan.seconds, stream) + _OVERLAP * min(plan.seconds, stream)
 
     def _tuned(self, work: Any, key: str, plans: Sequence[Chosen]) -> Chosen:

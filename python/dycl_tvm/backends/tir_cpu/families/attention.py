@@ -31,7 +31,11 @@ from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
 
 #: Rows up to which keys are read as they lie.
-_DOT_ROWS = 3
+_DOT_ROWS = 4
+#: What one kernel on one core needs to be no slower than three: vectors of keys where these are read as they lie, otherwise rows and
+#: scores of a head. Below that each short row waits for its own maximum and sum, while separate kernels have the next rows to go on with
+#: (measured: up to 1.3 times slower).
+_KEY_VECTORS, _ROWS, _SCORES = 4, 32, 1024
 #: Time of products and softmax by themselves, over that of one kernel on as many cores; measured: 1.05 to 1.2.
 _APART = 1.1
 
@@ -88,6 +92,19 @@ class Attention:
         return self.heads * self.rows * self.keys * (self.depth + self.width)
 
     @property
+    def plain(self) -> bool:
+        """Whether separate kernels could read and write the arrays as they lie, and there is no mask of the kernel's own."""
+        wanted = ((self.rows, self.depth), (self.keys, self.depth), (self.keys, self.width))
+        return (
+            not (self.causal or self.empty_rows)
+            and self.order == tuple(range(len(self.order)))
+            and all(
+                s.offset == 0 and s.size == self.heads * rows * columns and s.strides[-2:] == (columns, 1)
+                for s, (rows, columns) in zip((self.q, self.k, self.v), wanted)
+            )
+        )
+
+    @property
     def scores(self) -> Tensor:
         """The scores, which no array holds."""
         return Tensor((*self.lead, self.rows, self.keys))
@@ -117,8 +134,14 @@ def _tile_rows(work: Attention, machine: Machine) -> int:
 def wins(work: Attention, machine: Machine) -> bool:
     """Whether one kernel is estimated to be faster than products and softmax by themselves, which cut also a single row in pieces."""
     alone = seconds_of(work, machine)
+    if alone <= 3 * machine.launch:
+        if not work.plain:  # separate kernels would copy
+            return True
+        if work.rows <= _DOT_ROWS:
+            return work.keys >= _KEY_VECTORS * machine.lanes
+        return work.rows >= _ROWS and work.rows * work.keys >= _SCORES
     pieces = min(machine.cores, work.heads * -(-work.rows // _tile_rows(work, machine)))
-    return alone <= 3 * machine.launch or alone / pieces <= _APART * alone / machine.cores + 2 * machine.launch
+    return alone / pieces <= _APART * alone / machine.cores + 2 * machine.launch
 
 
 def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilogue: Epilogue = NOTHING) -> Any:

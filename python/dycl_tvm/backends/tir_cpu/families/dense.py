@@ -36,7 +36,7 @@ _PAGE, _CROWDED = 4096, 1.6
 #: Panels that are read side by side, and up to how many rows.
 _STREAMS, _STREAMED_ROWS = 4, 6
 #: How much quicker that reads weights from memory in pages of 4 KiB (measured: 1.3), and from a cache. Large pages gain nothing.
-STREAM_GAIN, _CACHED_GAIN = 1.25, 0.94
+_STREAM_GAIN, _CACHED_GAIN = 1.25, 0.94
 
 
 def zeros(count: int, width: int) -> list[Any]:
@@ -406,7 +406,7 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, s
     from_memory = weights > machine.l3 / 2
     rate = machine.bandwidth * 1e9 * (1.5 if from_memory else 2.5 if weights > machine.l2 / 2 else 5.0)
     if streams > 1:
-        rate *= STREAM_GAIN if from_memory else _CACHED_GAIN
+        rate *= _STREAM_GAIN if from_memory else _CACHED_GAIN
     stream = weights / rate
     if total > _FEW_ROWS or machine.registers < 32:  # with 16 registers tiles of many rows are no gain (measured)
         return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
