@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from differential import same
+from differential import check, same
 from torch import nn
 
 from dycl_tvm.errors import UnsupportedError
@@ -113,3 +113,22 @@ def test_staging_leaves_the_model_as_it_was():
     stage(model, (X[0],))
     assert model.calls == 0 and model.seen["large"] == 0 and "forward" not in model.__dict__
     assert torch.equal(model.total, torch.zeros(1, 2)) and torch.equal(model.hidden, torch.ones(1, 2))
+
+
+def test_a_cache_that_the_first_call_makes_is_made_by_a_call_before_staging():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.grid = torch.empty(0)
+
+        def forward(self, x):
+            if self.grid.shape != x.shape:
+                self.grid = torch.arange(2.0).reshape(1, 2)
+            return x * self.grid if x.sum() > 0 else self.grid
+
+    model, x = Lazy(), torch.ones(1, 2)
+    with pytest.raises(UnsupportedError, match="grid") as caught:
+        stage(model, (x,))
+    assert "call the model once" in caught.value.suggestion
+    model(x)
+    check(model, [(x,), (-x,)], paths=2)

@@ -51,7 +51,8 @@ class _Site:
         raise UnsupportedError(
             f"{reason}: what one call leaves behind is read by the next, and changes its type",
             current().origin(),
-            "set it at the beginning of the forward, or give it its final type in __init__",
+            "set it at the beginning of the forward, or give it its final type in __init__; where it is made once and kept (a cache), "
+            "call the model once before it is built",
         )
 
 
