@@ -128,6 +128,8 @@ def test_small_plain_attention_is_left_to_separate_kernels() -> None:
         assert wins(work_of(lead, rows, keys, depth, depth), machine(AVX512))
     heads = replace(work_of((1, 4), 16, 16, 16, 16), order=(0, 2, 1, 3))
     assert wins(heads, machine(AVX512))  # separate kernels would transpose
+    one_row = replace(work_of((1, 4), 1, 16, 16, 16), order=(0, 2, 1, 3))
+    assert not wins(one_row, machine(AVX512))  # which is no transposition of one row
 
 
 def test_infinite_scores_give_what_softmax_gives() -> None:

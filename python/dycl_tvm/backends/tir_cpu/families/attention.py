@@ -31,7 +31,7 @@ from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
 
 #: Rows up to which keys are read as they lie.
-_DOT_ROWS = 4
+_DOT_ROWS = 3
 #: What one kernel on one core needs to be no slower than three: vectors of keys where these are read as they lie, otherwise rows and
 #: scores of a head. Below that each short row waits for its own maximum and sum, while separate kernels have the next rows to go on with
 #: (measured: up to 1.3 times slower).
@@ -94,14 +94,13 @@ class Attention:
     @property
     def plain(self) -> bool:
         """Whether separate kernels could read and write the arrays as they lie, and there is no mask of the kernel's own."""
-        wanted = ((self.rows, self.depth), (self.keys, self.depth), (self.keys, self.width))
+        shape = (*self.lead, self.rows, self.width)
+        order = [k for k in self.order if shape[k] > 1]
+        parts = ((self.q, self.rows, self.depth), (self.k, self.keys, self.depth), (self.v, self.keys, self.width))
         return (
             not (self.causal or self.empty_rows)
-            and self.order == tuple(range(len(self.order)))
-            and all(
-                s.offset == 0 and s.size == self.heads * rows * columns and s.strides[-2:] == (columns, 1)
-                for s, (rows, columns) in zip((self.q, self.k, self.v), wanted)
-            )
+            and order == sorted(order)
+            and all(_is_plain(s, (*self.lead, rows, columns)) for s, rows, columns in parts)
         )
 
     @property
@@ -114,6 +113,12 @@ class Attention:
         """The output."""
         shape = (*self.lead, self.rows, self.width)
         return Tensor(tuple(shape[k] for k in self.order))
+
+
+def _is_plain(s: Strided, shape: Sequence[int]) -> bool:
+    """Whether a tensor is all of its array, row by row."""
+    strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+    return s.size == math.prod(shape) and all(size == 1 or a == b for size, a, b in zip(shape, s.strides, strides))
 
 
 def seconds_of(work: Attention, machine: Machine) -> float:
