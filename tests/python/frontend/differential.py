@@ -41,6 +41,8 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, float):
+        if a == b == 0:
+            return type(b) is float and math.copysign(1, a) == math.copysign(1, b)
         return type(b) is float and (a == b or math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) or (a != a and b != b))
     return type(a) is type(b) and a == b
 

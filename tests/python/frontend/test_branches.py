@@ -455,3 +455,15 @@ def test_variable_of_an_outer_function_changed_by_a_call_in_a_branch():
         return n, last
 
     check(f, X, paths=3)
+
+
+def test_zeros_of_either_sign_are_two_numbers():
+    def f(x):
+        if x.sum() > 0:
+            u, v = 0.0, -0.0
+        else:
+            u, v = -0.0, 0.0
+        w = 0.0 if x[0, 0] > 0 else -0.0
+        return u, v, w, x * u
+
+    check(f, X, paths=4)

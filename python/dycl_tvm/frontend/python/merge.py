@@ -319,7 +319,7 @@ class Join:
 
     def phi(self, type_: Type, operands: list[Operand], name: str = "") -> Value:
         """Make a parameter of the joined block."""
-        key = tuple((id(o) if isinstance(o, Value) else (type(o), o)) for o in operands)
+        key = tuple((id(o) if isinstance(o, Value) else (type(o), repr(o))) for o in operands)
         param = self._params.get(key)
         if param is None:
             param = self._params[key] = self.stage.builder.add_param(self.block, type_, name if name.isidentifier() else "")
@@ -491,7 +491,7 @@ class Join:
 def _same_number(a: NumberLeaf, b: NumberLeaf) -> bool:
     if isinstance(a.operand, Value) or isinstance(b.operand, Value):
         return a.operand is b.operand
-    return type(a.operand) is type(b.operand) and (a.operand == b.operand or (a.operand != a.operand and b.operand != b.operand))
+    return type(a.operand) is type(b.operand) and repr(a.operand) == repr(b.operand)  # 0.0 is not -0.0, NaN is NaN
 
 
 def _same_plain(objects: list[Any]) -> bool:
