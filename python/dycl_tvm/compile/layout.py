@@ -8,6 +8,7 @@ bytes that it moves. The cheapest labelling is a minimum cut.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from dycl_tvm.hcfg.types import TensorType
 
 #: A conversion is a kernel call too: what that costs, in bytes moved.
 _CALL_BYTES = 8192
+#: What the generic schedule takes for one element of a window, about 3 ns, in bytes moved.
+_GENERIC_TAP_BYTES = 16
 
 
 @dataclass
@@ -207,13 +210,21 @@ class _Planner:
         if want is not Want.FOLLOW:
             self.cut.fix(mine, want is Want.PACKED)
         elif node.elementwise is None:  # plain pooling and resizing run by the generic schedule, element by element
-            self.cut.fix(mine, True, _cost(node.last))
+            self.cut.fix(mine, True, _cost(node.last) + _GENERIC_TAP_BYTES * _taps(node))
         for var in self.kernels.read_packed(node) if want is not Want.PLAIN else node.inputs:
             if var.packable:
                 readers.setdefault(var, []).append(mine)
         out = node.last if node.output is not None else None
         if out is not None and out.packable:
             self.cut.different(mine, self._var(out), _cost(out))
+
+
+def _taps(node: Node) -> int:
+    """Return how many elements the windows of a pooling have in all; what leaves one element of an image has no window."""
+    op = node.channelwise
+    if op is None or op.reduction is None or math.prod(op.extents[2:]) == 1:
+        return 0
+    return math.prod(op.extents) * math.prod(op.reduction.extents)
 
 
 def _cost(var: Var) -> float:

@@ -122,6 +122,13 @@ def test_pooling_that_leaves_the_size_is_packed_too(tmp_path: Path) -> None:
     assert len(read) == 2 and all(len(shapes[0]) == 5 for shapes in read.values())
 
 
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3), nn.MaxPool1d(5, 2)], ids=["max", "mean", "max_1d"])
+def test_pooling_alone_is_packed_if_it_is_large(pool: nn.Module, tmp_path: Path) -> None:
+    shape = (1, 20, 2000) if isinstance(pool, nn.MaxPool1d) else (1, 20, 46, 47)
+    built = check(pool, [(torch.randn(shape),)], tmp_path)
+    assert built._lowered.stats.generic_kernels == () and len(calls(built)) == 3, "packed, pooled and unpacked"
+
+
 def test_epilogues_take_activation_and_residual(tmp_path: Path) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
