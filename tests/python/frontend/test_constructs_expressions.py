@@ -13,6 +13,9 @@ import torch
 from differential import check
 from torch import nn
 
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import stage
+
 X = [(torch.tensor([[a, b]]),) for a in (-2.0, -0.3, 0.4, 3.0) for b in (-1.0, 0.2, 2.0)]
 
 
@@ -115,6 +118,54 @@ def test_min_max_sum_len_abs_round_divmod_pow():
         )
 
     check(f, X, paths=1)
+
+
+def test_min_max_of_a_tensor_and_a_number():
+    """What they give is a tensor or a number; where that decides nothing, both sides are computed, and no path more."""
+
+    def f(x):
+        m, s = x.mean(), x.sum().item()
+        return (
+            x * max(0, m),
+            x * min(1.0, max(m, -1)) + max(s, 0),
+            x.sum() - min(m, 2),
+            x.long() * max(2, x.sum().long()),
+            float(max(m, 0.5)),
+            int(min(m, 1)) + round(max(s, 0.0)),
+            max(0, s) > 0.3,
+            max(s, 1) / 2,
+            max(0, s) + 1.5,
+            x if max(m, 0.2) > 0.25 else -x,
+        )
+
+    graph = check(f, X, paths=1)
+    assert len(graph.return_sites()) == 1
+    check(lambda x: (x.double().mean() * max(0.1, x.sum().double()), x * max(0.1, x[0, :1])), X, paths=2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: max(x.mean(), 0.5),
+        lambda x: [-max(0, x.mean().item())],
+        lambda x: abs(min(1.0, max(0, x.mean()))) * 2 + 1,
+        lambda x: max(x.mean(), 0.5) > 0.75,
+        lambda x: x if max(x.mean(), 0.2) > 0.3 else -x,
+        lambda x: x if 1 - max(x.mean(), 0.2) > 0.5 else -x,
+        lambda x: float(max(x.mean(), 0.2) * 3),
+        lambda x: x if max(x.mean(), 0) / 3 else -x,
+        lambda x: x * round(max(x.mean(), 0)),
+        lambda x: x.long() * min(1, x.mean()),
+        lambda x: x.half().mean() * max(1.0, x.sum()),
+        lambda x: torch.full((2,), max(0, x.sum().item())),
+        lambda x: x if isinstance(max(x.mean(), 0.0), float) else -x,
+        lambda x: x if type(max(x.mean().item(), 0)) is float else -x,
+    ],
+)
+def test_min_max_whose_type_matters_are_refused(function):
+    with pytest.raises(UnsupportedError, match=r"max\(\) or min\(\) gave.* depending on values") as caught:
+        stage(function, X[0])
+    assert "torch.clamp" in str(caught.value)
 
 
 def test_sum_of_tensors_and_comparisons():

@@ -361,6 +361,9 @@ def to_tensor(x: Any, dtype: torch.dtype) -> torch.Tensor:
     return fresh_like(torch.empty((), dtype=dtype, device="meta"), value)
 
 
+_DECIDES = "an operand that decides the type of a tensor"
+
+
 def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     """Return the dtype in which a number takes part in an operation with tensors (PyTorch's promotion of wrapped numbers)."""
     kind = scalars._kind(scalars.operand_of(x))
@@ -369,7 +372,10 @@ def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     for t in tensors:
         theirs = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
         if rank[theirs] >= rank[kind]:
+            if not t.dim() and t.dtype not in (torch.float32, torch.float64):  # else a tensor of rank 0 counts no more than a number
+                scalars.refuse_mixed(scalars.mixed_of(x), _DECIDES)
             return t.dtype
+    scalars.refuse_mixed(scalars.mixed_of(x), _DECIDES)
     return own
 
 
@@ -420,6 +426,8 @@ def _full(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
     shape = bound.get("size", list(like.shape) if like is not None else [])
     kind = scalars._kind(scalars.operand_of(value))
     default = like.dtype if like is not None else {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
+    if like is None and not bound.get("dtype"):
+        scalars.refuse_mixed(scalars.mixed_of(value), _DECIDES)
     filled = to_tensor(value, bound.get("dtype") or default)
     return aten.clone.default, (dispatch(aten.expand.default, (filled, list(shape)), {}),), {}
 

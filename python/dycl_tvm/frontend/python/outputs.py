@@ -45,6 +45,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if isinstance(x, torch.Tensor):
         return leaves.add(read(x), "tensor")
     if scalars.is_symbolic(x):
+        scalars.refuse_mixed(scalars.mixed_of(x), "returned", origin)
         operand = scalars.operand_of(x)
         assert isinstance(operand, Value)
         return leaves.add(operand, scalars._kind(operand))

@@ -10,14 +10,35 @@ stage forks or refuses: no code can bake in a value by accident.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.context import current, staging
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Between which types values decide in eager mode.
+
+    Attributes
+    ----------
+    types : str
+        Such as ``an int or a float``.
+    tensor : bool
+        Whether it may be a tensor (float32, or of ints), of rank 0.
+    computed : bool
+        Whether the number was computed from such a one: it has the precision of a Python number, where eager may have rounded a tensor.
+    """
+
+    types: str
+    tensor: bool = False
+    computed: bool = False
 
 
 class Node:
@@ -31,10 +52,13 @@ class Node:
         The join that made it of plain numbers; re-running with that site forked makes it plain again.
     bounds : (int, int) or None
         The least and the largest value that an int is known to have.
+    mixed : Mixed or None
+        What the number is in eager mode, if values decide its type.
     """
 
     def __init__(self, value: Value, site: Any = None, bounds: tuple[int, int] | None = None) -> None:
         self.value, self.site, self.bounds = value, site, bounds
+        self.mixed: Mixed | None = None
 
     @property
     def kind(self) -> str:
@@ -220,9 +244,53 @@ def _binary(op: str, swapped: bool) -> Any:
         if right is None:
             return NotImplemented
         left: Operand = self.node.value
-        return arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
+        result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
+        mixed = self.node.mixed or mixed_of(other)
+        return result if mixed is None else mark_mixed(result, _mixed_result(mixed, op, self, other))
 
     return method
+
+
+def _mixed_result(mixed: Mixed, op: str, *numbers: Any) -> Mixed | None:
+    """Return what is mixed about the result of an operation on mixed numbers."""
+    if mixed.tensor and op not in COMPARISONS:
+        return replace(mixed, computed=True)
+    if mixed.tensor:
+        for x in numbers:
+            x_mixed = mixed_of(x)
+            if x_mixed.computed if x_mixed else is_symbolic(x) or float(np.float32(x)) != x:
+                refuse_mixed(mixed, "compared, of which a tensor's rounding could decide the result")
+        return mixed
+    floats = any(_kind(operand_of(x)) == "float" and not mixed_of(x) for x in numbers)
+    return None if op in COMPARISONS or op == "truediv" or floats else mixed
+
+
+def mixed_of(x: Any) -> Mixed | None:
+    """Return between which types values decide in eager mode what a number is; None if its type is certain."""
+    return x.node.mixed if is_symbolic(x) else None
+
+
+def mark_mixed(x: Any, mixed: Mixed | None) -> Any:
+    """Note that values decide the type of a number, and return it."""
+    if is_symbolic(x):
+        x.node.mixed = mixed
+    return x
+
+
+def refuse_mixed(mixed: Mixed | None, used: str, origin: Any = None) -> None:
+    """Refuse a use of a number for which it matters what its type is, if values decide that."""
+    if mixed is not None:
+        raise UnsupportedError(
+            f"what max() or min() gave is {used}; it is {mixed.types}, depending on values",
+            origin or current().origin(),
+            "give max() and min() values of one type, such as max(t.item(), 0.0), or use torch.clamp(t, min=...)",
+        )
+
+
+def _refuse_computed(x: Any, used: str) -> None:
+    mixed = mixed_of(x)
+    if mixed is not None and mixed.computed:
+        refuse_mixed(mixed, f"computed with, then {used}")
 
 
 def _logical(op: str) -> Any:
@@ -239,12 +307,12 @@ def _logical(op: str) -> Any:
 
 def _negative(self: Any) -> Any:
     value = self.node.value if self.node.kind == "float" else as_int(self.node.value)
-    return emit("neg", value, type_=FLOAT if self.node.kind == "float" else INT)
+    return mark_mixed(emit("neg", value, type_=FLOAT if self.node.kind == "float" else INT), self.node.mixed)
 
 
 def _absolute(self: Any) -> Any:
     value = self.node.value if self.node.kind == "float" else as_int(self.node.value)
-    return emit("abs", value, type_=FLOAT if self.node.kind == "float" else INT)
+    return mark_mixed(emit("abs", value, type_=FLOAT if self.node.kind == "float" else INT), self.node.mixed)
 
 
 def _rounding(op: str) -> Any:
@@ -253,6 +321,8 @@ def _rounding(op: str) -> Any:
             raise UnsupportedError(
                 "round() to a number of digits of a number known only at run time", current().origin(), "round(x * 100) / 100"
             )
+        if self.node.mixed and self.node.mixed.tensor:
+            refuse_mixed(self.node.mixed, f"given to {op}()")
         if self.node.kind != "float":
             return wrap(as_int(self.node.value), self.node.site)
         return emit(op, self.node.value, type_=INT)
@@ -357,6 +427,7 @@ def operand_of(x: Any) -> Operand:
 
 def truth_operand(x: Any) -> Operand:
     """Return the truth of a number as a bool operand."""
+    _refuse_computed(x, "tested")
     op = operand_of(x)
     if not isinstance(op, Value):
         return bool(op)
@@ -374,11 +445,12 @@ def logical_not(x: Any) -> Any:
 
 def convert(x: Any, kind: str) -> Any:
     """``int(x)``, ``float(x)`` or ``bool(x)`` of a number."""
+    _refuse_computed(x, f"given to {kind}()")
     op = operand_of(x)
     if not isinstance(op, Value):
         return {"int": int, "float": float, "bool": bool}[kind](op)
     if _kind(op) == kind:
-        return x
+        return wrap(op, x.node.site) if x.node.mixed else x
     if kind == "bool":
         return wrap(truth_operand(x))
     if kind == "int" and _kind(op) == "float":

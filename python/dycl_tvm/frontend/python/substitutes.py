@@ -139,7 +139,7 @@ def _extremum(largest: bool) -> Substitute:
             best = values[0]
             for v in values[1:]:
                 better = v > best if largest else v < best
-                if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor) and (v.dtype, v.shape) != (best.dtype, best.shape):
+                if _differ(v, best):
                     best = ifexp(better, lambda v=v: v, lambda best=best: best)
                     continue
                 best = (
@@ -149,10 +149,32 @@ def _extremum(largest: bool) -> Substitute:
                 )
             for v in values if isinstance(best, StagedTensor) and not any(best is v for v in values) else ():
                 may_be_one(storage_of(best), storage_of(v), _Extremum(callee.__name__))
-            return best
-        return scalars.extremum(values, largest)
+            return scalars.mark_mixed(best, _mixed(values))
+        return scalars.mark_mixed(scalars.extremum(values, largest), _mixed(values))
 
     return substitute
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Whether two values cannot stand for each other in an operation with a tensor."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return (a.dtype, a.shape) != (b.dtype, b.shape)
+    if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
+        return False
+    tensor, number = (a, b) if isinstance(a, torch.Tensor) else (b, a)
+    ints = scalars._kind(scalars.operand_of(number)) == "int" and tensor.dtype in (torch.int32, torch.int64)
+    return tensor.dim() > 0 or not (ints or tensor.dtype == torch.float32)
+
+
+def _mixed(values: list[Any]) -> scalars.Mixed | None:
+    """Return between which types values decide if one of ``values`` is chosen; None if all have one type."""
+    tensors = [isinstance(v, torch.Tensor) for v in values]
+    known = [m for m in map(scalars.mixed_of, values) if m is not None]
+    if any(tensors) or any(m.tensor for m in known):
+        return None if all(tensors) else scalars.Mixed("a tensor or a number", True, any(m.computed for m in known))
+    kinds = sorted({scalars._kind(scalars.operand_of(v)) for v in values}, reverse=True)
+    types = " or ".join(f"{'an' if k == 'int' else 'a'} {k}" for k in kinds)
+    return known[0] if known else scalars.Mixed(types) if len(kinds) > 1 else None
 
 
 def _quantifier(kind: str) -> Substitute:
@@ -185,6 +207,7 @@ def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if isinstance(x, Poison):
         use(x)
     if scalars.is_symbolic(x):
+        scalars.refuse_mixed(scalars.mixed_of(x), "given to isinstance()")
         python = {"int": int, "float": float, "bool": bool}[scalars._kind(scalars.operand_of(x))]
         return issubclass(python, classes)
     if isinstance(x, StagedTensor):
@@ -200,6 +223,7 @@ def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(x, Poison):
         use(x)
     if scalars.is_symbolic(x):
+        scalars.refuse_mixed(scalars.mixed_of(x), "given to type()")
         return {"int": int, "float": float, "bool": bool}[scalars._kind(scalars.operand_of(x))]
     return torch.Tensor if isinstance(x, StagedTensor) else type(x)
 
