@@ -15,7 +15,7 @@ from dycl_tvm.backends.partition import Offload, partition
 from dycl_tvm.backends.registry import active_backends, requested
 from dycl_tvm.backends.tir_cpu import attention, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
-from dycl_tvm.backends.tir_cpu.families import amx
+from dycl_tvm.backends.tir_cpu.families import amx, reduction
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
@@ -129,6 +129,10 @@ def lower(
     with _timed(stats, "kernels"):
         # what was folded away is not compiled for the target
         wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
+        if not on_device and "reduction" not in selector.options.disabled_families:
+            reductions = {s: fn for s, fn in ((s, reduction.schedule(fn, selector.machine)) for s, fn in wanted.items()) if fn is not None}
+            wanted |= reductions
+            kernels.families += Counter({"reduction": _num_calls(program, reductions)})
         if on_device:
             on_it = {b.name for b in backends if b.on_device}
             libraries = {k.symbol: _num_tensors(program, n) for n, k in enumerate(program.kernels) if k.backend in on_it}
@@ -167,6 +171,12 @@ def lower(
 def has_amx(target: tvm.target.Target) -> bool:
     """Whether a target is a CPU that has the tiles of AMX for bfloat16."""
     return not is_device(target) and amx.allowed(machine_of(target), "bf16x3")
+
+
+def _num_calls(program: Program, symbols: Collection[str]) -> int:
+    """Return how many calls of some kernels a program has."""
+    calls = (i.kernel for b in program.blocks for i in b.instrs if isinstance(i, KernelCall))
+    return sum(program.kernels[k].symbol in symbols for k in calls)
 
 
 def _num_tensors(program: Program, kernel: int) -> int:

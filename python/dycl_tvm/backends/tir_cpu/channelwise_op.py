@@ -99,7 +99,7 @@ def channelwise(fn: tirx.PrimFunc) -> ChannelwiseOp | None:
     result = Var("result", str(stages[0].out.dtype))
     reduction, value = None, final.value
     if stages[0].reduced:
-        reduction = _reduction(stages[0], final)
+        reduction = read_reduction(stages[0], final)
         if len(stages) == 1:
             value = result
         elif stages[0].extents != final.extents or any(not _is_own(v, stages[0], final) for v in loads_of(value)):
@@ -123,7 +123,8 @@ def _is_own(load: Any, stage: Stage, final: Stage) -> bool:
     return not load.source.same_as(stage.out) or all(i.same_as(a) for i, a in zip(load.indices, final.axes))
 
 
-def _reduction(stage: Stage, final: Stage) -> Reduction | None:
+def read_reduction(stage: Stage, final: Stage) -> Reduction | None:
+    """Return the reduction of a stage, at the axes of ``final``, or None if it is none of one tensor's elements."""
     total, item = Var("total", str(stage.out.dtype)), Var("item", str(stage.out.dtype))
     items: list[Any] = []
 

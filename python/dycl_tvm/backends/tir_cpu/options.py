@@ -9,7 +9,21 @@ from dycl_tvm.backends.tir_cpu.workload import Accuracy
 
 #: Names that ``disabled_families`` may have.
 FAMILIES = frozenset(
-    ("amx", "attention", "bf16", "channelwise", "dense", "depthwise", "direct", "grouped", "matmul", "normalisation", "softmax", "winograd")
+    (
+        "amx",
+        "attention",
+        "bf16",
+        "channelwise",
+        "dense",
+        "depthwise",
+        "direct",
+        "grouped",
+        "matmul",
+        "normalisation",
+        "reduction",
+        "softmax",
+        "winograd",
+    )
 )
 
 #: Budget of a tuning that is asked for without one, in seconds.

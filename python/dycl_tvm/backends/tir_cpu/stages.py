@@ -45,24 +45,34 @@ class Stage:
 
 def read_stages(fn: tirx.PrimFunc) -> list[Stage] | None:
     """Return the loop nests of an unscheduled function in order, or None if it has anything but such nests with static extents."""
+    nests = read_nests(fn)
+    stages = None if nests is None else [read_stage(nest) for nest in nests]
+    return None if stages is None or any(s is None for s in stages) else [s for s in stages if s is not None]
+
+
+def read_nests(fn: tirx.PrimFunc) -> list[Any] | None:
+    """Return the statements of an unscheduled function in order, or None if it is not one block around them."""
     root = fn.body
     if not hasattr(root, "block") or root.block.iter_vars or root.block.init is not None:
         return None
     body = root.block.body
-    stages = [_stage(nest) for nest in (body.seq if isinstance(body, tirx.SeqStmt) else [body])]
-    return None if any(s is None for s in stages) else [s for s in stages if s is not None]
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def _stage(nest: Any) -> Stage | None:
+def read_stage(nest: Any, store: Any = None, init: Any = None) -> Stage | None:
+    """Return a loop nest, or None if it is none; ``store`` and ``init`` stand for the block's own statements."""
     loops = []
     while isinstance(nest, tirx.For):
         if int(nest.kind) != 0 or not _is_number(nest.min, 0) or not isinstance(nest.extent, tirx.IntImm):
             return None
         loops.append(nest.loop_var)
         nest = nest.body
-    if not hasattr(nest, "block") or not isinstance(nest.block.body, tirx.BufferStore) or not _is_number(nest.predicate, 1):
+    if not hasattr(nest, "block") or not _is_number(nest.predicate, 1):
         return None
-    block, store = nest.block, nest.block.body
+    block = nest.block
+    store, init = store or block.body, init or block.init
+    if not isinstance(store, tirx.BufferStore):
+        return None
     if block.alloc_buffers or block.match_buffers:
         return None
     kinds: dict[int, list[Any]] = {0: [], 2: []}
@@ -76,9 +86,9 @@ def _stage(nest: Any) -> Stage | None:
     spatial, reduced = kinds[0], kinds[2]
     if len(store.indices) != len(spatial) or not all(i.same_as(v) for i, (v, _) in zip(store.indices, spatial)):
         return None
-    if tuple(int(s) for s in store.buffer.shape) != tuple(e for _, e in spatial) or (block.init is None) != (not reduced):
+    if tuple(int(s) for s in store.buffer.shape) != tuple(e for _, e in spatial) or (init is None) != (not reduced):
         return None
-    if block.init is not None and not isinstance(block.init, tirx.BufferStore):
+    if init is not None and not isinstance(init, tirx.BufferStore):
         return None
     return Stage(
         store.buffer,
@@ -87,7 +97,7 @@ def _stage(nest: Any) -> Stage | None:
         tuple(v for v, _ in reduced),
         tuple(e for _, e in reduced),
         store.value,
-        None if block.init is None else block.init.value,
+        None if init is None else init.value,
     )
 
 

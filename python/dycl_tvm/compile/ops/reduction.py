@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from dycl_tvm.backends.tir_cpu.reduction_op import REDUCER
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axes_of, axis_of, converter, int64, is_float
 
@@ -134,7 +135,7 @@ def _arg_extreme(ctx: OpContext, x: Any, axis: int, is_max: bool) -> tuple[Any, 
 
     def build(t: Any) -> Any:
         k = te.reduce_axis((int64(0), int64(shape[axis])), name="k")
-        index, value = te.compute(kept, lambda *i: reducer((k, t(*i[:axis], k, *i[axis:])), axis=k), name=name)
+        index, value = te.compute(kept, lambda *i: reducer((k, t(*i[:axis], k, *i[axis:])), axis=k), name=name, attrs={REDUCER: name})
         return [index, value]
 
     both = ctx.call_te(build, x, name=name)

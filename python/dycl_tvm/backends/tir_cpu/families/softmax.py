@@ -37,9 +37,9 @@ def across(buffer: Any, lanes: int, combine: Callable[[Any, Any], Any]) -> None:
         half //= 2
 
 
-def along(n: int, lanes: int, emit: Callable[[int, int, Any], None]) -> None:
-    """Emit ``emit(chain, lane, element)`` for n elements in memory order, ``_CHAINS`` vectors at a time."""
-    step = _CHAINS * lanes
+def along(n: int, lanes: int, emit: Callable[[int, int, Any], None], chains: int = _CHAINS) -> None:
+    """Emit ``emit(chain, lane, element)`` for n elements in memory order, ``chains`` vectors at a time."""
+    step = chains * lanes
     done = n // step * step
 
     def block(base: Any, size: int) -> None:
