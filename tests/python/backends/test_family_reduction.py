@@ -201,6 +201,12 @@ CASES: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
     "logsumexp": (lambda x: x.logsumexp(1), _randn(5, 100)),
     "transposed": (lambda x: x.t().amax(1), _randn(100, 33)),
     "slice": (lambda x: x[:, 3:80].amin(1), _randn(6, 100)),
+    "variance": (lambda x: x.var(1), _randn(9, 100)),
+    "variance of columns": (lambda x: x.var(0), _randn(64, 40)),
+    "less its mean": (lambda x: x - x.mean((1, 2), keepdim=True), _randn(6, 5, 33)),
+    "how many": (lambda x: (x > 0).sum(1), _randn(5, 300)),
+    "bools": (lambda x: (x.any(1), x.all(0)), _randn(40, 70) > -2),
+    "standard deviation": (lambda x: x.std((1, 2)), _randn(3, 20, 31)),
     "long": (lambda x: x.sum(), _randn(700, 700)),
 }
 

@@ -26,6 +26,9 @@ from dycl_tvm.backends.tir_cpu.stages import Stage, inlined, loads_of, read_nest
 #: the first extreme element along the only reduction axis, and that element.
 REDUCER = "dycl.reducer"
 
+#: Loads of one expression.
+_MOST_READS = 12
+
 _DTYPES = ("float32", "float64", "int8", "uint8", "int32", "int64")
 
 
@@ -43,6 +46,25 @@ class Read:
 
     buffer: int
     offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Follower:
+    """``y[axes] = element(result, loads)`` where y is not the result's shape: a mean that is subtracted from what it is the mean of.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+        Those of y, row-major; strides of the loads of ``reads``, then of the result.
+    reads : tuple of Read
+    element : callable
+    operations : int
+    """
+
+    axes: tuple[Axis, ...]
+    reads: tuple[Read, ...]
+    element: Callable[[Any, Sequence[Any]], Any]
+    operations: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +88,8 @@ class ReductionOp:
     reducer : Reducer
     operations : int
         Of one element, without the reduction.
+    follower : Follower or None
+        What is computed of the result when all of it is there; the only output is then the follower's.
     """
 
     buffers: tuple[tuple[tuple[int, ...], str], ...]
@@ -78,6 +102,7 @@ class ReductionOp:
     finish: Callable[[Any, Sequence[Any]], Any]
     reducer: Reducer
     operations: int
+    follower: Follower | None = None
 
 
 def reduction_op(fn: tirx.PrimFunc) -> ReductionOp | None:
@@ -101,18 +126,17 @@ def reduction_op(fn: tirx.PrimFunc) -> ReductionOp | None:
     if kept is None or len(kept) > 2 or not kept[0].reduced or (len(kept) == 2 and (kept[1].reduced or pair is not None)):
         return None
     reduction, final = kept[0], kept[-1]
-    outputs = 1 if pair is None else 2
     *params, out = fn.params if pair is None else fn.params[:-1]
     if not final.out.same_as(fn.params[-1]) or (pair is not None and not pair[1].same_as(out)):
         return None
     space = math.prod(reduction.extents) * math.prod(reduction.windows)
     repeated = [s for s in stages if not s.reduced and s is not stages[-1] and math.prod(s.extents) < space]
-    if any(_before(s, reduction, stages) and not isinstance(s.value, TensorLoad) for s in repeated) or space >= 2**31:
+    if any(_before(s, reduction, stages) and not isinstance(s.value, TensorLoad) for s in repeated) or not 0 < space < 2**31:
         return None  # what is broadcast would be computed many times
     reducer, element = _reducer(reduction) if pair is None else (pair[2], reduction.value)
     if reducer is None or any(d not in (*_DTYPES, "bool") for d in (str(p.dtype) for p in fn.params)):
         return None
-    return _assembled(list(params), fn, reduction, final, reducer, element, outputs)
+    return _assembled(list(params), fn, reduction, final, reducer, element)
 
 
 def _before(stage: Stage, reduction: Stage, stages: Sequence[Stage]) -> bool:
@@ -126,8 +150,11 @@ def _reducer(stage: Stage) -> tuple[Reducer | None, Any]:
     if found is None or found.guard or dtype not in _DTYPES:
         return None, None
     if "float" in dtype and not isinstance(found.combine, (tirx.Add, tirx.Mul)):
-        extreme = next((Extreme(dtype, m) for m in (True, False) if tvm_ffi.structural_equal(found.combine, _extreme(found, m))), None)
-        return extreme, found.element
+        for extreme in (Extreme(dtype, True), Extreme(dtype, False)):
+            identity = extreme.start(None)[1]
+            if tvm_ffi.structural_equal(found.combine, _extreme(found, extreme.is_max)) and tvm_ffi.structural_equal(found.init, identity):
+                return extreme, found.element
+        return None, None
     return Fold(dtype, found.init, found.combined), found.element
 
 
@@ -145,7 +172,9 @@ def _pair_stage(nest: Any) -> tuple[Stage, Any, Reducer] | None:
     while isinstance(loop, tirx.For):
         loop = loop.body
     block = getattr(loop, "block", None)
-    name = "" if block is None else str(block.annotations.get(REDUCER, ""))
+    if block is None:
+        return None
+    name = str(block.annotations.get(REDUCER, ""))
     if name not in ("argmax", "argmin") or not isinstance(block.body, tirx.SeqStmt) or not isinstance(block.init, tirx.SeqStmt):
         return None
     binds = {s.var: s.value for s in block.body.seq if isinstance(s, tirx.Bind)}
@@ -181,73 +210,101 @@ def _linear(load: Any, axes: Sequence[Any], extents: Sequence[int]) -> tuple[int
     return offset, tuple(strides)
 
 
-def _assembled(
-    params: list[Any], fn: Any, reduction: Stage, final: Stage, reducer: Reducer, element: Any, outputs: int
-) -> ReductionOp | None:
-    axes, extents = (*reduction.axes, *reduction.reduced), (*reduction.extents, *reduction.windows)
-    names, reads, strides = [], [], []
-    rest = [(a, e) for a, e in zip(final.axes, final.extents) if e > 1]
-    if [e for _, e in rest] != [e for e in reduction.extents if e > 1]:
-        return None
+class _Opened:
+    """An expression over axes whose loads have become variables, with where these loads are."""
 
-    def named(expr: Any, axes: Sequence[Any], extents: Sequence[int]) -> Any | None:
-        """Replace loads by variables."""
-        own: list[Any] = []
+    def __init__(self, expr: Any, params: Sequence[Any], axes: Sequence[Any], extents: Sequence[int]) -> None:
+        self.reads: list[Read] = []
+        self.strides: list[dict[Any, int]] = []
+        self.names: list[Any] = []
+        self.operations = operations_of(expr)
+        self.linear = True
+        loads: list[Any] = []
         for load in loads_of(expr):
             number = next((k for k, p in enumerate(params) if load.source.same_as(p)), None)
             where = None if number is None else _linear(load, axes, extents)
             if number is None or where is None:
-                return None
-            if any(tvm_ffi.structural_equal(load, o) for o, _ in own):
-                continue
-            name = Var(f"read_{len(names)}", str(load.source.dtype))
-            own.append((load, name))
-            names.append(name)
-            reads.append(Read(number, where[0]))
-            strides.append(dict(zip(axes, where[1])))
-        result = replace_loads(expr, lambda load: next(n for o, n in own if tvm_ffi.structural_equal(load, o)))
-        return None if uses(result, axes) else result
+                self.linear = False
+                return
+            if not any(tvm_ffi.structural_equal(load, other) for other in loads):
+                loads.append(load)
+                self.names.append(Var(f"read_{len(loads)}", str(load.source.dtype)))
+                self.reads.append(Read(number, where[0]))
+                self.strides.append(dict(zip(axes, where[1])))
+        self.expr = replace_loads(expr, lambda load: next(n for n, o in zip(self.names, loads) if tvm_ffi.structural_equal(load, o)))
+        self.linear = len(loads) <= _MOST_READS and not uses(self.expr, axes)
 
-    value = named(element, axes, extents)
-    if value is None:
+    def put(self, loads: Sequence[Any]) -> Any:
+        """Return the expression with these loads."""
+        return substitute(self.expr, self.names, loads)
+
+
+def _assembled(params: list[Any], fn: Any, reduction: Stage, final: Stage, reducer: Reducer, element: Any) -> ReductionOp | None:
+    value = _Opened(element, params, (*reduction.axes, *reduction.reduced), (*reduction.extents, *reduction.windows))
+    if not value.linear:
         return None
-    count = len(reads)
     result = Var("result", str(reduction.out.dtype))
-    after: Any = result
-    if final is not reduction:
-        row_major = [math.prod(e for _, e in rest[k + 1 :]) for k in range(len(rest))]
-        for load in loads_of(final.value):
-            if load.source.same_as(reduction.out):
-                where = _linear(load, final.axes, final.extents)
-                if where is None or where[0] or [s for s, e in zip(where[1], final.extents) if e > 1] != row_major:
-                    return None
+    after = _Opened(result, [], [], [])
+    follower = None
+    if final is not reduction and not _is_epilogue(final, reduction):
+        follower = _follower(final, reduction, params)
+        if follower is None:
+            return None
+    elif final is not reduction:
         opened = replace_loads(final.value, lambda load: result if load.source.same_as(reduction.out) else load)
         # the axes of the reduction and those of what follows differ in axes of extent 1 only
-        same = dict(zip((a for a, _ in rest), (a for a, e in zip(reduction.axes, reduction.extents) if e > 1)))
-        zeros = [tirx.const(0, a.ty.dtype) if a not in same else same[a] for a in final.axes]
-        after = named(substitute(opened, final.axes, zeros), reduction.axes, reduction.extents)
-        if after is None:
+        own = iter([a for a, e in zip(reduction.axes, reduction.extents) if e > 1])
+        moved = [next(own) if e > 1 else tirx.const(0, a.ty.dtype) for a, e in zip(final.axes, final.extents)]
+        after = _Opened(substitute(opened, final.axes, moved), params, reduction.axes, reduction.extents)
+        if not after.linear:
             return None
-    if len(reads) > 12:
-        return None
+    strides = [*value.strides, *after.strides]
     spatial = [Axis(e, tuple(s.get(a, 0) for s in strides)) for a, e in zip(reduction.axes, reduction.extents)]
     reduced = [Axis(e, tuple(s.get(a, 0) for s in strides)) for a, e in zip(reduction.reduced, reduction.windows)]
     reduced.sort(key=lambda a: -max((abs(s) for s in a.strides), default=0))
-
-    def at_end(value: Any, loads: Sequence[Any]) -> Any:
-        return substitute(after, [result, *names[count:]], [value, *loads])
-
     return ReductionOp(
         tuple((tuple(int(d) for d in p.shape), str(p.dtype)) for p in fn.params),
-        outputs,
+        len(fn.params) - len(params),
         _merged(spatial),
         _merged(reduced),
-        tuple(reads),
-        count,
-        lambda loads: substitute(value, names[:count], loads),
-        at_end,
+        (*value.reads, *after.reads),
+        len(value.reads),
+        value.put,
+        lambda total, loads: substitute(after.expr, [result, *after.names], [total, *loads]),
         reducer,
-        operations_of(value),
+        value.operations,
+        follower,
+    )
+
+
+def _is_epilogue(final: Stage, reduction: Stage) -> bool:
+    """Whether a stage has the shape of the reduction, but for dimensions of 1, and reads it at its own index only."""
+    extents = [e for e in final.extents if e > 1]
+    if extents != [e for e in reduction.extents if e > 1]:
+        return False
+    row_major = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
+    for load in loads_of(final.value):
+        if load.source.same_as(reduction.out):
+            where = _linear(load, final.axes, final.extents)
+            if where is None or where[0] or [s for s, e in zip(where[1], final.extents) if e > 1] != row_major:
+                return False
+    return True
+
+
+def _follower(final: Stage, reduction: Stage, params: Sequence[Any]) -> Follower | None:
+    opened = _Opened(final.value, [*params, reduction.out], final.axes, final.extents)
+    results = [k for k, r in enumerate(opened.reads) if r.buffer == len(params)]
+    if not opened.linear or len(results) != 1 or opened.reads[results[0]].offset:
+        return None
+    at = results[0]
+    order = [k for k in range(len(opened.reads)) if k != at]
+    axes = [Axis(e, tuple(opened.strides[k].get(a, 0) for k in (*order, at))) for a, e in zip(final.axes, final.extents)]
+    names = [opened.names[k] for k in (*order, at)]
+    return Follower(
+        _merged(axes),
+        tuple(opened.reads[k] for k in order),
+        lambda result, loads: substitute(opened.expr, names, [*loads, result]),
+        opened.operations,
     )
 
 

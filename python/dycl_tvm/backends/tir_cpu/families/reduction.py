@@ -22,7 +22,7 @@ from dycl_tvm.backends.tir_cpu.families.dense import vectors
 from dycl_tvm.backends.tir_cpu.families.softmax import along, pieces_of
 from dycl_tvm.backends.tir_cpu.loops import is_parallel, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.reduction_op import ReductionOp, reduction_op
+from dycl_tvm.backends.tir_cpu.reduction_op import Axis, Follower, ReductionOp, reduction_op
 
 #: Vectors that are under way at once.
 _CHAINS = 4
@@ -38,7 +38,9 @@ def schedule(fn: Any, machine: Machine) -> Any | None:
 
 def takes(op: ReductionOp, machine: Machine) -> bool:
     """Whether there is a kernel: vectors along some axis, and not mostly empty ones."""
-    return _is_inner(op, machine) or _is_outer(op)
+    after = op.follower
+    fits = after is None or (bool(after.axes) and all(s in (0, 1) for s in after.axes[-1].strides))
+    return fits and (_is_inner(op, machine) or _is_outer(op))
 
 
 def _is_inner(op: ReductionOp, machine: Machine) -> bool:
@@ -75,10 +77,32 @@ class _Emitter:
 
     def run(self) -> None:
         """Emit the body."""
+        after = self.op.follower
+        if after is not None:
+            self.outputs = [T.alloc_buffer((self.rows,), self.op.reducer.dtypes[-1])]
         if _is_inner(self.op, self.machine):
             self._inner()
         else:
             self._outer()
+        if after is not None:
+            self._follow(after)
+
+    def _follow(self, after: Follower) -> None:
+        """Emit what reads the result."""
+        *outer, last = after.axes
+        rows, n, y = math.prod(a.extent for a in outer), last.extent, self.flat[-1]
+        pieces = pieces_of(rows, self.machine)
+        seconds = rows * (5e-9 + n * (1 + after.operations) * 1.2e-9 / self.lanes)
+        first, end = (lambda p: p * rows // pieces), (lambda p: (p + 1) * rows // pieces)
+        with parallel(pieces, self.machine, seconds) as piece, T.serial(first(piece), end(piece)) as row:
+            offsets = _at(outer, [*(r.offset for r in after.reads), 0], row)
+
+            def put(_: int, v: Any, j: Any) -> None:
+                *loads, result = (b[o + j * s] for b, o, s in zip(sources, offsets, last.strides, strict=True))
+                store(y, [row * n + j], after.element(result, loads))
+
+            sources = [*(self.flat[r.buffer] for r in after.reads), self.outputs[0]]
+            along(n, self.lanes, put)
 
     def _seconds(self, results: int) -> float:
         """Return the seconds of so many results on one core."""
@@ -89,7 +113,7 @@ class _Emitter:
 
     def _states(self, count: int, first: Callable[[int, Any], Any]) -> list[_State]:
         """Declare and begin vectors of states; ``first(state, lane)`` is the first index that each will see."""
-        states = [[T.alloc_buffer((self.lanes,), d) for d in self.op.reducer.dtypes] for _ in range(count)]
+        states: list[_State] = [[T.alloc_buffer((self.lanes,), d) for d in self.op.reducer.dtypes] for _ in range(count)]
         for k, state in enumerate(states):
             with T.vectorized(0, self.lanes) as v:
                 self._put(state, v, self.op.reducer.start(first(k, v)))
@@ -125,9 +149,11 @@ class _Emitter:
         """Emit the result in lane ``v``, at ``result`` of the outputs; offsets are those of all reads, stride theirs a lane."""
         values = self.op.reducer.results(self._load(state, v))
         if self.op.outputs == 1:
+            # what follows may read the result several times
+            store(state[-1], [v], values[0])
             n = self.op.elements
             loads = [self.flat[r.buffer][o + v * s] for r, o, s in zip(self.op.reads[n:], offsets[n:], stride[n:])]
-            values = [self.op.finish(values[0], loads)]
+            values = [self.op.finish(state[-1][v], loads)]
         for buffer, value in zip(self.outputs, values, strict=True):
             store(buffer, [result], value)
 
@@ -135,14 +161,7 @@ class _Emitter:
 
     def _offsets(self, row: Any, skip: int = 0) -> list[Any]:
         """Return the offset of each read at a row, which counts the spatial axes without the last ``skip``."""
-        axes = self.op.spatial[: len(self.op.spatial) - skip]
-        offsets: list[Any] = [r.offset for r in self.op.reads]
-        for k, axis in enumerate(axes):
-            inner = math.prod(a.extent for a in axes[k + 1 :])
-            at = row if inner == 1 else row // inner
-            at = at % axis.extent if k else at
-            offsets = [o + at * s if s else o for o, s in zip(offsets, axis.strides)]
-        return offsets
+        return _at(self.op.spatial[: len(self.op.spatial) - skip], [r.offset for r in self.op.reads], row)
 
     def _nest(self, depth: int, offsets: list[Any], innermost: Callable[[list[Any]], None]) -> None:
         """Emit the loops over all reduced axes but the last."""
@@ -267,6 +286,16 @@ class _Emitter:
                 self._finish(states[b], v, base + v, at, own)
 
             vectors(min(self.lanes, width - b * self.lanes), self.lanes, put)
+
+
+def _at(axes: Sequence[Axis], offsets: list[Any], row: Any) -> list[Any]:
+    """Return offsets at a row, which counts the axes, the last one fastest."""
+    for k, axis in enumerate(axes):
+        inner = math.prod(a.extent for a in axes[k + 1 :])
+        at = row if inner == 1 else row // inner
+        at = at % axis.extent if k else at
+        offsets = [o + at * s if s else o for o, s in zip(offsets, axis.strides)]
+    return offsets
 
 
 def _split(at: Any, whole: int, count: int, body: Callable[[], None], rest: Callable[[], None]) -> None:
