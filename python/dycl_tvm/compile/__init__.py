@@ -100,7 +100,7 @@ def lower(
     """
     stats = CompileStats()
     sub_dnns = graph.sub_dnns()
-    with _timed(stats, "import"):
+    with _timed(stats, "import"), target:
         imported = import_sub_dnns(sub_dnns, progress)
     with _timed(stats, "partition"):
         backends = active_backends(disabled_backends, enabled_backends)

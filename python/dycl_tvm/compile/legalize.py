@@ -11,6 +11,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from dycl_tvm.backends.tir_cpu.families import vector_math
+from dycl_tvm.compile import ordering
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import broadcast_index, broadcast_shape, int64
 from dycl_tvm.compile.ops.norm import normalised
@@ -211,4 +212,5 @@ LEGALIZE: dict[str, Callable[..., Any]] = {
     "relax.nn.group_norm": _norm(True),
     "relax.nn.softmax": _softmax(False),
     "relax.nn.log_softmax": _softmax(True),
+    **ordering.LEGALIZE,
 }

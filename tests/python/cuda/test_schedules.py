@@ -137,6 +137,9 @@ def test_reductions_and_rows(gpu: Driver, tmp_path: Path) -> None:
             lambda x, y: F.avg_pool2d(y, 2),
             lambda x, y: F.adaptive_avg_pool2d(y, 1),
             lambda x, y: torch.cumsum(x, 1),
+            lambda x, y: torch.cumprod(x, -1),
+            lambda x, y: torch.topk(x, 4)[0] + torch.topk(x, 4, 2)[1],
+            lambda x, y: torch.argsort(y, dim=1, stable=True),
         ],
         (x, y),
     )

@@ -18,6 +18,7 @@ from dycl_tvm.backends.tir_cpu import rms_norm
 from dycl_tvm.backends.tir_cpu.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.families.attention import Attention
 from dycl_tvm.backends.tir_cpu.families.channelwise import ChannelwiseOp, channelwise
+from dycl_tvm.backends.tir_cpu.loops import SCHEDULED
 from dycl_tvm.backends.tir_cpu.stages import transposes
 from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
 
@@ -182,7 +183,7 @@ class Reader:
             gv = value.args[0]
             if gv.name_hint not in self._known:
                 fn = self.mod[gv]
-                view = bool(relax.analysis.has_reshape_pattern(fn))
+                view = SCHEDULED not in fn.attrs and bool(relax.analysis.has_reshape_pattern(fn))
                 self._known[gv.name_hint] = (elementwise(fn), channelwise(fn), transposes(fn), view)
             node.elementwise, node.channelwise, node.transposes, view = self._known[gv.name_hint]
             if len(node.inputs) != len(self.mod[gv].params) - 1:  # something else than tensors among the arguments

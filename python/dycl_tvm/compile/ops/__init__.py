@@ -13,6 +13,7 @@ from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     linalg,
     linear,
     norm,
+    order,
     pooling,
     reduction,
     resize,

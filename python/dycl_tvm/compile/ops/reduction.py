@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Reductions, softmax, scans and sorting."""
+"""Reductions and softmax."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 
 from dycl_tvm.backends.tir_cpu.reduction_op import REDUCER
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axes_of, axis_of, converter, int64, is_float
+from dycl_tvm.compile.ops.context import OpContext, axes_of, axis_of, converter, int64
 
 
 def _reduce_te(ctx: OpContext, x: Any, axes: list[int], fn: Callable[..., Any], name: str) -> Any:
@@ -194,116 +194,3 @@ def _softmax_impl(ctx: OpContext, x: Any, dim: int, log: bool) -> Any:
 def _softmax_impl_rank0(ctx: OpContext, x: Any, log: bool) -> Any:
     flat = ctx.reshape(x, (1,))
     return ctx.reshape(ctx.emit(relax.op.nn.log_softmax(flat, 0) if log else relax.op.nn.softmax(flat, 0)), ())
-
-
-def _scan(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def convert(ctx: OpContext, x: Any, dim: int, dtype: Any = None) -> Any:
-        x = ctx.cast(x, ctx.type.dtype)
-        shape = ctx.shape(x)
-        if not shape:
-            return x
-        axis = axis_of(dim, len(shape))
-        lead, n, tail = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-        flat = ctx.reshape(x, (lead, n, tail))
-
-        # a scan as a triangular reduction: short axes only, or the cost is quadratic
-        if n > 4096:
-            raise NotConvertible(f"a scan over {n} elements")
-        kept = (lead, n, tail)
-        reducer = te.comm_reducer(fn, lambda t: tirx.const(0 if name == "cumsum" else 1, t), name=name)
-        identity = tirx.const(0 if name == "cumsum" else 1, ctx.type.dtype)
-
-        def triangular(t: Any) -> Any:
-            k = te.reduce_axis((int64(0), int64(n)), name="k")
-            return te.compute(
-                [int64(s) for s in kept],
-                lambda a, i, b: reducer(tirx.Select(k <= i, t(a, k, b), identity), axis=k),
-                name=name,
-            )
-
-        return ctx.reshape(ctx.call_te(triangular, flat, name=name), shape)
-
-    return convert
-
-
-converter("cumsum.default")(_scan("cumsum", lambda a, b: a + b))
-converter("cumprod.default")(_scan("cumprod", lambda a, b: a * b))
-
-
-# ---- sorting: by ranks, which is stable, needs no extern call, and is short for the sizes that networks sort ---------
-
-_MAX_SORT = 16384
-
-
-def _order(ctx: OpContext, x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
-    """Return (values, indices) sorted along ``axis``: stable, NaN is the largest."""
-    shape = ctx.shape(x)
-    n = shape[axis]
-    if n > _MAX_SORT:
-        raise NotConvertible(f"sorting {n} elements (at most {_MAX_SORT})")
-    if ctx.dtype(x) == "bool":
-        x = ctx.cast(x, "int8")
-    floating = is_float(ctx.dtype(x))
-    extents = [int64(s) for s in shape]
-
-    def before(a: Any, b: Any, ia: Any, ib: Any) -> Any:
-        """Whether element a (at ia) comes before element b (at ib)."""
-        less = a > b if descending else a < b
-        same = a == b
-        if floating:
-            na, nb = semantics.is_nan(a), semantics.is_nan(b)
-            less = tirx.Or(less, tirx.And(na, tirx.Not(nb)) if descending else tirx.And(tirx.Not(na), nb))
-            same = tirx.Or(same, tirx.And(na, nb))
-        return tirx.Or(less, tirx.And(same, ia < ib))
-
-    def ranks(t: Any) -> Any:
-        k = te.reduce_axis((int64(0), int64(n)), name="k")
-
-        def element(*i: Any) -> Any:
-            other = t(*i[:axis], k, *i[axis + 1 :])
-            one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
-            return te.sum(tirx.Select(before(other, t(*i), k, i[axis]), one, zero), axis=k)
-
-        return te.compute(extents, element, name="rank")
-
-    rank = ctx.call_te(ranks, x, name="rank")
-
-    def positions(r: Any) -> Any:
-        k = te.reduce_axis((int64(0), int64(n)), name="k")
-        zero = tirx.const(0, "int64")
-        return te.compute(
-            extents, lambda *i: te.sum(tirx.Select(r(*i[:axis], k, *i[axis + 1 :]) == i[axis], k, zero), axis=k), name="argsort"
-        )
-
-    index = ctx.call_te(positions, rank, name="argsort")
-    value = ctx.call_te(
-        lambda t, j: te.compute(extents, lambda *i: t(*i[:axis], j(*i), *i[axis + 1 :]), name="sorted"), x, index, name="sorted"
-    )
-    return value, index
-
-
-@converter("sort.default", "sort.stable")
-def _sort(ctx: OpContext, x: Any, *args: Any) -> Any:
-    if "stable" in ctx.op:
-        args = args[1:]
-    dim = args[0] if args else -1
-    descending = bool(args[1]) if len(args) > 1 else False
-    if not ctx.shape(x):
-        return x, ctx.const(0, "int64")
-    value, index = _order(ctx, x, axis_of(dim, len(ctx.shape(x))), descending)
-    return ctx.cast(value, ctx.dtype(x)), index
-
-
-@converter("argsort.default", "argsort.stable")
-def _argsort(ctx: OpContext, x: Any, *args: Any) -> Any:
-    if "stable" in ctx.op:
-        args = args[1:]
-    return _order(ctx, x, axis_of(args[0] if args else -1, len(ctx.shape(x))), bool(args[1]) if len(args) > 1 else False)[1]
-
-
-@converter("topk.default")
-def _topk(ctx: OpContext, x: Any, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> Any:
-    axis = axis_of(dim, len(ctx.shape(x)))
-    value, index = _order(ctx, x, axis, largest)
-    value, index = (ctx.emit(relax.op.strided_slice(v, [axis], [0], [k])) for v in (value, index))
-    return ctx.cast(value, ctx.dtype(x)), index

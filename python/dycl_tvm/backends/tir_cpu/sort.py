@@ -1,0 +1,258 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Sorting along an axis, and the first k in order: stable, NaN the largest.
+
+Elements become integers whose order is the wanted one (:func:`_ordinal`). Then, by length:
+
+* short rows: the place of an element is the number of elements that come before it; quadratic, but whole vectors are compared at once;
+* few of many: a heap of the best k, at whose root most elements fail;
+* all else: a radix sort from the last digit to the first, linear and stable (Knuth, The Art of Computer Programming, volume 3,
+  section 5.2.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.families.dense import merge, vectors
+from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+
+#: The longest row whose places are counted.
+_SHORT = 96
+#: The heap is used where k is at most this part of n.
+_FEW = 16
+#: Bits of a digit of the radix sort: its counts are to stay in the first cache.
+_DIGIT = 8
+#: Elements that are compared with the root of the heap together.
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The row that code is emitted for: its elements, and where its results go.
+
+    Attributes
+    ----------
+    load : callable
+        From the number of an element to the element.
+    put : callable
+        ``put(place, number)`` emits that the element ``number`` is at ``place`` of the order.
+    n, k : int
+    ordinal : callable
+        From an element to an integer of type ``key``.
+    key : str
+    bits : int
+        As many bits of ordinals differ: they are in [-2^(bits - 1), 2^(bits - 1)).
+    lanes : int
+        Ordinals of a vector.
+    """
+
+    load: Callable[[Any], Any]
+    put: Callable[[Any, Any], None]
+    n: int
+    k: int
+    ordinal: Callable[[Any], Any]
+    key: str
+    bits: int
+    lanes: int
+
+
+def kernel(lead: int, n: int, tail: int, k: int, dtype: str, descending: bool, values: bool, indices: bool, machine: Machine) -> Any:
+    """Return the PrimFunc (x, [values], [indices]) of the first k elements of each row in order.
+
+    Parameters
+    ----------
+    lead, n, tail : int
+        The shape of x; rows run along n. Results are (lead, k, tail).
+    k : int
+        At most n.
+    dtype : str
+        Of x and the values; indices are int64.
+    descending : bool
+        Largest first. Of equal elements the one of the lower index comes first, either way.
+    values, indices : bool
+        Which results are wanted, at least one.
+    machine : Machine
+    """
+    bits = tvm_ffi.dtype(dtype).itemsize * 8
+    if "float" in dtype:
+        bits = max(bits, 32)
+    if dtype == "uint8":
+        bits = 16
+    key = "int64" if bits == 64 else "int32"
+    lanes = machine.vector_bytes // tvm_ffi.dtype(key).itemsize
+    emit, step = _sorted, 8e-9 * bits / 32
+    if n <= _SHORT:
+        emit, step = _counted, 1e-9 * (1 + n / lanes)
+    elif k * _FEW <= n and key == "int32":
+        emit, step = _heaped, 1e-9
+
+    def body(x: Any, *results: Any) -> None:
+        with parallel(lead * tail, machine, lead * tail * n * step) as row:
+            a, b = row // tail, row % tail
+
+            def put(place: Any, number: Any) -> None:
+                if values:
+                    store(results[0], [a, place, b], x[a, number, b])
+                if indices:
+                    store(results[-1], [a, place, b], number.astype("int64"))
+
+            emit(_Row(lambda i: x[a, i, b], put, n, k, lambda v: _ordinal(v, dtype, descending), key, bits, lanes))
+
+    outputs = [*([("values", (lead, k, tail), dtype)] if values else []), *([("indices", (lead, k, tail), "int64")] if indices else [])]
+    return prim_func([("x", (lead, n, tail), dtype), *outputs], body)
+
+
+def _ordinal(value: Any, dtype: str, descending: bool) -> Any:
+    """Return an integer that is less where the value comes earlier, and equal where the values are equal.
+
+    Floats are sign and magnitude; both zeros have the magnitude 0, and NaN has one above that of infinity. There is no sum in it, for TVM
+    would move its terms to the other side of a comparison, where they overflow.
+    """
+    if "float" not in dtype:
+        order = value.astype("int64" if dtype == "int64" else "int32")
+    else:
+        wide = "float64" if dtype == "float64" else "float32"
+        key, infinity = ("int64", 0x7FF0000000000000) if wide == "float64" else ("int32", 0x7F800000)
+        zero, largest = tirx.const(0, key), tirx.max_value(key)
+        pattern = tirx.reinterpret(key, value.astype(wide))
+        magnitude = tirx.bitwise_and(pattern, largest)
+        signed = tirx.Select(tirx.And(pattern < zero, magnitude > zero), _inverted(magnitude), magnitude)
+        order = tirx.Select(magnitude > tirx.const(infinity, key), largest, signed)
+    return _inverted(order) if descending else order
+
+
+def _inverted(order: Any) -> Any:
+    """Return -1 - order."""
+    return tirx.bitwise_xor(order, tirx.const(-1, str(order.ty.dtype)))
+
+
+def _counted(row: _Row) -> None:
+    """Emit the order of a short row: each element's place is counted."""
+    key = T.alloc_buffer((row.n,), row.key)
+    place = T.alloc_buffer((row.n,), row.key)
+    one, zero = tirx.const(1, row.key), tirx.const(0, row.key)
+    vectors(row.n, row.lanes, lambda i: store(key, [i], row.ordinal(row.load(i))))
+    vectors(row.n, row.lanes, lambda i: store(place, [i], zero))
+
+    def count(i: Any, j: Any) -> None:
+        before = tirx.Or(key[j] < key[i], tirx.And(key[j] == key[i], j < i))
+        store(place, [i], place[i] + tirx.Select(before, one, zero))
+
+    with T.serial(0, row.n) as j:
+        vectors(row.n, row.lanes, lambda i: count(i, j))
+    with T.serial(0, row.n) as i:
+        if row.k < row.n:
+            with T.If(place[i] < row.k), T.Then():
+                row.put(place[i], i)
+        else:
+            row.put(place[i], i)
+
+
+def _sorted(row: _Row) -> None:
+    """Emit a radix sort of (ordinal, number): from one half of the scratch arrays to the other, digit by digit."""
+    n, digits, values = row.n, row.bits // _DIGIT, 1 << _DIGIT
+    key, number = T.alloc_buffer((2 * n,), row.key), T.alloc_buffer((2 * n,), "int32")
+    starts, half = T.alloc_buffer((digits * values,), "int32"), T.alloc_buffer((1,), "int32")
+    total, source = T.alloc_buffer((1,), "int32"), T.alloc_buffer((1,), "int32")
+
+    def digit(ordinal: Any, d: int) -> Any:
+        """Return where the count of an ordinal's digit lies; the sign makes the last digit's upper half the lower one."""
+        found = tirx.bitwise_and(tirx.shift_right(ordinal, tirx.const(d * _DIGIT, row.key)), tirx.const(values - 1, row.key))
+        if d == digits - 1:
+            found = tirx.bitwise_xor(found, tirx.const(values // 2, row.key))
+        return found.astype("int32") + d * values
+
+    with T.serial(0, digits * values) as i:
+        store(starts, [i], tirx.const(0, "int32"))
+    with T.serial(0, n) as i:
+        store(key, [i], row.ordinal(row.load(i)))
+        store(number, [i], i)
+        for d in range(digits):
+            at = digit(key[i], d)
+            store(starts, [at], starts[at] + 1)
+    store(half, [0], tirx.const(0, "int32"))
+    for d in range(digits):
+        # a digit that all elements share orders nothing
+        with T.If(starts[digit(key[half[0]], d)] < n), T.Then():
+            store(total, [0], tirx.const(0, "int32"))
+            with T.serial(0, values) as v:
+                store(source, [0], starts[d * values + v])
+                store(starts, [d * values + v], total[0])
+                store(total, [0], total[0] + source[0])
+            store(source, [0], half[0])
+            store(half, [0], n - half[0])
+            with T.serial(0, n) as i:
+                _move(key, number, starts, source[0] + i, half[0], digit(key[source[0] + i], d))
+    with T.serial(0, row.k) as i:
+        row.put(i, number[half[0] + i])
+
+
+def _move(key: Any, number: Any, starts: Any, source: Any, half: Any, at: Any) -> None:
+    """Emit the move of one element to the next place of its digit."""
+    place = T.alloc_buffer((1,), "int32")
+    store(place, [0], starts[at])
+    store(starts, [at], place[0] + 1)
+    store(key, [half + place[0]], key[source])
+    store(number, [half + place[0]], number[source])
+
+
+def _heaped(row: _Row) -> None:
+    """Emit the first k of many: a heap, the last of them at its root, of ordinals with their numbers below them in one integer."""
+    n, k = row.n, row.k
+    lowest, highest = tirx.min_value("int64"), tirx.max_value("int64")
+    # children of the last row of the heap are read
+    heap = T.alloc_buffer((2 * k + 1,), "int64")
+    hole = T.alloc_buffer((1,), "int32")
+    hit = T.alloc_buffer((_CHUNK,), "int32")
+    entry = T.alloc_buffer((1,), "int64")
+    with T.serial(0, 2 * k + 1) as i:
+        store(heap, [i], tirx.Select(i < k, highest, lowest))
+
+    def replace_root() -> None:
+        """Emit the exchange of the root for ``entry``."""
+        store(hole, [0], tirx.const(0, "int32"))
+        for _ in range(k.bit_length() - 1):
+            left = 2 * hole[0] + 1
+            child = T.alloc_buffer((1,), "int32")
+            store(child, [0], left + tirx.Select(heap[left + 1] > heap[left], tirx.const(1, "int32"), tirx.const(0, "int32")))
+            with T.If(heap[child[0]] > entry[0]), T.Then():
+                store(heap, [hole[0]], heap[child[0]])
+                store(hole, [0], child[0])
+        store(heap, [hole[0]], entry[0])
+
+    def offer(i: Any) -> None:
+        ordinal = row.ordinal(row.load(i)).astype("int64")
+        store(entry, [0], tirx.bitwise_or(tirx.shift_left(ordinal, tirx.const(32, "int64")), i.astype("int64")))
+        with T.If(entry[0] < heap[0]), T.Then():
+            replace_root()
+
+    root = tirx.shift_right(heap[0], tirx.const(32, "int64")).astype("int32")
+    one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
+    with T.serial(0, n // _CHUNK) as chunk:
+        first = chunk * _CHUNK
+        vectors(_CHUNK, row.lanes, lambda i: store(hit, [i], tirx.Select(row.ordinal(row.load(first + i)) <= root, one, zero)))
+        _any(hit, row.lanes)
+        with T.If(hit[0] > 0), T.Then(), T.serial(0, _CHUNK) as i:
+            offer(first + i)
+    if n % _CHUNK:
+        with T.serial(0, n % _CHUNK) as i:
+            offer(n // _CHUNK * _CHUNK + i)
+    store(entry, [0], lowest)
+    with T.serial(0, k) as i:
+        row.put(k - 1 - i, tirx.bitwise_and(heap[0], tirx.const(0xFFFFFFFF, "int64")).astype("int32"))
+        replace_root()
+
+
+def _any(hit: Any, lanes: int) -> None:
+    """Emit into the first of ``_CHUNK`` numbers whether one of them is not 0."""
+    half = _CHUNK // 2
+    while half:
+        merge(hit, hit, half, lanes, tirx.bitwise_or, half)
+        half //= 2

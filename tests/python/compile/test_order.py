@@ -1,0 +1,159 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Scans, sorting and the first k against PyTorch: values equal, indices stable, NaN the largest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hcfg_utils import Kernels, host_target, record, run_sub_dnn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dycl_tvm.backends.tir_cpu import scan, sort
+from dycl_tvm.compile import pipeline
+from dycl_tvm.compile.call_list import call_list
+from dycl_tvm.compile.importer import import_sub_dnns
+from dycl_tvm.compile.program import KernelLibrary
+from dycl_tvm.errors import UnsupportedError
+
+Case = tuple[Callable[..., Any], torch.Tensor]
+
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+SPECIAL = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0]
+
+
+def tensor(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0, special: bool = True) -> torch.Tensor:
+    """Return numbers with ties, extremes of the dtype, and for floats NaN, infinities and both zeros."""
+    g = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=g) > 0.5
+    pick = torch.rand(shape, generator=g)
+    if dtype.is_floating_point:
+        x = torch.randn(shape, generator=g, dtype=torch.float64).to(dtype)
+        few = torch.tensor(SPECIAL, dtype=dtype)[torch.randint(0, len(SPECIAL), shape, generator=g)]
+        return torch.where(pick < 0.3, few, x) if special else x
+    info = torch.iinfo(dtype)
+    x = torch.randint(info.min, info.max, shape, generator=g, dtype=dtype)
+    few = torch.tensor([info.min, info.max, 0, 1], dtype=dtype)[torch.randint(0, 4, shape, generator=g)]
+    return torch.where(pick < 0.4, few, x)
+
+
+def results(cases: list[Case]) -> list[list[Any]]:
+    """Compile and run: one module for all cases."""
+    recorded = [record(fn, [x], f"case_{k}")[0] for k, (fn, x) in enumerate(cases)]
+    low = pipeline.to_kernels(pipeline.legalise(import_sub_dnns(recorded), host_target()), host_target())
+    kernels = pipeline.KernelSet()
+    lists = [call_list(sub.name, low, kernels, {}) for sub in recorded]
+    run = Kernels(KernelLibrary(tuple(pipeline.build_kernels(kernels.functions, host_target()).objects)))
+    return [run_sub_dnn(calls, [x], run) for calls, (_, x) in zip(lists, cases)]
+
+
+def same(got: Any, want: torch.Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(torch.as_tensor(got).double(), nan=7e77), torch.nan_to_num(want.double(), nan=7e77))
+
+
+def sorted_by_torch(x: torch.Tensor, dim: int, descending: bool, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    values, indices = torch.sort(x, dim=dim, descending=descending, stable=True)
+    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
+
+
+def check_order(cases: list[tuple[torch.Tensor, int, bool, int]]) -> None:
+    """Check the first k of each (x, dim, descending, k): by ``topk``, or by ``sort`` if that is all of them."""
+
+    def take(x: torch.Tensor, dim: int, descending: bool, k: int) -> Any:
+        if k == x.shape[dim] or x.dtype == torch.bool:  # PyTorch has no topk of bools
+            return sorted_by_torch(x, dim, descending, k)
+        return torch.topk(x, k, dim, largest=descending)
+
+    got = results([(lambda x, rest=rest: take(x, *rest), x) for x, *rest in cases])
+    for (x, *rest), (values, indices) in zip(cases, got):
+        want = sorted_by_torch(x, *rest)
+        assert same(values, want[0]), (x.shape, x.dtype, rest)
+        assert same(indices, want[1]), (x.shape, x.dtype, rest)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS[:2], *INTEGERS], ids=str)
+def test_order_of_every_length_and_dtype(dtype: torch.dtype) -> None:
+    few = not dtype.is_floating_point or dtype == torch.float64
+    cases = []
+    lengths = [(1, 1), (2, 1), (33, 33), (96, 5), (97, 97), (1000, 1), (1000, 62), (1000, 63)]
+    for n, k in lengths if few else [*lengths, (5000, 8), (5000, 5000)]:
+        cases += [(tensor((2, n), dtype, n), 1, descending, k) for descending in (False, True)]
+    if not few:
+        cases += [(tensor((2, n, 3), dtype), 1, True, k) for n, k in ((20, 20), (300, 300), (300, 4))]
+    check_order(cases)
+
+
+def test_rows_in_order_and_rows_of_one_value() -> None:
+    rising = torch.arange(3000.0)
+    rows = torch.stack([rising, -rising, torch.zeros(3000), torch.full((3000,), math.nan)])
+    check_order([(rows, 1, descending, k) for descending in (False, True) for k in (1, 40, 3000)])
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.tuples(st.lists(st.integers(1, 150), min_size=1, max_size=3), st.data()), min_size=4, max_size=4))
+def test_order_of_random_shapes(drawn: list[Any]) -> None:
+    cases = []
+    for shape, data in drawn:
+        dim = data.draw(st.integers(0, len(shape) - 1))
+        shape = [s if d == dim else 1 + s % 7 for d, s in enumerate(shape)]
+        k = data.draw(st.one_of(st.just(shape[dim]), st.integers(1, shape[dim])))
+        dtype = data.draw(st.sampled_from(FLOATS[:2] + INTEGERS[:2]))
+        cases.append((tensor(tuple(shape), dtype, data.draw(st.integers(0, 99))), dim, data.draw(st.booleans()), k))
+    check_order(cases)
+
+
+def test_argsort_and_single_results() -> None:
+    x = tensor((3, 300), torch.float32)
+    for fn, want in (
+        (lambda x: torch.argsort(x, dim=1, stable=True), sorted_by_torch(x, 1, False, 300)[1]),
+        (lambda x: torch.sort(x, 0)[0], torch.sort(x, 0)[0]),
+        (lambda x: torch.topk(x, 3)[1], sorted_by_torch(x, 1, True, 3)[1]),
+    ):
+        ((got,),) = results([(fn, x)])
+        assert same(got, want)
+
+
+@pytest.mark.parametrize("op", [torch.cumsum, torch.cumprod], ids=["cumsum", "cumprod"])
+def test_scans_are_those_of_torch_bit_by_bit(op: Callable[..., torch.Tensor]) -> None:
+    cases: list[Case] = []
+    for special in (False, True):
+        for dtype in FLOATS[:2]:
+            for shape, dim in [((1,), 0), ((2,), 0), ((5000,), 0), ((21, 50), 1), ((3, 40, 37), 1), ((40, 1, 3), 0)]:
+                cases.append((lambda x, dim=dim: op(x, dim), tensor(shape, dtype, len(cases), special)))
+    for dtype in INTEGERS:
+        cases += [(lambda x, dim=dim: op(x, dim), tensor((9, 30), dtype)) for dim in (0, 1)]
+    cases.append((lambda x: op(x, 0, dtype=torch.float64), tensor((30,), torch.int32)))
+    cases.append((lambda x: op(x, 1), torch.full((2, 30), -0.0)))
+    for (fn, x), (got,) in zip(cases, results(cases)):
+        want = fn(x)
+        assert str(got.dtype) == str(want.dtype).removeprefix("torch.")
+        assert same(got, want), (x.shape, x.dtype)
+        assert not want.is_floating_point() or torch.equal(torch.signbit(torch.as_tensor(got)[want == 0]), torch.signbit(want[want == 0]))
+
+
+def test_long_axes_have_parallel_rows() -> None:
+    x, y = tensor((64, 1000), torch.float32), tensor((500, 200), torch.float32)
+    target = host_target()
+    machine = pipeline.tir_cpu.machine.machine_of(target)
+    assert "T.parallel" in sort.kernel(64, 1000, 1, 1000, "float32", False, True, True, machine).script()
+    assert "T.parallel" in scan.kernel(1, 500, 200, "float32", 0, lambda a, b: a + b, machine).script()
+    assert "T.parallel" not in sort.kernel(2, 4, 1, 4, "float32", False, True, True, machine).script()
+    check_order([(x, 1, False, 1000)])
+    ((got,),) = results([(lambda y: torch.cumsum(y, 0), y)])
+    assert same(got, torch.cumsum(y, 0))
+
+
+def test_a_gpu_refuses_what_would_be_quadratic() -> None:
+    import tvm
+
+    x = torch.zeros(1, 20000)
+    sub = record(lambda x: torch.topk(x, 3), [x], "sub")[0]
+    import_sub_dnns([sub])
+    with tvm.target.Target({"kind": "cuda", "arch": "sm_72"}), pytest.raises(UnsupportedError, match="on a GPU"):
+        import_sub_dnns([sub])
