@@ -154,6 +154,7 @@ def test_min_max_of_a_tensor_and_a_number():
         lambda x: x if 1 - max(x.mean(), 0.2) > 0.5 else -x,
         lambda x: float(max(x.mean(), 0.2) * 3),
         lambda x: x if max(x.mean(), 0) / 3 else -x,
+        lambda x: max(x.mean(), 0.0) if x.sum() > 1 else 0.5,
         lambda x: x * round(max(x.mean(), 0)),
         lambda x: x.long() * min(1, x.mean()),
         lambda x: x.half().mean() * max(1.0, x.sum()),
@@ -166,6 +167,18 @@ def test_min_max_whose_type_matters_are_refused(function):
     with pytest.raises(UnsupportedError, match=r"max\(\) or min\(\) gave.* depending on values") as caught:
         stage(function, X[0])
     assert "torch.clamp" in str(caught.value)
+
+
+def test_min_max_whose_type_matters_are_refused_after_a_loop():
+    def f(x):
+        best = 0.5
+        while best < 2.0 and x.sum() < 9:
+            best = max(x.mean(), best)
+            x = x + 0.25
+        return best
+
+    with pytest.raises(UnsupportedError, match="a tensor or a number"):
+        stage(f, X[0])
 
 
 def test_sum_of_tensors_and_comparisons():

@@ -198,6 +198,8 @@ class Header:
                     self._poisoned[path] = _STALE
             elif header.obj is not back.obj:  # what is changed in place is a place of the heap, seen through all its aliases
                 self._general[path] = None
+        elif mixed := scalars.mixed_of(back.obj):
+            self._poisoned[path] = f"{_name(path)} is {mixed.types} after the loop's body, depending on values"
         elif (
             isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf) and scalars._kind(header.operand) == scalars._kind(back.operand)
         ):
@@ -215,8 +217,7 @@ class Header:
             for i, (h, b) in enumerate(zip(header.items, back.items)):
                 self._compare((*path, i), h, b, found)
         elif header.obj is not back.obj and not _same_plain([header.obj, back.obj]):
-            name = f"`{path[0]}`" if isinstance(path[0], str) else "an attribute"
-            self._poisoned[path] = f"{name} is {_describe(header)} before the loop's body and {_describe(back)} after it"
+            self._poisoned[path] = f"{_name(path)} is {_describe(header)} before the loop's body and {_describe(back)} after it"
 
     def _compare_place(self, key: Any, place: Place, found: dict[Path, Operand]) -> None:
         header = {p.key: c for p, c in self._writes}.get(key, self._places[key][1])
@@ -251,3 +252,7 @@ def rebuild(c: Items, items: list[Any]) -> Any:
     if issubclass(kind, tuple):
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
     return current().born(dict(zip(c.keys, items)) if kind is dict else kind(items))
+
+
+def _name(path: Path) -> str:
+    return f"`{path[0]}`" if isinstance(path[0], str) else "an attribute"

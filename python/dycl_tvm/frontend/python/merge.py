@@ -360,7 +360,7 @@ class Join:
         if all(_same_number(c, first) for c in found):
             return first.obj
         kinds = {scalars._kind(c.operand) for c in found}
-        if len(kinds) > 1:
+        if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         kind = kinds.pop()
         return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.strip("`")), self.site)  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ def _kind(part: Part) -> Hashable:
     if isinstance(part, Value):
         return part.type
     if isinstance(part, NumberLeaf):
-        return scalars._kind(part.operand)
+        return scalars._kind(part.operand) if scalars.mixed_of(part.obj) is None else id(part)
     if isinstance(part, Plain):
         return (part.obj,)
     kind, keys, items = part
