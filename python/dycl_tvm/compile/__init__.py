@@ -19,7 +19,7 @@ from dycl_tvm.backends.tir_cpu.families import amx, reduction
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, SCHEDULED
+from dycl_tvm.backends.tir_cpu.loops import SCHEDULED
 from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
@@ -139,7 +139,7 @@ def lower(
             program.device, rules = build_device_code(program.kernels, table.functions, target, progress, half, libraries)
             if not libraries:  # their calls are in no graph
                 program.device = replace(program.device, segments=find_segments(program))
-        program.amx = any(amx.FEATURE in fn.attrs.get(INSTRUCTIONS, ()) for fn in wanted.values())
+        program.amx = amx.used_by(wanted.values())
         built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated

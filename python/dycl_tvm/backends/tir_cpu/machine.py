@@ -63,6 +63,10 @@ class Machine:
         """Float32 elements of a vector; the block of packed layouts."""
         return self.vector_bytes // 4
 
+    def stream_rate(self, nbytes: float) -> float:
+        """Return the bytes per second at which a core reads so many in order, again and again: from the nearest cache that they fit."""
+        return self.bandwidth * 1e9 * (1.5 if nbytes > self.l3 / 2 else 2.5 if nbytes > self.l2 / 2 else 5.0)
+
 
 #: Typical cores. What the figures miss of a particular CPU, tuning finds out.
 _MACHINES = {

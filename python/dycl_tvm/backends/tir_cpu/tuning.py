@@ -14,7 +14,6 @@ import numpy as np
 import tvm
 
 from dycl_tvm.backends.tir_cpu.families import amx
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Dense, Plan
 
@@ -62,7 +61,7 @@ class Candidates:
         self.machine = machine
         names = [f"candidate_{k}" for k in range(len(plans))]
         kernels = [family.kernel(work, plan, machine, NOTHING).with_attr("global_symbol", n) for n, (family, plan) in zip(names, plans)]
-        if any(amx.FEATURE in fn.attrs.get(INSTRUCTIONS, ()) for fn in kernels):
+        if amx.used_by(kernels):
             amx.request()
         module = tvm.compile(tvm.IRModule(dict(zip(names, kernels))), target=target)
         flush = np.zeros(2 * machine.l3, np.uint8) if cold else None

@@ -23,7 +23,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,11 @@ _FUNCTIONS = _functions()
 def allowed(machine: Machine, accuracy: Accuracy) -> bool:
     """Whether the user asked for bfloat16 and the CPU has tiles of it."""
     return accuracy in ("bf16", "bf16x3") and machine.amx and machine.bf16 and machine.lanes == LANES
+
+
+def used_by(kernels: Iterable[Any]) -> bool:
+    """Whether one of some PrimFuncs uses tiles."""
+    return any(FEATURE in fn.attrs.get(INSTRUCTIONS, ()) for fn in kernels)
 
 
 def planes_of(accuracy: Accuracy) -> int:
@@ -213,19 +218,6 @@ def release() -> None:
 def even_rows(total: int) -> int:
     """Return the rows of a tile so that as few tiles as there can be are as equal as can be."""
     return -(-total // -(-total // ROWS))
-
-
-def last_block(is_last: Any, blocks: int, count: int, size: int, emit: Callable[[int], None]) -> None:
-    """Emit ``emit(size)``, and for the last of the blocks of ``size`` that cover ``count`` what is left."""
-    rest = count - (blocks - 1) * size
-    if rest == size or blocks == 1:
-        emit(rest)
-        return
-    with T.If(is_last):
-        with T.Then():
-            emit(rest)
-        with T.Else():
-            emit(size)
 
 
 def shapes(row_tiles: int, column_tiles: int) -> list[tuple[int, int]]:

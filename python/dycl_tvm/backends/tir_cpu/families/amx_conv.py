@@ -24,7 +24,6 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     amx_func,
     cycles_per_second,
     even_rows,
-    last_block,
     planes_of,
     products,
     release,
@@ -35,6 +34,7 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
 from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS
 from dycl_tvm.backends.tir_cpu.families.bf16_conv import Band, Emitter
 from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, narrow_groups, problem
+from dycl_tvm.backends.tir_cpu.families.dense import block_of
 from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
@@ -183,11 +183,8 @@ class _AmxEmitter(Emitter):
         if self.window.words > PAIRS * p.inputs:
             with T.serial(0, self.rows.extent) as i, T.serial(0, self.pitch) as j:
                 self.put(p.inputs, i, j)
-        panels = -(-p.outputs // wide)
         with T.serial(0, span[1] - span[0]) as t:
-            panel = span[0] + t
-            block = g * p.outputs + panel * wide
-            last_block(panel == panels - 1, panels, p.outputs, wide, lambda across: self.panel(block, across))
+            block_of(span[0] + t, p.outputs, wide, lambda panel, across: self.panel(g * p.outputs + panel * wide, across))
 
     def panel(self, block: Any, across: int) -> None:
         """Emit the outputs of ``across`` blocks at all positions of the band."""
@@ -305,9 +302,8 @@ def _plans(p: Problem, machine: Machine, planes: int) -> list[Plan]:
                 for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
                     pieces = parts * output_parts * p.images
                     copies = rows * pitch * p.inputs * p.groups * (1 if p.groups > 1 else output_parts) * planes * _ROUNDING
-                    rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5)
                     passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
-                    moved = weights * passes / rate if weights > machine.l2 / 2 else 0.0
+                    moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
                     computed = p.images * parts * (band * p.groups / clock + copies / bf16_dense.cycles_per_second(machine))
                     alone = (max(computed, moved) + 0.1 * moved) * (1.0 if fits else 1.1)
                     largest = -(-across // output_parts) / across / parts

@@ -22,7 +22,6 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     amx_func,
     cycles_per_second,
     even_rows,
-    last_block,
     planes_of,
     products,
     release,
@@ -32,7 +31,7 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     split_weights,
 )
 from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, round_row
-from dycl_tvm.backends.tir_cpu.families.dense import pieces_of, row_at, store_rows
+from dycl_tvm.backends.tir_cpu.families.dense import block_of, pieces_of, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
@@ -125,10 +124,10 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
         with T.serial(0, finish - begin) as p, T.serial(0, end - first) as b:
             panel, block = begin + p, first + b
 
-            def across(count: int) -> None:
-                last_block(panel == panels - 1, panels, column_tiles, wide, lambda n: product(block, panel, start, count, n, left, sums))
+            def across(block: Any, count: int) -> None:
+                block_of(panel, column_tiles, wide, lambda panel, n: product(block, panel, start, count, n, left, sums))
 
-            last_block(block == blocks - 1, blocks, _row_tiles(work), high, across)
+            block_of(block, _row_tiles(work), high, across)
 
     seconds = _seconds(work, machine, high, wide, planes)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
@@ -198,5 +197,5 @@ def _seconds(work: Dense, machine: Machine, high: int, wide: int, planes: int) -
     blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
     compute = blocks * panels * (steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide)) / cycles_per_second(machine)
     weights = 4.0 * planes * panels * wide * LANES * steps * tiles.pairs
-    rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5 if weights > machine.l2 / 2 else 5.0)
-    return max(compute, weights / rate) + 0.1 * min(compute, weights / rate) + 2e-7
+    stream = weights / machine.stream_rate(weights)
+    return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7

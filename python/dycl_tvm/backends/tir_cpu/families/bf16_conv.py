@@ -308,9 +308,8 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Plan]:
             if pieces > 1 and parts * output_parts > 8 * machine.cores and (fits and output_parts > 1):
                 continue
             copies = places * p.inputs * p.groups * pieces / (output_parts if p.groups > 1 else 1) * _ROUNDING / clock
-            rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5)
             passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
-            moved = weights * passes / rate if weights > machine.l2 / 2 else 0.0
+            moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
             alone = max(cycles / clock, moved) + 0.1 * moved + copies
             if not fits:
                 alone *= 1.1

@@ -168,5 +168,5 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -
     slots = max(1.06, _IN_FLIGHT / (rows * wide * splits), (rows + wide) / (rows * wide))
     compute = total * panels * wide * steps * slots / cycles_per_second(machine) + 2e-9 * tiles * panels * rows * wide
     weights = 4.0 * panels * width * steps
-    rate = machine.bandwidth * 1e9 * (1.5 if weights > machine.l3 / 2 else 2.5 if weights > machine.l2 / 2 else 5.0)
-    return max(compute, weights / rate) + 0.1 * min(compute, weights / rate) + 2e-7
+    stream = weights / machine.stream_rate(weights)
+    return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7

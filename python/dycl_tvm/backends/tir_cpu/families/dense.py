@@ -65,6 +65,21 @@ def pieces(total: int, size: int, emit: Callable[[Any, int], None]) -> None:
         emit(whole * size, total % size)
 
 
+def block_of(index: Any, total: int, size: int, emit: Callable[[Any, int], None]) -> None:
+    """Emit ``emit(index, count)`` for one of the blocks of ``size`` that cover ``total``: ``count`` is what it has of it."""
+    whole, rest = divmod(total, size)
+    if not rest:
+        emit(index, size)
+    elif not whole:
+        emit(0, rest)
+    else:
+        with T.If(index < whole):
+            with T.Then():
+                emit(index, size)
+            with T.Else():
+                emit(whole, rest)
+
+
 def multiply_add(
     accumulators: Sequence[Any],
     width: int,
@@ -217,30 +232,19 @@ def store_rows(
     work: Dense, width: int, lanes: int, epilogue: Epilogue, operands: Sequence[Any], y: Any, sums: Sequence[Any], row: Any, panel: Any
 ) -> None:
     """Emit the epilogue of a tile; the last panel stores only the columns that there are."""
-    panels = -(-work.n // width)
     out = Tensor((work.batch, work.m, work.n))
 
-    def emit(valid: int, first: Any) -> None:
+    def emit(panel: Any, valid: int) -> None:
         for r, total in enumerate(sums):
             at = _row(work, row + r)
 
             def element(j: Any, total: Any = total, at: Any = at) -> None:
-                index = [*at, first + j]
+                index = [*at, panel * width + j]
                 store(y, index, finish(epilogue, operands, out, total[j], index))
 
             vectors(valid, lanes, element)
 
-    rest = work.n - (panels - 1) * width
-    if rest == width:
-        emit(width, panel * width)
-    elif panels == 1:
-        emit(rest, 0)
-    else:
-        with T.If(panel < panels - 1):
-            with T.Then():
-                emit(width, panel * width)
-            with T.Else():
-                emit(rest, (panels - 1) * width)
+    block_of(panel, work.n, width, emit)
 
 
 def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
@@ -338,15 +342,7 @@ def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x
             even_tiles(total, rows, index, lambda count, row: tile(count, row, panel, piece, steps))
 
     with T.parallel(0, pieces) as piece:
-        last = work.k - (pieces - 1) * length
-        if last == length:
-            whole(piece, length)
-        else:
-            with T.If(piece < pieces - 1):
-                with T.Then():
-                    whole(piece, length)
-                with T.Else():
-                    whole(pieces - 1, last)
+        block_of(piece, work.k, length, whole)
     with T.serial(0, total) as row, T.serial(0, panels) as panel:
         sums = zeros(1, width)
         clear(sums, width, lanes)
@@ -404,7 +400,7 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, s
     compute = fma * max(1.06, waiting, loading) * crowded + 2e-9 * tiles * panels * rows * wide
     weights = 4.0 * panels * width * work.k
     from_memory = weights > machine.l3 / 2
-    rate = machine.bandwidth * 1e9 * (1.5 if from_memory else 2.5 if weights > machine.l2 / 2 else 5.0)
+    rate = machine.stream_rate(weights)
     if streams > 1:
         rate *= _STREAM_GAIN if from_memory else _CACHED_GAIN
     stream = weights / rate

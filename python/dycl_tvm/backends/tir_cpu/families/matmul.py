@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import clear, even_tiles, multiply_add, pieces, vectors, zeros
+from dycl_tvm.backends.tir_cpu.families.dense import block_of, clear, even_tiles, multiply_add, pieces, vectors, zeros
 from dycl_tvm.backends.tir_cpu.families.softmax import across
 from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
@@ -125,14 +125,6 @@ def matmul(work: Dense, machine: Machine, epilogue: Epilogue = NOTHING, transpos
         cut = min(tasks, 8 * machine.cores)
         with parallel(cut, machine, seconds) as part, T.serial(part * tasks // cut, (part + 1) * tasks // cut) as task:
             batch, column = (task // columns, task % columns) if columns > 1 else (task, 0)
-            rest_columns = work.n - (columns - 1) * step
-            if rest_columns == step or columns == 1:
-                emit(batch, column * step, rest_columns)
-            else:
-                with T.If(column < columns - 1):
-                    with T.Then():
-                        emit(batch, column * step, step)
-                    with T.Else():
-                        emit(batch, (columns - 1) * step, rest_columns)
+            block_of(column, work.n, step, lambda at, count: emit(batch, at * step, count))
 
     return prim_func(buffers, body)

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import vectors
+from dycl_tvm.backends.tir_cpu.families.dense import block_of, vectors
 from dycl_tvm.backends.tir_cpu.families.softmax import along, pieces_of
 from dycl_tvm.backends.tir_cpu.loops import is_parallel, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
@@ -221,7 +221,7 @@ class _Emitter:
             self._put(partial, k, self._load(state, 0))
 
         with parallel(pieces, self.machine, seconds) as k:
-            _split(k, n // cut, pieces, lambda: piece_of(k, cut), lambda: piece_of(k, n - (pieces - 1) * cut))
+            block_of(k, n, cut, piece_of)
         for k in range(1, pieces):
             self._put(partial, 0, self.op.reducer.merge(self._load(partial, 0), self._load(partial, k)))
         offsets = self._offsets(0)
@@ -240,13 +240,7 @@ class _Emitter:
         first, last = (lambda p: p * (rows * tiles) // pieces), (lambda p: (p + 1) * (rows * tiles) // pieces)
         with parallel(pieces, self.machine, self._seconds(self.rows)) as piece, T.serial(first(piece), last(piece)) as unit:
             row, tile = unit // tiles, unit % tiles
-            _split(
-                tile,
-                columns // width,
-                tiles,
-                lambda: self._tile(row, tile * width, width),
-                lambda: self._tile(row, columns // width * width, columns % width),
-            )
+            block_of(tile, columns, width, lambda at, count: self._tile(row, at * width, count))
 
     def _tile(self, row: Any, column: Any, width: int) -> None:
         """Emit ``width`` neighbouring results."""
@@ -296,17 +290,3 @@ def _at(axes: Sequence[Axis], offsets: list[Any], row: Any) -> list[Any]:
         at = at % axis.extent if k else at
         offsets = [o + at * s if s else o for o, s in zip(offsets, axis.strides)]
     return offsets
-
-
-def _split(at: Any, whole: int, count: int, body: Callable[[], None], rest: Callable[[], None]) -> None:
-    """Emit ``body`` where ``at`` is below ``whole``, ``rest`` for the last of ``count``, if there is one more."""
-    if whole == count:
-        body()
-    elif not whole:
-        rest()
-    else:
-        with T.If(at < whole):
-            with T.Then():
-                body()
-            with T.Else():
-                rest()

@@ -13,6 +13,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.tir_cpu.families.dense import block_of
 from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import Tensor
@@ -75,17 +76,7 @@ class _Relayout:
 
     def _blocks(self, x: Any, y: Any, n: Any, cb: Any, tile: Any) -> None:
         emit = self._tile if self.tiled else self._point
-        rest = self.channels % self.block
-        if not rest:
-            emit(x, y, n, cb, tile, self.block)
-        elif self.blocks == 1:
-            emit(x, y, n, cb, tile, rest)
-        else:
-            with T.If(cb < self.blocks - 1):
-                with T.Then():
-                    emit(x, y, n, cb, tile, self.block)
-                with T.Else():
-                    emit(x, y, n, cb, tile, rest)
+        block_of(cb, self.channels, self.block, lambda at, count: emit(x, y, n, at, tile, count))
 
     def _tile(self, x: Any, y: Any, n: Any, cb: Any, tile: Any, channels: int) -> None:
         """Move a tile of ``channels`` rows. The last tile of a row overlaps the one before it, so all are whole."""

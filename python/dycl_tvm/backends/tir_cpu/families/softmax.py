@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families import vector_math
-from dycl_tvm.backends.tir_cpu.families.dense import fill, merge, vectors
+from dycl_tvm.backends.tir_cpu.families.dense import block_of, fill, merge, vectors
 from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 
@@ -150,7 +150,8 @@ def _row(x: Any, y: Any, row: Any, n: int, lanes: int, log: bool) -> None:
 def _column_block(x: Any, y: Any, row: Any, block: Any, n: int, inner: int, lanes: int, log: bool) -> None:
     """Emit a vector of neighbouring columns, each a softmax of its own."""
 
-    def emit(count: int, first: Any) -> None:
+    def emit(at: Any, count: int) -> None:
+        first = at * lanes
         peak, total = T.alloc_buffer((lanes,), "float32"), T.alloc_buffer((lanes,), "float32")
         minus = tirx.const(-1, "float32")
         each = lambda fn: vectors(count, lanes, fn)  # noqa: E731
@@ -171,14 +172,4 @@ def _column_block(x: Any, y: Any, row: Any, block: Any, n: int, inner: int, lane
             with T.serial(0, n) as k:
                 each(lambda v: store(y, [row, k, first + v], y[row, k, first + v] * total[v]))
 
-    whole, rest = divmod(inner, lanes)
-    if not rest:
-        emit(lanes, block * lanes)
-    elif not whole:
-        emit(rest, 0)
-    else:
-        with T.If(block < whole):
-            with T.Then():
-                emit(lanes, block * lanes)
-            with T.Else():
-                emit(rest, whole * lanes)
+    block_of(block, inner, lanes, emit)
