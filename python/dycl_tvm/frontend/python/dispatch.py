@@ -19,7 +19,18 @@ from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.result_types import result_of
-from dycl_tvm.frontend.python.tensors import DTYPE_NAMES, StagedTensor, Storage, as_constant, fresh_like, op_name, read, tensor_type, write
+from dycl_tvm.frontend.python.tensors import (
+    DTYPE_NAMES,
+    StagedTensor,
+    Storage,
+    as_constant,
+    fresh_like,
+    op_name,
+    read,
+    storage_of,
+    tensor_type,
+    write,
+)
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -211,7 +222,7 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
         (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
         assert value is not None
         result = fresh_like(meta, value)
-    storage = current().storage_to_write(base, note_only=True)
+    storage = storage_of(base)
     result.chain = ((func, args[1:], kwargs),)
     result.storage_ = storage
     result._cached = (storage.version, result._cached[1])
@@ -220,9 +231,7 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
 
 def home(t: torch.Tensor) -> tuple[Storage, tuple[Any, ...]]:
     """Return the memory that a tensor lies in, and the views that lead from there to it."""
-    if isinstance(t, StagedTensor):
-        return t.storage_, t.chain
-    return current().storage_to_write(t, note_only=True), ()
+    return storage_of(t), t.chain if isinstance(t, StagedTensor) else ()
 
 
 def _multi_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

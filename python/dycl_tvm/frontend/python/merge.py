@@ -20,7 +20,7 @@ import torch
 from dycl_tvm.frontend.python import scalars
 from dycl_tvm.frontend.python.context import current
 from dycl_tvm.frontend.python.heap import MISSING, MUTABLE, Attribute, Contents, Place
-from dycl_tvm.frontend.python.tensors import StagedTensor, Stale, Storage, fresh_like, peek, tensor_type
+from dycl_tvm.frontend.python.tensors import StagedTensor, Stale, Storage, fresh_like, peek, storage_of, tensor_type
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
 
@@ -380,7 +380,7 @@ class Join:
             self._memo[key] = merged
             self._keep += [c.obj for c in found]
             for c in found:
-                storage = c.obj.storage_ if isinstance(c.obj, StagedTensor) else self.stage.storage_to_write(c.obj, note_only=True)
+                storage = storage_of(c.obj)
                 merged.storage_.mergers.append((weakref.ref(storage), self.site))
                 storage.mergers.append((weakref.ref(merged.storage_), self.site))
         return self._memo[key]

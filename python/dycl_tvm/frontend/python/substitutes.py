@@ -202,14 +202,18 @@ def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return round(*args, **kwargs)
 
 
+def _python_type(number: Any, used: str) -> type:
+    """Return the type that a host scalar has in eager mode; refuse the use if values decide it."""
+    scalars.refuse_mixed(scalars.mixed_of(number), used)
+    return {"int": int, "float": float, "bool": bool}[scalars._kind(scalars.operand_of(number))]
+
+
 def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, classes = args
     if isinstance(x, Poison):
         use(x)
     if scalars.is_symbolic(x):
-        scalars.refuse_mixed(scalars.mixed_of(x), "given to isinstance()")
-        python = {"int": int, "float": float, "bool": bool}[scalars._kind(scalars.operand_of(x))]
-        return issubclass(python, classes)
+        return issubclass(_python_type(x, "given to isinstance()"), classes)
     if isinstance(x, StagedTensor):
         wanted = classes if isinstance(classes, tuple) else (classes,)
         return any(c in (torch.Tensor, object) for c in wanted)
@@ -223,8 +227,7 @@ def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(x, Poison):
         use(x)
     if scalars.is_symbolic(x):
-        scalars.refuse_mixed(scalars.mixed_of(x), "given to type()")
-        return {"int": int, "float": float, "bool": bool}[scalars._kind(scalars.operand_of(x))]
+        return _python_type(x, "given to type()")
     return torch.Tensor if isinstance(x, StagedTensor) else type(x)
 
 
