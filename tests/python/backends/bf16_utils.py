@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
-from kernel_utils import Kernel, pack, relu_with_bias, unpack
+from kernel_utils import Kernel, pack, relu_with_bias, unpack, windows
 
 from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Epilogue, Plan, Tensor
@@ -72,8 +72,18 @@ class Checker:
     def machine(self) -> Machine:
         return machine_of(self.target)
 
-    def run_dense(self, work: Dense, plan: Plan, x: Any, w: Any, epilogue: Epilogue | None = None, operands: tuple[Any, ...] = ()) -> Any:
-        family, machine = self.products, self.machine
+    def run_dense(
+        self,
+        work: Dense,
+        plan: Plan,
+        x: Any,
+        w: Any,
+        epilogue: Epilogue | None = None,
+        operands: tuple[Any, ...] = (),
+        machine: Machine | None = None,
+    ) -> Any:
+        """Return the product by the kernel of a plan; ``machine`` is another one than the target's."""
+        family, machine = self.products, machine or self.machine
         packed = Kernel(family.pack(work, plan, machine))([w], family.packed_shape(work, plan, machine))
         kernel = Kernel(family.kernel(work, plan, machine, *([epilogue] if epilogue else [])), self.target)
         return kernel([x, packed, *operands], (work.batch, work.m, work.n))
@@ -156,9 +166,6 @@ CASES = {
 
 @st.composite
 def workloads(draw: Any) -> Conv2D:
-    kernel = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
-    dilation = draw(st.integers(1, 2))
-    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
-    size = tuple(draw(st.integers((kernel[k] - 1) * dilation + 1, 12)) for k in (0, 1))
+    size, kernel, padding, dilation = draw(windows())
     channels = (draw(st.integers(1, 40)), draw(st.integers(1, 60)))
     return conv(channels, size, kernel, draw(st.integers(1, 3)), padding, dilation, 1, draw(st.integers(1, 2)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Tensor
@@ -21,6 +22,15 @@ AVX512 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})
 
 def machine(target: Any = AVX2) -> Machine:
     return machine_of(target)
+
+
+@st.composite
+def windows(draw: Any) -> tuple[tuple[int, ...], tuple[int, int], tuple[int, ...], int]:
+    """Draw (size of the image, window, padding, dilation) of a convolution with at least one output."""
+    kernel = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+    dilation = draw(st.integers(1, 2))
+    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    return tuple(draw(st.integers((kernel[k] - 1) * dilation + 1, 12)) for k in (0, 1)), kernel, padding, dilation
 
 
 def pack(array: Any, block: int) -> Any:

@@ -16,7 +16,6 @@ from amx_emulation import CPU, emulated
 from bf16_utils import CASES, Checker, array, check, conv, matmul, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import Kernel
 
 from dycl_tvm.backends.tir_cpu import tuning
 from dycl_tvm.backends.tir_cpu.database import key_of
@@ -79,10 +78,7 @@ def test_rows_in_blocks_and_pieces(high: int, wide: int, tiles: Any) -> None:
     plan = Plan("amx", tuple(params.items()), 0.0)
     small = replace(MACHINE, l2=3 * 2 * 128 * 16 * 4)  # a few tiles of rows fit
     x, w = array(1, work.m, work.k), array(work.k, work.n)
-    family = amx_dense.FAMILY
-    packed = Kernel(family.pack(work, plan, small))([w], family.packed_shape(work, plan, small))
-    y = Kernel(family.kernel(work, plan, small), TARGET)([x, packed], (1, work.m, work.n))
-    check(y, matmul, x, w, work.k)
+    check(CHECKER.run_dense(work, plan, x, w, machine=small), matmul, x, w, work.k)
 
 
 @CPU

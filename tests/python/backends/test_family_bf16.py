@@ -11,7 +11,7 @@ import tvm
 from bf16_utils import CASES, Checker, array, check, conv, matmul, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX512, Kernel
+from kernel_utils import AVX512
 
 from dycl_tvm.backends.tir_cpu.database import key_of
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, bf16_dense
@@ -60,10 +60,7 @@ def test_rows_in_blocks() -> None:
     plan = Plan("bf16", tuple(params.items()), 0.0)
     small = replace(MACHINE, l2=3 * 2 * work.k * 4 * 3)  # three tiles of rows fit
     x, w = array(1, work.m, work.k), array(work.k, work.n)
-    family = bf16_dense.FAMILY
-    packed = Kernel(family.pack(work, plan, small))([w], family.packed_shape(work, plan, small))
-    y = Kernel(family.kernel(work, plan, small), TARGET)([x, packed], (1, work.m, work.n))
-    check(y, matmul, x, w, work.k)
+    check(CHECKER.run_dense(work, plan, x, w, machine=small), matmul, x, w, work.k)
 
 
 @CPU

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, conv, machine, pack, relu_with_bias, unpack
+from kernel_utils import AVX2, AVX512, Kernel, conv, machine, pack, relu_with_bias, unpack, windows
 
 from dycl_tvm.backends.tir_cpu.families.conv_direct import FAMILY
 from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, cut
@@ -107,10 +107,7 @@ def test_wide_vectors(channels: tuple[int, int]) -> None:
 
 @st.composite
 def workloads(draw: Any) -> Conv2D:
-    kernel = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
-    dilation = draw(st.integers(1, 2))
-    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
-    size = tuple(draw(st.integers((kernel[k] - 1) * dilation + 1, 12)) for k in (0, 1))
+    size, kernel, padding, dilation = draw(windows())
     groups = draw(st.sampled_from([1, 1, 2, 4]))
     block = 8 if groups > 1 else 1
     channels = (groups * block * draw(st.integers(1, 12 // block + 1)), groups * block * draw(st.integers(1, 12 // block + 1)))
