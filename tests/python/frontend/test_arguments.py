@@ -10,7 +10,7 @@ import torch
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from dycl_tvm.frontend.python.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
 
 T, U = torch.empty(2, 3), torch.empty(3, 2).t()
 

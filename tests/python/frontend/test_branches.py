@@ -9,7 +9,7 @@ import torch
 from differential import check
 from torch import nn
 
-from dycl_tvm.frontend.python.source import function_node
+from dycl_tvm.frontend.python.source.locate import function_node
 from dycl_tvm.hcfg.nodes import Raise
 
 X = [(torch.tensor([[a, b]]),) for a in (-2.0, -0.3, 0.4, 3.0) for b in (-1.0, 0.2, 2.0)]

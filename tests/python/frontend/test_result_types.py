@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dycl_tvm.frontend.python import stage
-from dycl_tvm.frontend.python.result_types import _is_cheap, result_of
+from dycl_tvm.frontend.trace.values.result_types import _is_cheap, result_of
 
 aten = torch.ops.aten
 

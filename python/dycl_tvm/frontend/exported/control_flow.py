@@ -14,9 +14,9 @@ import torch.utils._pytree as pytree
 from torch._higher_order_ops.associative_scan import generic_associative_scan
 
 from dycl_tvm.frontend.exported.stage import ExportedStage
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.context import Dead
-from dycl_tvm.frontend.python.tensors import DTYPES, fresh, fresh_like, read
+from dycl_tvm.frontend.trace.session import Dead
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import DTYPES, fresh, fresh_like, read
 from dycl_tvm.hcfg.nodes import Block, Operand, Value, operand_type
 from dycl_tvm.hcfg.types import INT, TensorType
 

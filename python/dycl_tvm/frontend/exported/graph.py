@@ -15,9 +15,9 @@ from torch._library import custom_ops
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.exported import attention, control_flow
 from dycl_tvm.frontend.exported.stage import ExportedStage
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.context import Dead
-from dycl_tvm.frontend.python.dispatch import dispatch, item
+from dycl_tvm.frontend.trace.session import Dead
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.recorder import dispatch, item
 
 aten = torch.ops.aten
 HANDLERS = control_flow.HANDLERS | attention.HANDLERS

@@ -21,9 +21,9 @@ from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.exported.graph import run_graph
 from dycl_tvm.frontend.exported.shapes import check_shapes, specialised
 from dycl_tvm.frontend.exported.stage import ExportedStage
-from dycl_tvm.frontend.python.inputs import Inputs
-from dycl_tvm.frontend.python.outputs import Leaves, structure_of
-from dycl_tvm.frontend.python.tensors import StagedTensor, fresh, read, tensor_type
+from dycl_tvm.frontend.python.results import Leaves, structure_of
+from dycl_tvm.frontend.python.signature import Inputs
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read, tensor_type
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Operand, Return, ReturnSite, StateVar, Value
 

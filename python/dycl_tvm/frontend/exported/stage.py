@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.builder import Builder
-from dycl_tvm.frontend.python.context import Dead, set_current
-from dycl_tvm.frontend.python.dispatch import Recorder
-from dycl_tvm.frontend.python.functions import FunctionRecorder
-from dycl_tvm.frontend.python.stage import Stage
+from dycl_tvm.frontend.python.explore import Stage
+from dycl_tvm.frontend.trace.record import Builder
+from dycl_tvm.frontend.trace.session import Dead, set_current
+from dycl_tvm.frontend.trace.values.recorder import Recorder
+from dycl_tvm.frontend.trace.values.torch_calls import FunctionRecorder
 from dycl_tvm.hcfg.nodes import Operand, Origin, Raise, Value
 
 _FRAME = re.compile(r'File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<function>[^\n]*)')

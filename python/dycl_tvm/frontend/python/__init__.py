@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from dycl_tvm.frontend.python.staging import stage
+from dycl_tvm.frontend.python.stage_model import stage
 
 __all__ = ["stage"]

@@ -15,18 +15,18 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.branches import Frame as frame
-from dycl_tvm.frontend.python.branches import If as if_
-from dycl_tvm.frontend.python.branches import bool_op, ifexp, not_
-from dycl_tvm.frontend.python.calls import call, special_method, tail_call
-from dycl_tvm.frontend.python.context import ControlFlow, current
-from dycl_tvm.frontend.python.heap import MUTABLE, Attribute, Contents
-from dycl_tvm.frontend.python.loops import For as for_
-from dycl_tvm.frontend.python.loops import While as while_
-from dycl_tvm.frontend.python.merge import Poison, is_unbound, use
-from dycl_tvm.frontend.python.switch import switch
-from dycl_tvm.frontend.python.tensors import StagedTensor, as_constant
+from dycl_tvm.frontend.python.calls.call import call, special_method, tail_call
+from dycl_tvm.frontend.python.flow.branches import Frame as frame
+from dycl_tvm.frontend.python.flow.branches import If as if_
+from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
+from dycl_tvm.frontend.python.flow.choices import switch
+from dycl_tvm.frontend.python.flow.loops import For as for_
+from dycl_tvm.frontend.python.flow.loops import While as while_
+from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Attribute, Contents
+from dycl_tvm.frontend.trace.join.join import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.session import ControlFlow, current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 __all__ = [
     "ControlFlow",

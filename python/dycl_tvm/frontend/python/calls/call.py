@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars, substitutes
-from dycl_tvm.frontend.python.classes import users_function
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.heap import MUTABLE, Cell
-from dycl_tvm.frontend.python.merge import Poison, use
-from dycl_tvm.frontend.python.rewrite import rewrite
-from dycl_tvm.frontend.python.switch import Chosen, over
+from dycl_tvm.frontend.python.calls import builtins as substitutes
+from dycl_tvm.frontend.python.calls.class_patches import users_function
+from dycl_tvm.frontend.python.flow.choices import Chosen, over
+from dycl_tvm.frontend.python.source.rewrite import rewrite
+from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Cell
+from dycl_tvm.frontend.trace.join.join import Poison, use
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
 
 #: Callables that change none of their arguments, so that these need not be saved.
 _PURE: frozenset[Any] = frozenset(

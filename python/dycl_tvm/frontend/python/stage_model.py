@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.calls import call_root
-from dycl_tvm.frontend.python.inputs import Inputs
-from dycl_tvm.frontend.python.stage import MAX_RUNS, Stage
-from dycl_tvm.frontend.python.state import ModelState
-from dycl_tvm.frontend.python.tensors import fresh
+from dycl_tvm.frontend.python.calls.call import call_root
+from dycl_tvm.frontend.python.explore import MAX_RUNS, Stage
+from dycl_tvm.frontend.python.persistent_state import ModelState
+from dycl_tvm.frontend.python.signature import Inputs
+from dycl_tvm.frontend.trace.values.tensors import fresh
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Value
 

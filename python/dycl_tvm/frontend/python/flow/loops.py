@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError, UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.branches import Scope, join_paths
-from dycl_tvm.frontend.python.context import Dead, Jump, Restart, current
-from dycl_tvm.frontend.python.header import Header
-from dycl_tvm.frontend.python.merge import PathState, capture_path
+from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
+from dycl_tvm.frontend.trace.join.fixpoint import Header
+from dycl_tvm.frontend.trace.join.join import PathState, capture_path
+from dycl_tvm.frontend.trace.session import Dead, Jump, Restart, current
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Raise, Value
 
 #: A loop with a plain condition and a symbolic exit is unrolled up to this many iterations before it is rolled.

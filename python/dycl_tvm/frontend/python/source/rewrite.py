@@ -28,9 +28,9 @@ import types
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source import FunctionNode, function_node, origin_at
-from dycl_tvm.frontend.python.stores import StoreRewriter
-from dycl_tvm.frontend.python.syntax import (
+from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, origin_at
+from dycl_tvm.frontend.python.source.stores import StoreRewriter
+from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
     COMPREHENSIONS,
     OPERATORS,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from dycl_tvm.frontend.python.syntax import BINARY_NAMES, operator_call, operator_named, placed
+from dycl_tvm.frontend.python.source.syntax import BINARY_NAMES, operator_call, operator_named, placed
 
 
 class StoreRewriter(ast.NodeTransformer):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.context import current, staging
+from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
 

@@ -15,11 +15,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.result_types import result_of
-from dycl_tvm.frontend.python.tensors import (
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.result_types import result_of
+from dycl_tvm.frontend.trace.values.tensors import (
     DTYPE_NAMES,
     StagedTensor,
     Storage,

@@ -17,20 +17,20 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import PathExplosionError, UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.builder import Builder, Event
-from dycl_tvm.frontend.python.calls import run_method, special_method
-from dycl_tvm.frontend.python.classes import ClassPatches, is_library_class
-from dycl_tvm.frontend.python.context import Dead, ForkRequired, set_current
-from dycl_tvm.frontend.python.dispatch import Recorder, item
-from dycl_tvm.frontend.python.functions import FunctionRecorder
-from dycl_tvm.frontend.python.heap import MUTABLE, Contents, Journal
-from dycl_tvm.frontend.python.merge import Joined, Poison, use
-from dycl_tvm.frontend.python.outputs import Leaves, structure_of
-from dycl_tvm.frontend.python.parting import part
-from dycl_tvm.frontend.python.source import current_origin
-from dycl_tvm.frontend.python.state import ModelState
-from dycl_tvm.frontend.python.tensors import Storage, clock, tensor_type
+from dycl_tvm.frontend.python.calls.call import run_method, special_method
+from dycl_tvm.frontend.python.calls.class_patches import ClassPatches, is_library_class
+from dycl_tvm.frontend.python.flow.parting import part
+from dycl_tvm.frontend.python.persistent_state import ModelState
+from dycl_tvm.frontend.python.results import Leaves, structure_of
+from dycl_tvm.frontend.python.source.locate import current_origin
+from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Contents, Journal
+from dycl_tvm.frontend.trace.join.join import Joined, Poison, use
+from dycl_tvm.frontend.trace.record import Builder, Event
+from dycl_tvm.frontend.trace.session import Dead, ForkRequired, set_current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.recorder import Recorder, item
+from dycl_tvm.frontend.trace.values.tensors import Storage, clock, tensor_type
+from dycl_tvm.frontend.trace.values.torch_calls import FunctionRecorder
 from dycl_tvm.hcfg.nodes import Block, Constant, Operand, Origin, Raise, Return, ReturnSite, Value
 
 #: How many times the forward may be run again because paths could not be joined.
@@ -560,7 +560,7 @@ def _ambiguous(x: torch.Tensor) -> Any:
 
 def _origin_of(error: BaseException) -> Origin | None:
     """Return the innermost place in the user's code that an exception came through."""
-    from dycl_tvm.frontend.python.source import is_library_file, origin_at
+    from dycl_tvm.frontend.python.source.locate import is_library_file, origin_at
 
     found = None
     trace = error.__traceback__

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.heap import MISSING, Contents, Place
-from dycl_tvm.frontend.python.merge import (
+from dycl_tvm.frontend.trace.heap.journal import MISSING, Contents, Place
+from dycl_tvm.frontend.trace.join.join import (
     Captured,
     Items,
     NumberLeaf,
@@ -27,7 +25,9 @@ from dycl_tvm.frontend.python.merge import (
     _same_plain,
     capture,
 )
-from dycl_tvm.frontend.python.tensors import Stale, Storage, clock, fresh_like, may_be_one, storage_of, tensor_type
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, clock, fresh_like, may_be_one, storage_of, tensor_type
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 Path = tuple[Any, ...]

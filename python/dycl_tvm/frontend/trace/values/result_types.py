@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.arguments import map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import map_leaves, map_tensors, tensors_of
 
 aten = torch.ops.aten
 

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.context import ControlFlow, Dead, Jump, current
-from dycl_tvm.frontend.python.merge import Join, PathState, adopt, capture_path
-from dycl_tvm.frontend.python.tensors import clock
+from dycl_tvm.frontend.trace.join.join import Join, PathState, adopt, capture_path
+from dycl_tvm.frontend.trace.session import ControlFlow, Dead, Jump, current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import clock
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.inputs import record_fields
-from dycl_tvm.frontend.python.merge import Poison, use
-from dycl_tvm.frontend.python.tensors import read
+from dycl_tvm.frontend.python.signature import record_fields
+from dycl_tvm.frontend.trace.join.join import Poison, use
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 from dycl_tvm.runtime.structure import Structure
 

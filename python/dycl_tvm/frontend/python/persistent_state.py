@@ -17,12 +17,10 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.classes import is_library_class, users_function
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.header import rebuild
-from dycl_tvm.frontend.python.heap import MISSING, Attribute, Contents, Place
-from dycl_tvm.frontend.python.merge import (
+from dycl_tvm.frontend.python.calls.class_patches import is_library_class, users_function
+from dycl_tvm.frontend.trace.heap.journal import MISSING, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.join.fixpoint import rebuild
+from dycl_tvm.frontend.trace.join.join import (
     Captured,
     Items,
     NumberLeaf,
@@ -34,7 +32,9 @@ from dycl_tvm.frontend.python.merge import (
     _same_plain,
     capture,
 )
-from dycl_tvm.frontend.python.tensors import Stale, Storage, fresh_like, tensor_type
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, fresh_like, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 
 Path = tuple[Any, ...]

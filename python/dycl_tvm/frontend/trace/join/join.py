@@ -17,10 +17,10 @@ from typing import Any, Union, cast
 
 import torch
 
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.heap import MISSING, MUTABLE, Attribute, Contents, Place
-from dycl_tvm.frontend.python.tensors import StagedTensor, Stale, Storage, fresh_like, peek, storage_of, tensor_type
+from dycl_tvm.frontend.trace.heap.journal import MISSING, MUTABLE, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, Stale, Storage, fresh_like, peek, storage_of, tensor_type
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
 

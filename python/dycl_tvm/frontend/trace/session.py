@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dycl_tvm.frontend.python.stage import Stage
+    from dycl_tvm.frontend.python.explore import Stage
 
 _local = threading.local()
 

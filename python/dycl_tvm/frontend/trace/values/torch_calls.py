@@ -11,10 +11,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.dispatch import home, item, to_tensor
-from dycl_tvm.frontend.python.tensors import StagedTensor, as_constant, read, select_at
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.recorder import home, item, to_tensor
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, read, select_at
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.branches import bool_op, ifexp
-from dycl_tvm.frontend.python.context import current
-from dycl_tvm.frontend.python.dispatch import item
-from dycl_tvm.frontend.python.heap import MUTABLE
-from dycl_tvm.frontend.python.loops import SymbolicRange
-from dycl_tvm.frontend.python.merge import Poison, is_unbound, use
-from dycl_tvm.frontend.python.printing import substitute_print
-from dycl_tvm.frontend.python.switch import Chosen
-from dycl_tvm.frontend.python.tensors import StagedTensor, may_be_one, storage_of
+from dycl_tvm.frontend.python.calls.printing import substitute_print
+from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
+from dycl_tvm.frontend.python.flow.choices import Chosen
+from dycl_tvm.frontend.python.flow.loops import SymbolicRange
+from dycl_tvm.frontend.trace.heap.journal import MUTABLE
+from dycl_tvm.frontend.trace.join.join import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.recorder import item
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, may_be_one, storage_of
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -63,7 +63,7 @@ def _consumes(substitute: Substitute) -> Substitute:
 
 def special_method(x: Any, name: str) -> Any:
     """Return the user's special method of an object (see calls.special_method)."""
-    from dycl_tvm.frontend.python import calls  # calls needs this module's table
+    from dycl_tvm.frontend.python.calls import call as calls  # calls needs this module's table
 
     return calls.special_method(x, name)
 

@@ -13,14 +13,26 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from dycl_tvm.frontend.python import scalars
-from dycl_tvm.frontend.python.merge import Captured, Items, Join, Joined, NumberLeaf, Part, PathState, Plain, Poison, TensorLeaf, parts_at
-from dycl_tvm.frontend.python.outputs import Leaves, structure_of
-from dycl_tvm.frontend.python.tensors import StagedTensor, fresh, read
+from dycl_tvm.frontend.python.results import Leaves, structure_of
+from dycl_tvm.frontend.trace.join.join import (
+    Captured,
+    Items,
+    Join,
+    Joined,
+    NumberLeaf,
+    Part,
+    PathState,
+    Plain,
+    Poison,
+    TensorLeaf,
+    parts_at,
+)
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 
 if TYPE_CHECKING:
-    from dycl_tvm.frontend.python.stage import Stage
+    from dycl_tvm.frontend.python.explore import Stage
 
 #: Shows a value of the joined path as it is on one of the paths.
 View = Callable[[Any], Any]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.source import is_library_file
+from dycl_tvm.frontend.python.source.locate import is_library_file
 
 #: Methods that stay as they are: they are part of how objects and classes work, and staging itself uses them.
 _KEPT = frozenset(
