@@ -383,12 +383,9 @@ _METHODS["__repr__"] = lambda self: self.node.text() if staging() else self.node
 _METHODS["__format__"] = lambda self, _spec: self.node.text()
 
 
-
 def _refuse_method(name: str) -> Any:
     def method(self: Any, *_args: Any, **_kwargs: Any) -> Any:
-        raise UnsupportedError(
-            f"{name} of a number that is known only at run time", current().origin(), "use arithmetic and comparisons"
-        )
+        raise UnsupportedError(f"{name} of a number that is known only at run time", current().origin(), "use arithmetic and comparisons")
 
     return method
 

@@ -121,10 +121,8 @@ class StagedTensor(torch.Tensor):
     _cached: tuple[int, Value]
 
     @staticmethod
-    def __new__(
-        cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value, offset: int = 0
-    ) -> StagedTensor:
-        """Wrap a storage; ``meta`` gives shape and strides, ``value`` what the tensor holds now, ``offset`` where in the storage it begins."""
+    def __new__(cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value, offset: int = 0) -> StagedTensor:
+        """Wrap a storage at an offset; ``meta`` gives shape and strides, ``value`` what the tensor holds now."""
         self: StagedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             meta.shape,
