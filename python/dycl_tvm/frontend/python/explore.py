@@ -29,6 +29,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.record import Builder, Event
 from dycl_tvm.frontend.trace.session import Dead, ForkRequired, set_current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.identity import Identity
 from dycl_tvm.frontend.trace.values.recorder import Recorder, item
 from dycl_tvm.frontend.trace.values.tensors import Storage, clock, tensor_type
 from dycl_tvm.frontend.trace.values.torch_calls import FunctionRecorder
@@ -108,6 +109,8 @@ class Stage:
         self._real_storages: dict[int, tuple[torch.Tensor, Storage]] = {}
         self._births: dict[int, tuple[Any, int]] = {}
         self.guarded: dict[int, Any] = {}
+        #: What objects are in eager that do not know it themselves: the object and its identity, by id.
+        self.identities: dict[int, tuple[Any, Identity]] = {}
         self.open_sites: list[Site] = []
         self.native_depth = 0
         self.guard_depth = 0
@@ -140,6 +143,7 @@ class Stage:
         self.open_sites, self.native_depth, self.guard_depth, self._root_next, self.frames = [], 0, 0, False, []
         self.rolling, self.undoable, self.joined = [], [], None
         self.guarded.clear()
+        self.identities.clear()
         mark, depth = self.journal.open(), self.journal.depth() - 1
         set_current(self)
         try:

@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UsageError
-from dycl_tvm.frontend.trace.values.tensors import DTYPE_NAMES
+from dycl_tvm.errors import UnsupportedError, UsageError
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, mark_outside
+from dycl_tvm.frontend.trace.values.tensors import DTYPE_NAMES, StagedTensor, fresh, fresh_like, may_be_one
+from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
 
@@ -40,6 +43,9 @@ class Inputs:
         self.names: list[str] = []
         self.types: list[TensorType] = []
         self._classes: dict[tuple[str, tuple[str, ...]], type] = {}
+        #: The example tensors; one that is given twice is one input.
+        self._examples: list[Any] = []
+        self._identities: list[list[Identity]] = []
         self.structure: Structure = {"dict": [[name, self._describe(value, name)] for name, value in bound.arguments.items()]}
         entries = {inspect.Parameter.VAR_POSITIONAL: "varargs", inspect.Parameter.VAR_KEYWORD: "varkw"}
         for name in bound.arguments:
@@ -52,6 +58,12 @@ class Inputs:
                 raise UsageError(f"the example input `{where}` has the dtype {x.dtype}; supported are {', '.join(DTYPE_NAMES.values())}")
             if not all(isinstance(s, int) for s in x.shape):
                 raise UsageError(f"the example input `{where}` has the symbolic shape {tuple(x.shape)}; give every dimension a number")
+            if isinstance(x, torch.Tensor):
+                for k, known in enumerate(self._examples):
+                    if known is x:
+                        return {"leaf": k, "type": "tensor"}
+            self._examples.append(x)
+            self._identities.append([])
             self.names.append(where)
             self.types.append(TensorType(tuple(int(s) for s in x.shape), DTYPE_NAMES[x.dtype]))
             return {"leaf": len(self.names) - 1, "type": "tensor"}
@@ -75,9 +87,36 @@ class Inputs:
             "give tensors, numbers, strings, None, and tuples, lists and dicts of them"
         )
 
+    def tensors(self, values: list[Value]) -> list[torch.Tensor]:
+        """Return the tensors that a run of the program is given: strides, memory and requires_grad are those of the examples."""
+        made: list[StagedTensor] = []
+        for k, (value, example) in enumerate(zip(values, self._examples)):
+            made.append(self._tensor(value, example, made))
+            for x in (made[k], made[k].storage_):
+                if x.identity is None:
+                    mark_outside(x, "input")
+                self._identities[k].append(identity_of(x))
+        return list(made)
+
+    def _tensor(self, value: Value, example: Any, before: list[StagedTensor]) -> StagedTensor:
+        if not isinstance(example, torch.Tensor):
+            return fresh(value)
+        meta = torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device="meta")
+        meta.requires_grad_(example.requires_grad)
+        made = fresh_like(meta, value)
+        for other, known in zip(before, self._examples):
+            if not isinstance(known, torch.Tensor) or not _overlap(known, example):
+                continue
+            if (known.data_ptr(), known.shape, known.stride(), known.dtype) == (
+                (example.data_ptr(), example.shape, example.stride(), example.dtype)
+            ):
+                return StagedTensor(meta, other.storage_, (), other.storage_.value)
+            may_be_one(made.storage_, other.storage_, _Overlap())
+        return made
+
     def build(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the given leaves."""
-        assert len(leaf_types(self.structure)) == len(leaves)
+        assert len(leaf_types(self.structure)) == len(leaves) == len(self.names)
         arguments = self._with_classes(unflatten(self.structure, lambda k, _: leaves[k]))
         bound = inspect.BoundArguments(self._signature, arguments)  # type: ignore[arg-type]
         return bound.args, bound.kwargs
@@ -89,6 +128,27 @@ class Inputs:
         if isinstance(x, (tuple, list)):
             return type(x)(self._with_classes(v) for v in x)
         return {k: self._with_classes(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+class _Overlap:
+    """In the place of a site: two example inputs overlap in memory."""
+
+    def refuse(self, reason: str) -> None:
+        """Refuse to read one after a change of the other."""
+        raise UnsupportedError(
+            "an input is changed in place, and another that overlaps with it in memory is read (so did the example inputs)",
+            current().origin(),
+            "give inputs of their own memory: x.clone()",
+        )
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors may have memory in common."""
+    if a.device != b.device or a.device.type != "cpu" or not a.numel() or not b.numel():
+        return False
+    starts = [t.data_ptr() for t in (a, b)]
+    ends = [t.data_ptr() + t.element_size() * (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))) for t in (a, b)]
+    return starts[0] < ends[1] and starts[1] < ends[0]
 
 
 def record_fields(x: Any) -> list[str] | None:

@@ -13,7 +13,6 @@ from dycl_tvm.frontend.python.calls.call import call_root
 from dycl_tvm.frontend.python.explore import MAX_RUNS, Stage
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.signature import Inputs
-from dycl_tvm.frontend.trace.values.tensors import fresh
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Value
 
@@ -62,7 +61,7 @@ def stage(
         entry.params += stage_.state_params
 
         def run(values: list[Value] = values) -> Any:
-            args, kwargs = inputs.build([fresh(v) for v in values])
+            args, kwargs = inputs.build(inputs.tensors(values))
             return call_root(model, args, kwargs)
 
         try:
