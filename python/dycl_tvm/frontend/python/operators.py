@@ -122,7 +122,7 @@ def _contains(container: Any, x: Any) -> Any:
         return scalars.wrap(current().truth(method(x)))
     if isinstance(container, (dict, set, frozenset)):  # found by hash: tensors by identity, numbers by value
         if isinstance(x, torch.Tensor):
-            return any([are_one(x, i) for i in container if isinstance(i, torch.Tensor)])
+            return any(are_one(x, i) for i in container if isinstance(i, torch.Tensor))
         items: Any = [i for i in container if isinstance(i, (bool, int, float))]
         symbolic = scalars.is_symbolic(x)
     elif isinstance(container, (list, tuple, deque, range)):

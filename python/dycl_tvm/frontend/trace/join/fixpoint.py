@@ -13,8 +13,8 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Contents, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
 from dycl_tvm.frontend.trace.join.join import describe
-from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
+from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, clock, may_be_one, storage_of, tensor_type

@@ -54,15 +54,13 @@ class Carrier:
     """An object that knows its identity itself; that of others stands in a table of the stage, which keeps them alive."""
 
     __slots__ = ()
-    identity: Identity | None = None
-    born: int
 
 
 def identity_of(x: Any) -> Identity:
     """Return the identity of an object."""
     known = _known(x)
     if known is None:
-        known = Identity(born=x.born if isinstance(x, Carrier) else 0)
+        known = Identity(born=_birth(x))
         _set(x, known)
     return known
 
@@ -71,10 +69,10 @@ def join_identities(made: Any, found: Iterable[Any], site: Any, more: Iterable[I
     """Note that an object stands for one of several, on the paths of ``site``."""
     parts = dict.fromkeys([*[identity_of(x) for x in found], *more])
     if site is not None:
-        _set(made, Identity(parts, site, made.born if isinstance(made, Carrier) else 0))
+        _set(made, Identity(parts, site, _birth(made)))
 
 
-def mark_outside(x: Carrier, where: str) -> None:
+def mark_outside(x: Any, where: str) -> None:
     """Note that an object comes from outside of the call: it is an ``input``, or of the ``state``."""
     x.identity = Identity(born=x.born, outside=where)
 
@@ -109,15 +107,19 @@ def are_one(a: Any, b: Any) -> bool:
     return False
 
 
+def _birth(x: Any) -> int:
+    return x.born if isinstance(x, Carrier) else 0  # type: ignore[attr-defined, no-any-return]
+
+
 def _known(x: Any) -> Identity | None:
     if isinstance(x, Carrier):
-        return x.identity
+        return x.identity  # type: ignore[attr-defined, no-any-return]  # a slot of one class, in the `__dict__` of the other
     known = current().identities.get(id(x))
     return known[1] if known is not None and known[0] is x else None
 
 
 def _set(x: Any, identity: Identity) -> None:
     if isinstance(x, Carrier):
-        x.identity = identity
+        x.identity = identity  # type: ignore[attr-defined]
     else:
         current().identities[id(x)] = (x, identity)

@@ -76,6 +76,10 @@ def join_layouts(tensors: Sequence[torch.Tensor], site: Any) -> torch.Tensor:
     return meta_with(tensors[0].shape, tensors[0].dtype, [s for t in tensors for s in strides_of(t)], earliest)
 
 
+def _certain(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return t if layouts_of(t) is None else torch.empty_strided(tuple(t.shape), strides, dtype=t.dtype, device="meta")
+
+
 def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any, ambiguous: list[Layouts]) -> Any:
     """Return the result of an operator on tensors of which some have several layouts.
 
@@ -97,10 +101,7 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
     for count, combination in enumerate(itertools.product(*choices)):
         if count == _COMBINATIONS:
             first.settle()
-        metas = {
-            i: torch.empty_strided(tuple(tensors[i].shape), s, dtype=tensors[i].dtype, device="meta") if layouts_of(tensors[i]) else tensors[i]
-            for i, s in combination
-        }
+        metas = {i: _certain(tensors[i], s) for i, s in combination}
         with_metas = lambda x, metas=metas: metas[id(x)] if isinstance(x, torch.Tensor) else x  # noqa: E731
         try:
             found.append(result(map_leaves(with_metas, args), map_leaves(with_metas, kwargs)))
@@ -110,7 +111,7 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
         first.settle()
     if errors:
         raise errors[0]
-    columns = [[leaf for leaf in column] for column in zip(*map(leaves, found))]
+    columns = [list(column) for column in zip(*map(leaves, found))]
     if any(isinstance(c[0], torch.Tensor) and {(x.shape, x.dtype) for x in c} != {(c[0].shape, c[0].dtype)} for c in columns):
         first.settle()
     joined = iter(

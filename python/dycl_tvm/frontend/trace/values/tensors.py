@@ -133,6 +133,8 @@ class StagedTensor(torch.Tensor, Carrier):
     chain: tuple[ViewStep, ...]
     base: torch.Tensor | None
     layouts: Layouts | None
+    identity: Identity | None
+    born: int
     _cached: tuple[int, Value]
 
     @staticmethod
@@ -150,7 +152,7 @@ class StagedTensor(torch.Tensor, Carrier):
             dispatch_sizes_strides_policy=None if layouts is None else "strides",
         )
         self.storage_, self.chain, self.layouts, self.base = storage, chain, layouts, None
-        self.born = next(clock)
+        self.identity, self.born = None, next(clock)
         self._cached = (storage.version, value)
         return self
 

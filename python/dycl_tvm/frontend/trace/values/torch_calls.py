@@ -268,7 +268,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.untyped_storage: Memory,
     _T.is_set_to: is_set_to,
     _T._is_view: lambda t: _base(t) is not None,
-    _T._base.__get__: _base,  # type: ignore[attr-defined]
+    _T._base.__get__: _base,  # type: ignore[union-attr]
     _T._version.__get__: _unknown("the count of changes in place"),  # type: ignore[attr-defined]
     _T.storage: _unknown("the typed storage"),
     _T.set_: _unknown("a change of the memory"),
