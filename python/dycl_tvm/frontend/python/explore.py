@@ -24,7 +24,8 @@ from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.results import Leaves, structure_of
 from dycl_tvm.frontend.python.source.locate import current_origin
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Contents, Journal
-from dycl_tvm.frontend.trace.join.join import Joined, Poison, use
+from dycl_tvm.frontend.trace.join.join import Joined
+from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.record import Builder, Event
 from dycl_tvm.frontend.trace.session import Dead, ForkRequired, set_current
 from dycl_tvm.frontend.trace.values import numbers as scalars

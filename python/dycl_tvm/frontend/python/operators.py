@@ -23,7 +23,7 @@ from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Attribute, Contents
-from dycl_tvm.frontend.trace.join.join import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import ControlFlow, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant

@@ -19,19 +19,10 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.class_patches import is_library_class, users_function
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
 from dycl_tvm.frontend.trace.join.fixpoint import rebuild
-from dycl_tvm.frontend.trace.join.join import (
-    Captured,
-    Items,
-    NumberLeaf,
-    Plain,
-    Poison,
-    TensorLeaf,
-    _describe,
-    _same_number,
-    _same_plain,
-    capture,
-)
+from dycl_tvm.frontend.trace.join.join import describe
+from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, fresh_like, tensor_type
@@ -284,7 +275,7 @@ class ModelState:
         ):
             if path in self._leaves:
                 found[path] = now.operand
-            elif not _same_number(initial, now):
+            elif not same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
                 self._leaves[path] = _Leaf(name, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
         elif (
@@ -296,5 +287,5 @@ class ModelState:
         ):
             for i, (a, b) in enumerate(zip(initial.items, now.items)):
                 self._compare((*path, i), a, b, f"{name}[{i}]", found)
-        elif initial.obj is not now.obj and not _same_plain([initial.obj, now.obj]):
-            self._poisoned[path] = f"`{name}` is {_describe(initial)} before the first call, and {_describe(now)} after it"
+        elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
+            self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"

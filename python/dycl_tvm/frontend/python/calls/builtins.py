@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.loops import SymbolicRange
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE
-from dycl_tvm.frontend.trace.join.join import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.recorder import item

@@ -16,7 +16,7 @@ from dycl_tvm.frontend.python.calls.class_patches import users_function
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Cell
-from dycl_tvm.frontend.trace.join.join import Poison, use
+from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError
-from dycl_tvm.frontend.trace.join.join import Join, PathState, adopt, capture_path
+from dycl_tvm.frontend.trace.join.captured import PathState, adopt, capture_path
+from dycl_tvm.frontend.trace.join.join import Join
 from dycl_tvm.frontend.trace.session import ControlFlow, Dead, Jump, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import clock

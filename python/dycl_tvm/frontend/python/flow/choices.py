@@ -15,7 +15,8 @@ import torch
 
 from dycl_tvm.errors import DyclError
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
-from dycl_tvm.frontend.trace.join.join import PathState, Poison, capture_path
+from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
+from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import Dead, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Edge, Switch, Value

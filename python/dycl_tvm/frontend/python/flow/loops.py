@@ -15,8 +15,8 @@ from typing import Any
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
+from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
-from dycl_tvm.frontend.trace.join.join import PathState, capture_path
 from dycl_tvm.frontend.trace.session import Dead, Jump, Restart, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Raise, Value

@@ -14,19 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from dycl_tvm.frontend.python.results import Leaves, structure_of
-from dycl_tvm.frontend.trace.join.join import (
-    Captured,
-    Items,
-    Join,
-    Joined,
-    NumberLeaf,
-    Part,
-    PathState,
-    Plain,
-    Poison,
-    TensorLeaf,
-    parts_at,
-)
+from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Part, PathState, Plain, TensorLeaf
+from dycl_tvm.frontend.trace.join.join import Join, Joined
+from dycl_tvm.frontend.trace.join.poison import Poison, parts_at
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value

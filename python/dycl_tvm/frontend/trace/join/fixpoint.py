@@ -13,18 +13,9 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Contents, Place
-from dycl_tvm.frontend.trace.join.join import (
-    Captured,
-    Items,
-    NumberLeaf,
-    Plain,
-    Poison,
-    TensorLeaf,
-    _describe,
-    _same_number,
-    _same_plain,
-    capture,
-)
+from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
+from dycl_tvm.frontend.trace.join.join import describe
+from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, clock, fresh_like, may_be_one, storage_of, tensor_type
@@ -205,7 +196,7 @@ class Header:
         ):
             if path in self._general:
                 found[path] = back.operand
-            elif not _same_number(header, back):
+            elif not same_number(header, back):
                 self._general[path] = None
         elif (
             isinstance(header, Items)
@@ -216,8 +207,8 @@ class Header:
         ):
             for i, (h, b) in enumerate(zip(header.items, back.items)):
                 self._compare((*path, i), h, b, found)
-        elif header.obj is not back.obj and not _same_plain([header.obj, back.obj]):
-            self._poisoned[path] = f"{_name(path)} is {_describe(header)} before the loop's body and {_describe(back)} after it"
+        elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
+            self._poisoned[path] = f"{_name(path)} is {describe(header)} before the loop's body and {describe(back)} after it"
 
     def _compare_place(self, key: Any, place: Place, found: dict[Path, Operand]) -> None:
         header = {p.key: c for p, c in self._writes}.get(key, self._places[key][1])

@@ -18,6 +18,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.tensors import (
     DTYPE_NAMES,
@@ -211,7 +212,7 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if known is not None:
         current().bounds[value] = known
     storage, chain = home(base)
-    return StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value)
+    return StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, int(base.storage_offset() + meta.storage_offset()))
 
 
 def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -260,6 +261,7 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
     name = func._opname
     if names == ["out"]:
         out = bound.pop("out")
+        check_in_place(func, args, kwargs, out)
         result = _functional_twin(func, name)(
             *[bound[a.name] for a in func._schema.arguments if a.name in bound and not a.kwarg_only],
             **{a.name: bound[a.name] for a in func._schema.arguments if a.name in bound and a.kwarg_only},
@@ -271,6 +273,8 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
             f"{name}() changes more than one tensor in place", current().origin(), "use the form that returns new tensors"
         )
     target = args[0]
+    if name not in _METADATA_CHANGES:
+        check_in_place(func, args, kwargs, target)
     if name in ("copy_", "fill_", "zero_"):
         if name == "copy_":
             source = args[1]
@@ -331,8 +335,6 @@ def _functional_twin(func: Any, name: str) -> Any:
 
 
 def _store(target: torch.Tensor, result: torch.Tensor) -> None:
-    if tuple(result.shape) != tuple(target.shape):
-        raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
     write(target, read(_cast(result, target.dtype)))
 
 

@@ -121,13 +121,13 @@ class StagedTensor(torch.Tensor):
     _cached: tuple[int, Value]
 
     @staticmethod
-    def __new__(cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value) -> StagedTensor:
-        """Wrap a storage; ``meta`` gives shape and strides, ``value`` what the tensor holds now."""
+    def __new__(cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value, offset: int = 0) -> StagedTensor:
+        """Wrap a storage at an offset; ``meta`` gives shape and strides, ``value`` what the tensor holds now."""
         self: StagedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             meta.shape,
             strides=meta.stride(),
-            storage_offset=meta.storage_offset(),
+            storage_offset=offset,
             dtype=meta.dtype,
             device=torch.device("cpu"),
             requires_grad=False,
