@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.clock import Dated
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 
 
 class Identity:
@@ -47,13 +48,20 @@ class Identity:
     def settle(self, question: str) -> None:
         """Fork if the answer to a question depends on what it is."""
         if self.parts:
-            current().fork(self.site, f"{question} of one of several objects is asked for, depending on the path")
+            current().decisions.fork(self.site, f"{question} of one of several objects is asked for, depending on the path")
 
 
-class Carrier:
-    """An object that knows its identity itself; that of others stands in a table of the stage, which keeps them alive."""
+class Carrier(Dated):
+    """An object that knows its identity itself; that of others stands in a table, which keeps them alive."""
 
     __slots__ = ()
+
+
+class Identities(OfOneRun):
+    """What objects are in eager that do not know it themselves: the object and its identity, by id."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Any, Identity]] = {}
 
 
 def identity_of(x: Any) -> Identity:
@@ -96,7 +104,7 @@ def are_one(a: Any, b: Any) -> bool:
         sites = [i.site for i in (one, other) if i.parts]
         if not sites:
             return True
-        current().fork(min(sites, key=lambda s: s.index), "whether two names are one object depends on the path")
+        current().decisions.fork(min(sites, key=lambda s: s.index), "whether two names are one object depends on the path")
     sources = [{i.outside for i in identities if i.outside} for identities in (mine, others)]
     if ("state" in sources[0] and sources[1]) or ("state" in sources[1] and sources[0]):
         raise UnsupportedError(
@@ -108,13 +116,13 @@ def are_one(a: Any, b: Any) -> bool:
 
 
 def _birth(x: Any) -> int:
-    return x.born if isinstance(x, Carrier) else 0  # type: ignore[attr-defined, no-any-return]
+    return x.born if isinstance(x, Dated) else 0
 
 
 def _known(x: Any) -> Identity | None:
     if isinstance(x, Carrier):
         return x.identity  # type: ignore[attr-defined, no-any-return]  # a slot of one class, in the `__dict__` of the other
-    known = current().identities.get(id(x))
+    known = current().get(Identities).known.get(id(x))
     return known[1] if known is not None and known[0] is x else None
 
 
@@ -122,4 +130,4 @@ def _set(x: Any, identity: Identity) -> None:
     if isinstance(x, Carrier):
         x.identity = identity  # type: ignore[attr-defined]
     else:
-        current().identities[id(x)] = (x, identity)
+        current().get(Identities).known[id(x)] = (x, identity)

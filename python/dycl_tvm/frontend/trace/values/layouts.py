@@ -36,7 +36,7 @@ class Layouts:
 
     def settle(self) -> Any:
         """Fork: what is asked for depends on the strides."""
-        current().fork(self.site, "how a tensor lies in memory depends on the path, and is asked for")
+        current().decisions.fork(self.site, "how a tensor lies in memory depends on the path, and is asked for")
 
 
 def layouts_of(t: torch.Tensor) -> Layouts | None:

@@ -12,7 +12,8 @@ import torch
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import mark_outside
-from dycl_tvm.frontend.trace.values.tensors import DTYPE_NAMES, StagedTensor, fresh_like, may_be_one
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
