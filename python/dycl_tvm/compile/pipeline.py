@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax
 
 from dycl_tvm.backends import tir_cpu
+from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.expression import elementwise
 from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
@@ -156,5 +157,4 @@ def _object(chunk: dict[str, Any], target: tvm.target.Target, unscheduled: list[
 
 
 def _compile(chunk: dict[str, Any], target: tvm.target.Target) -> Any:
-    built = tvm.compile(tvm.IRModule({k: fn if SCHEDULED in fn.attrs else with_functions(fn) for k, fn in chunk.items()}), target=target)
-    return getattr(built, "mod", built)
+    return compile_kernels({k: fn if SCHEDULED in fn.attrs else with_functions(fn) for k, fn in chunk.items()}, target)
