@@ -238,6 +238,7 @@ class _Lockstep:
             raise VerificationError(
                 self._text(f"{step.callee.name} differs from PyTorch where it is called at {step.origin}: {found.text}")
             )
+        self.compared.add(step.callee.name)
         return True
 
     def _pretend(self, step: SubDNNCall, instrs: list[Any]) -> None:
@@ -312,7 +313,7 @@ class _Lockstep:
         return goto.target
 
     def _choose(self, at: int, edges: list[Edge], passed: int) -> int:
-        """Prefer edges that nobody has passed, those deep into the network first, then the way to them; long calls go the shortest way out."""
+        """Prefer edges that nobody has passed, deep ones first, then the way to such; calls that grow long go the shortest way out."""
         if len(edges) == 1:
             return 0
         targets = [self.index[id(e.target)] for e in edges]
