@@ -368,7 +368,7 @@ class Lowering:
                 instrs.append(WriteItem(self._slot(item[1], item[2]), item[3]))
             else:
                 args = tuple(self._slot(p, t) for p, t in item[2])
-                instrs.append(KernelCall(self.sites, item[1], args, item[4]))
+                instrs.append(KernelCall(self.sites, item[1], args, item[4], item[3]))
                 self.sites += 1
         return CodeBlock(block.name, instrs, self._end(block), block.origin)
 
