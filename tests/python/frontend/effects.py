@@ -231,7 +231,11 @@ EFFECTS = [
     _e("TABLE['n'] += 1", "TABLE['n']"),
     _e("TABLE['t'] = z", "TABLE['t']"),
     _e("inc()", "k, inc.__name__", "k = 0\ndef inc():\n    nonlocal k\n    k += 1\n    return k"),
-    _e("step(z)", "k", "k = 2.0\ndef step(v):\n    nonlocal k\n    if v.sum() > 0:\n        k = k + 1\n        return v * k\n    return v - k"),
+    _e(
+        "step(z)",
+        "k",
+        "k = 2.0\ndef step(v):\n    nonlocal k\n    if v.sum() > 0:\n        k = k + 1\n        return v * k\n    return v - k",
+    ),
     _e("remember(1)", "remember(0)"),
     _e("self.partial(2)", "self.partial(0)"),
     _e("inc.count += 1", "inc.count", "def inc(): pass\ninc.count = 0"),
@@ -319,7 +323,11 @@ EFFECTS = [
     _e("self.train(False)", "self.training"),
     _e("self.lins[0] = self.lins[1]", "self.lins[0](x - 1)"),
     _e("self.lins.append(nn.Tanh())", "len(self.lins)"),
-    _e("handles.append(self.lin.register_forward_hook(lambda m, a, r: r + 1))", "self.lin(x), [h.remove() for h in handles] and None", "handles = []"),
+    _e(
+        "handles.append(self.lin.register_forward_hook(lambda m, a, r: r + 1))",
+        "self.lin(x), [h.remove() for h in handles] and None",
+        "handles = []",
+    ),
     _e("self.sub.calls += 1", "self.sub.calls"),
     _e("self.apply(lambda m: log.append(1))", "len(log)", "log = []"),
     # library code that calls back
@@ -351,7 +359,21 @@ EFFECTS = [
     _e("b = not b", "b, b + 1, b is True", "b = bool(x.sum() > 1)", True),
 ]
 
-CONDITIONS = ("z.sum() > 2", "z[0, 0] < 1", "z.mean() > 0.5", "z.max() > 4", "not z.sum() > 6", "z.sum() > 1 and z[1, 1] < 3", "0 < z.sum() < 9", "int(z[0, 2]) % 2")
+CONDITIONS = (
+    "z.sum() > 2",
+    "z[0, 0] < 1",
+    "z.mean() > 0.5",
+    "z.max() > 4",
+    "not z.sum() > 6",
+    "z.sum() > 1 and z[1, 1] < 3",
+    "0 < z.sum() < 9",
+    "int(z[0, 2]) % 2",
+)
+
+
+def structures(effect: Effect) -> int:
+    """Return in how many structures an effect can stand."""
+    return 17 if effect.rebinds else 26
 
 
 class Program:
@@ -378,8 +400,6 @@ class Program:
         result = f"return ({', '.join(f'({s})' for s in seen)}, z)"
         for _ in range(self._structures):
             lines += self._structure(effects[self._choose(len(effects))], result)
-        if self._choose(3) == 0:
-            lines.append("y_ = [z]")
         lines.append(result)
         return HEADER + textwrap.indent("\n".join(lines), " " * 8) + "\n"
 
@@ -396,7 +416,7 @@ class Program:
         inside = textwrap.indent
         body = inside(effect.change, "    ").split("\n")
         deep = inside(effect.change, " " * 8).split("\n")
-        k = self._choose(17 if effect.rebinds else 26)
+        k = self._choose(structures(effect))
         v = self._name("v")
         if k == 0:
             return change
@@ -425,18 +445,35 @@ class Program:
         if k == 12:
             return ["try:", f"    if {c}:", "        raise ValueError('no')", *body, "except ValueError:", "    z = z - 1"]
         if k == 13:
-            return ["try:", f"    if {c}:", "        raise ValueError('no')", "    z = z + 1", "except ValueError:", *body, "finally:", *body]
+            return [
+                "try:",
+                f"    if {c}:",
+                "        raise ValueError('no')",
+                "    z = z + 1",
+                "except ValueError:",
+                *body,
+                "finally:",
+                *body,
+            ]
         if k == 14:
             return [f"if {c}:", f"    if z[0, 1] > {self._one('0', '2')}:", *deep, "    else:", "        z = z * 2"]
         if k == 15:
             return [f"for {v} in [z, z + 1, z - 2]:", f"    if {v}.sum() > 3:", *deep, "        break", "else:", *body]
         if k == 16:
-            return [f"while True:", *body, "    z = z + 1", f"    if z.sum() > {self._one('4', '9')}:", "        break"]
+            return ["while True:", *body, "    z = z + 1", f"    if z.sum() > {self._one('4', '9')}:", "        break"]
         helper, local = self._name("helper"), textwrap.indent(rename(effect.change, {"z": "held"}), "    ").split("\n")
         deeper = textwrap.indent(rename(effect.change, {"z": "held"}), " " * 8).split("\n")
         test = rename(c, {"z": "held"})
         if k == 17:
-            return [f"def {helper}(held):", f"    if {test}:", *deeper, "        return held * 0.5", "    return held", f"z = {helper}(z)", f"z = {helper}(z - 1)"]
+            return [
+                f"def {helper}(held):",
+                f"    if {test}:",
+                *deeper,
+                "        return held * 0.5",
+                "    return held",
+                f"z = {helper}(z)",
+                f"z = {helper}(z - 1)",
+            ]
         if k == 18:
             return [f"def {helper}(held):", f"    if {test}:", "        return held", *local, "    return held + 1", f"z = {helper}(z)"]
         if k == 19:
@@ -452,7 +489,14 @@ class Program:
             return [f"def {helper}(held=z):", *local, "    return 1", f"if {c}:", f"    sorted([2, 1], key=lambda _: {helper}())"]
         if k == 24:
             return ["with self.counter:", f"    if {c}:", *deep]
-        return [f"def {helper}(held, depth):", f"    if depth == 0 or {test}:", "        return held", *local, f"    return {helper}(held + 1, depth - 1)", f"z = {helper}(z, 2)"]
+        return [
+            f"def {helper}(held, depth):",
+            f"    if depth == 0 or {test}:",
+            "        return held",
+            *local,
+            f"    return {helper}(held + 1, depth - 1)",
+            f"z = {helper}(z, 2)",
+        ]
 
 
 class _Renaming(ast.NodeTransformer):

@@ -88,7 +88,7 @@ def judge(source: str, passes: bool = True) -> Verdict:
         for session, results in zip(SESSIONS, wanted):
             state = [graph_initial(v.initial) for v in graph.state]
             for call, (x, want) in enumerate(zip(session, results)):
-                got = outcome(lambda x=x: interpret(graph, given(graph, (x.clone(),)), state)[0])
+                got = outcome(lambda x=x, state=state: interpret(graph, given(graph, (x.clone(),)), state)[0])
                 if isinstance(got, OverflowError) and "int64" in str(got):
                     break  # a refusal at run time
                 if isinstance(want, Exception) or isinstance(got, Exception):
@@ -108,7 +108,9 @@ def _eager(source: str, session: list[torch.Tensor]) -> list[Any]:
 def reason_of(error: DyclError) -> str:
     """Return a message without the numbers, names and places that differ from program to program."""
     lines = str(error).split("\n")
-    text = next((line for line in lines[2:] if line.strip(" ^~") and not line.startswith("Instead")), lines[0]) if len(lines) > 3 else lines[0]
+    text = (
+        next((line for line in lines[2:] if line.strip(" ^~") and not line.startswith("Instead")), lines[0]) if len(lines) > 3 else lines[0]
+    )
     return re.sub(r"`[^`]*`", "`_`", re.sub(r"\d+", "0", text)).strip()
 
 
