@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -68,12 +68,13 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     elif isinstance(x, list):
         described = {"list": [inner(i) for i in list.__iter__(x)]}
     elif isinstance(x, dict) and not isinstance(x, defaultdict):
-        for key in dict.__iter__(x):
+        pairs = OrderedDict.items(x) if isinstance(x, OrderedDict) else dict.items(x)
+        for key, _ in pairs:
             if key is not None and type(key) not in (str, int, bool, float):
                 raise UnsupportedError(
                     f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys"
                 )
-        described = {"dict": [[k, inner(v)] for k, v in dict.items(x)]}
+        described = {"dict": [[k, inner(v)] for k, v in pairs]}
     else:
         _refuse(x, origin)
     if type(x) in (tuple, list, dict):
@@ -102,7 +103,7 @@ def _with_class(x: Any, described: Structure, inner: Callable[[Any], Structure],
 
 def _keys_of(x: dict[Any, Any], fields: list[str], origin: Origin | None) -> list[str]:
     """Return which fields of a dataclass that is a dict too are its keys."""
-    keys = list(dict.__iter__(x))
+    keys = list(OrderedDict.keys(x) if isinstance(x, OrderedDict) else dict.keys(x))
     if not all(k in fields and dict.__getitem__(x, k) is getattr(x, k) for k in keys):
         _refuse(x, origin)
     return keys
