@@ -213,7 +213,7 @@ class Frame:
 
 
 class Finally:
-    """What a ``finally`` surrounds: a jump in the ``finally`` catches any exception, and it runs where a path of the program comes to it."""
+    """What a ``finally`` surrounds: a jump in the ``finally`` ends any exception; it runs where the program comes to it."""
 
     runs = True
 

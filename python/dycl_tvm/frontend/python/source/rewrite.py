@@ -305,7 +305,8 @@ class Rewriter(StoreRewriter):
         return statements_from(
             f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
             f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
-            f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
+            f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n"
+            f"    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             node,
             DY=operators_name(),
             ITER=iterated,
