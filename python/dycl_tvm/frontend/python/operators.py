@@ -17,6 +17,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.attributes import delattr, setattr
 from dycl_tvm.frontend.python.calls.call import call, tail_call
+from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
@@ -46,6 +47,7 @@ __all__ = [
     "compare",
     "delattr",
     "delitem",
+    "finally_",
     "for_",
     "frame",
     "getitem",
