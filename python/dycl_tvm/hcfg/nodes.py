@@ -229,11 +229,15 @@ class Return:
 
 @dataclass(eq=False)
 class Raise:
-    """Leave the graph with a run-time error: an exception type's name and a message."""
+    """Leave the graph with a run-time error: an exception type's name and a message.
+
+    ``limit`` marks a bound that the artefact has and the program has not, such as the greatest number of trips.
+    """
 
     kind: str
     message: str
     origin: Origin | None = None
+    limit: bool = False
 
 
 Terminator = Union[Jump, Branch, Switch, Return, Raise]

@@ -17,6 +17,7 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.verify.control import check_control
 
 
 def same(a: Any, b: Any) -> bool:
@@ -62,6 +63,7 @@ def check(
     inputs = list(inputs)
     graph = stage(model, inputs[0], **options)
     verify(graph)
+    check_control(model, graph, inputs[0], {})
     taken = set()
     for args in inputs:
         want: Any

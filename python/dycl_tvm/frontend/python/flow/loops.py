@@ -330,7 +330,7 @@ class Loop:
     def _raise_bound(self) -> None:
         stage = current()
         message = f"a loop runs more than max_loop_trips = {stage.max_loop_trips} times"
-        stage.builder.terminate(Raise("RuntimeError", message, stage.origin()))
+        stage.builder.terminate(Raise("RuntimeError", message, stage.origin(), limit=True))
         stage.departures += 1
 
     def _bounded(self) -> bool:
