@@ -17,14 +17,19 @@ from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelO
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
-from dycl_tvm.frontend.python import stage
+from dycl_tvm.frontend.python import stage as stage_python
 from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.hcfg.verify import verify as check_invariants
 from dycl_tvm.progress import Phases, ProgressLike
 from dycl_tvm.target import ResolvedTarget, TargetLike, check_buildable, resolve_target
+from dycl_tvm.verify import Certificate, Level
+from dycl_tvm.verify.compiled import check_compiled
+from dycl_tvm.verify.graphs import copied_graph, digest
+from dycl_tvm.verify.model import check_model as check_model_against
+from dycl_tvm.verify.passes import check_passes
 
-__all__ = ["TensorSpec", "build", "simplify", "stage_model"]
+__all__ = ["TensorSpec", "build", "simplify", "stage", "stage_model"]
 
 
 @young_garbage_only()
@@ -49,6 +54,7 @@ def build(
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
     keep_print: bool = False,
+    verify: Level = "default",
     progress: ProgressLike = None,
 ) -> Artifact:
     """Compile a dynamic network.
@@ -109,6 +115,9 @@ def build(
     keep_print : bool
         Keep the calls of ``print`` in a Python forward: the artefact writes their text to the standard output of its process, at
         the same places and in the same order as eager. Otherwise they are refused.
+    verify : str
+        How far the build proves itself before it returns: ``"default"`` within a small part of its time, ``"full"`` as far as it can,
+        ``"off"`` not at all. What was proved is ``Artifact.certificate``; see docs/verification.md.
     progress : bool or callable, optional
         True: a line on stderr when a phase begins and ends. A callable gets these lines.
 
@@ -125,12 +134,16 @@ def build(
         If the control flow cannot be compiled: with the user's file, line and code. There is never a wrong artefact.
     CompileError
         If a kernel cannot be compiled.
+    VerificationError
+        If the graph or a kernel does something else than the model: with the smallest path found and both results.
     """
     phases = Phases(progress)
     resolved = resolve_target(target, host)
     check_buildable(resolved)
     check_tool_chain(resolved)
-    check_passes(disable_passes)
+    check_names_of_passes(disable_passes)
+    if verify not in get_args(Level):
+        raise UsageError(f"verify is one of {', '.join(get_args(Level))}, not {verify!r}")
     options = _kernel_options(resolved, disable_families, accuracy, layout_planning, tune, tuning_file)
     graph = stage_model(
         model,
@@ -144,7 +157,16 @@ def build(
         keep_print=keep_print,
         phases=phases,
     )
+    call = example_call_of(model, example_inputs, example_kwargs, input_shapes) if verify != "off" else None
+    staged = copied_graph(graph) if verify != "off" else None
+    control = passed = kernels = None
+    if staged is not None:
+        with phases.phase("verify", "the model against its graph"):
+            control = check_model_against(model, staged, call, level=verify, input_values=input_values)
     stats = simplify(graph, disable_passes, phases)
+    if staged is not None:
+        with phases.phase("verify", "the graph before and after the passes"):
+            passed = check_passes(staged, graph, call, level=verify)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
         lowered = compile.lower(
             graph,
@@ -155,7 +177,73 @@ def build(
             options=options,
         )
         lowered.library = add_device_code(lowered.program, lowered.library)
+    if staged is not None:
+        with phases.phase("verify", "the kernels"):
+            kernels = check_compiled(graph, lowered, resolved.target, resolve_target("native").target, verify, accuracy)
+    certificate = Certificate(verify, 0, digest(staged) if staged is not None else "", control, passed, kernels)
+    lowered.program.certificate = certificate.as_dict()
     return Artifact(graph, lowered, resolved, stats, phases)
+
+
+def example_call_of(
+    model: Any, example_inputs: Any, example_kwargs: Mapping[str, Any] | None, input_shapes: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the example inputs of a model as a call; None for a model that has none (ONNX)."""
+    if is_onnx(model):
+        return None
+    if is_exported_program(model) and example_inputs is None and not example_kwargs:
+        from dycl_tvm.frontend import exported
+
+        return normalise(*exported.example_inputs_of(model, input_shapes))
+    return normalise(example_inputs, example_kwargs)
+
+
+def stage(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    passes: bool = True,
+    example_kwargs: Mapping[str, Any] | None = None,
+    input_shapes: Mapping[str, Any] | None = None,
+    input_values: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    disable_passes: Collection[str] = (),
+    max_paths: int | None = None,
+    max_loop_trips: int | None = None,
+    keep_print: bool = False,
+    progress: ProgressLike = None,
+) -> HCFG:
+    """Return the control flow graph of a model without compiling it: ``graph.interpret()`` is called like the model.
+
+    Parameters
+    ----------
+    passes : bool
+        Whether the graph is as it is compiled, or as it was staged.
+    model, example_inputs, ...
+        As :func:`build` has them.
+
+    Raises
+    ------
+    UsageError, UnsupportedError
+        As :func:`build`.
+    """
+    check_names_of_passes(disable_passes)
+    phases = Phases(progress)
+    graph = stage_model(
+        model,
+        example_inputs,
+        example_kwargs=example_kwargs,
+        input_shapes=input_shapes,
+        input_values=input_values,
+        name=name,
+        max_paths=max_paths,
+        max_loop_trips=max_loop_trips,
+        keep_print=keep_print,
+        phases=phases,
+    )
+    if passes:
+        simplify(graph, disable_passes, phases)
+    return graph
 
 
 def check_tool_chain(target: ResolvedTarget) -> None:
@@ -227,8 +315,8 @@ def stage_model(
     args, kwargs = normalise(example_inputs, example_kwargs)
     options = {k: v for k, v in (("max_paths", max_paths), ("max_loop_trips", max_loop_trips)) if v is not None}
     with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)
-        verify(graph)
+        graph = stage_python(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)
+        check_invariants(graph)
     return graph
 
 
@@ -245,7 +333,7 @@ def _stage_onnx(
     with phases.phase("stage", "run the ONNX graph symbolically"):
         graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, name=name, max_paths=max_paths)
         graph.name = identifier(graph.name)
-        verify(graph)
+        check_invariants(graph)
     return graph
 
 
@@ -267,18 +355,18 @@ def _stage_exported(
         args, kwargs = normalise(example_inputs, example_kwargs)
     with phases.phase("stage", f"read {len(program.graph.nodes)} nodes"):
         graph = exported.stage_exported(program, args, kwargs, name=identifier(name or "exported"))
-        verify(graph)
+        check_invariants(graph)
     return graph
 
 
 def simplify(graph: HCFG, disable_passes: Collection[str], phases: Phases) -> passes.PassStats:
     """Run the passes on a graph, in place; afterwards its steps are calls of sub-DNNs."""
-    check_passes(disable_passes)
+    check_names_of_passes(disable_passes)
     with phases.phase("passes", f"simplify {len(graph.blocks)} blocks"):
         return passes.run_passes(graph, disable_passes)
 
 
-def check_passes(disabled: Collection[str]) -> None:
+def check_names_of_passes(disabled: Collection[str]) -> None:
     """Refuse names that are no passes, before any long work.
 
     Raises

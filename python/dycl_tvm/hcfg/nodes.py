@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
 
@@ -303,6 +303,13 @@ class HCFG:
         """Return a self-contained page that shows the graph, its steps and the user's source."""
         return _printers["html"](self)
 
+    def interpret(self) -> Any:
+        """Return something that is called like the model, runs the graph by the reference interpreter, and keeps its state between calls.
+
+        It has ``reset()`` and ``last_path``, see :class:`dycl_tvm.hcfg.session.InterpretedSession`.
+        """
+        return _sessions[0](self)
+
     @property
     def entry(self) -> Block:
         """The block in which every call begins."""
@@ -357,6 +364,16 @@ def printer(name: str) -> Callable[[Printer], Printer]:
         return function
 
     return register
+
+
+_sessions: list[Callable[[HCFG], Any]] = []
+Session = TypeVar("Session", bound=Callable[..., Any])
+
+
+def register_session(cls: Session) -> Session:
+    """Make a class what :meth:`HCFG.interpret` returns."""
+    _sessions.append(cls)
+    return cls
 
 
 def edges_of(terminator: Terminator | None) -> list[Edge]:

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "example_inputs": {"errors"},
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
     "coverage": {"errors", "hcfg", "runtime"},
-    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target", "onnx_export", "verify"},
+    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "runtime", "target", "onnx_export"},
     "build": {
         "errors",
         "hcfg",

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from dycl_tvm.frontend.python import stage
-from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.verify.control import check_control
@@ -73,8 +72,9 @@ def check(
         except Exception as error:
             want = error
         try:
-            got, path = interpret(graph, leaves(copy.deepcopy(args)))[:2]
-            taken.add(tuple(path))
+            call = graph.interpret()
+            got = call(*copy.deepcopy(args))
+            taken.add(call.last_path.key())
         except Exception as error:
             got = error
             taken.add(type(error).__name__)
