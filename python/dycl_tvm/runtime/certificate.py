@@ -16,11 +16,8 @@ def summary(certificate: dict[str, Any]) -> list[str]:
         lines.append(f"control: no, {control['reason']}")
     elif control is not None:
         trips = f", loops of {', '.join(control['trips'])} trips" if control["trips"] else ""
-        lines.append(
-            f"control: {control['calls']} calls by {control['method']} against eager, "
-            f"{control['edges']} of {control['edges_total']} edges, {control['pairs']} of {control['pairs_total']} pairs{trips}"
-            + _open(control)
-        )
+        covered = f"{control['edges']} of {control['edges_total']} edges, {control['pairs']} of {control['pairs_total']} pairs{trips}"
+        lines.append(f"control: {control['calls']} calls by {control['method']} against eager, {covered}" + _open(control))
     if passes is not None:
         lines.append(
             f"passes: {passes['calls']} calls before against after, {passes['edges']} of {passes['edges_total']} edges" + _open(passes)

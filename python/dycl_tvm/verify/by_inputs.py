@@ -32,9 +32,7 @@ _PATIENCE = 6
 Reference = Callable[..., Any]
 
 
-def check_by_inputs(
-    reference: Reference, graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], level: Level, seed: int = 0
-) -> Control:
+def check_by_inputs(reference: Reference, graph: HCFG, call: Call, level: Level, seed: int = 0) -> Control:
     """Check a staged graph against a reference on random inputs.
 
     Raises

@@ -148,9 +148,10 @@ class Checker:
                 base += len(seen)
         return run
 
-    def search(self, level: Level, seed: int) -> None:
+    def search(self, level: Level, seed: int, seconds: float | None = None) -> None:
         """Cover what can be covered, within the budget."""
-        budget, spare = BUDGET[level] * (_SHARE_OF_PASSES if self._passes else 1.0), _RANDOM_RUNS[level]
+        spare = _RANDOM_RUNS[level]
+        budget = seconds if seconds is not None else BUDGET[level] * (_SHARE_OF_PASSES if self._passes else 1.0)
         first = [
             Plan(inputs=0),
             Plan(policy="yes", seed=seed + 1, inputs=1),
@@ -297,7 +298,14 @@ def _place(lines: Sequence[tuple[str, int]]) -> str:
 
 
 def check_control(
-    model: Callable[..., Any], graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], *, level: Level = "default", seed: int = 0
+    model: Callable[..., Any],
+    graph: HCFG,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    level: Level = "default",
+    seed: int = 0,
+    seconds: float | None = None,
 ) -> Control:
     """Check a staged graph against its program.
 
@@ -309,6 +317,8 @@ def check_control(
         As staged, before the passes.
     args, kwargs
         Example inputs.
+    seconds : float, optional
+        Another budget than that of the level. It is an estimate, so that two builds make the same runs.
 
     Raises
     ------
@@ -319,7 +329,7 @@ def check_control(
     lost = checker.program.snapshot.lost
     if lost:
         return Control(reason=f"the model holds {sorted(lost)[0]}, whose state cannot be put back after a run")
-    checker.search(level, seed)
+    checker.search(level, seed, seconds)
     checker.prove_pinned(seed)
     pairs, pairs_total = checker.covered.pairs()
     return Control(

@@ -31,7 +31,7 @@ SECONDS_PER_OP, FLOPS_PER_SECOND, ELEMENTS_PER_SECOND = 1.5e-4, 5e9, 2e8
 #: Small tensors that are made of Python's numbers are known by their contents.
 _SMALL = 16
 #: Bounds on one call of a program.
-_MOST_OPERATIONS, _MOST_SECONDS = 50_000, 10.0
+_MOST_OPERATIONS, _MOST_SECONDS = 50_000, 5.0
 #: How a program asks a tensor for a number.
 _ASKS = frozenset(
     getattr(torch.Tensor, name)

@@ -24,7 +24,7 @@ _INTS = (0, 1, 2, 3, -1, 5)
 _EDGE_INTS = (2**53, 2**53 + 1, -(2**53) - 1, 2**31)
 #: Where a number may count the trips of a loop of Python's, answers stay below this.
 _MOST_TRIPS = 1000
-#: After so many crossings at one line the policy turns, so that loops end.
+#: After so many crossings at one line the policy turns.
 _PATIENCE = (1, 2, 3, 9)
 
 
@@ -36,7 +36,7 @@ class Oracle:
     script : sequence
         Answers of the first free crossings; None leaves one to the policy.
     policy : str
-        ``natural`` (the truth), ``random``, ``yes`` or ``no`` (the same at a line for a few times, then the other).
+        ``natural`` (the truth), ``random``, ``yes`` or ``no`` (the same at a line for a few times, then the other, so that loops end).
     seed : int
     constants : sequence of numbers
         What the graph compares with.
@@ -74,7 +74,7 @@ class Oracle:
         if crossing.dtype == torch.bool:
             if self.policy == "random":
                 return self._random.random() < 0.5
-            return (self.policy == "yes") == (times <= self._patience)
+            return (self.policy == "yes") == ((times - 1) // self._patience % 2 == 0)
         pool = candidates(crossing, self._constants, self._large)
         if self.policy == "random" and crossing.dtype.is_floating_point and self._random.random() < 0.3:
             return fit(crossing, self._random.gauss(0, 3))

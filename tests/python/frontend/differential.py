@@ -62,7 +62,7 @@ def check(
     inputs = list(inputs)
     graph = stage(model, inputs[0], **options)
     verify(graph)
-    check_control(model, graph, inputs[0], {})
+    check_control(model, graph, inputs[0], {}, seconds=0.3)
     taken = set()
     for args in inputs:
         want: Any

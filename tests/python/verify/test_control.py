@@ -8,6 +8,7 @@ import types
 
 import numpy as np
 import pytest
+import silently_wrong_sharing  # noqa: F401  # adds its programs
 import torch
 from silently_wrong import PROGRAMS
 from torch import nn
