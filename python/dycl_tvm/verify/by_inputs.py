@@ -40,7 +40,6 @@ def check_by_inputs(reference: Reference, graph: HCFG, call: Call, level: Level,
     VerificationError
         If they differ: with both results.
     """
-    args, kwargs = call
     covered = Covered(graph)
     fewest, most = _RUNS[level]
     runs = inconclusive = 0
@@ -51,15 +50,15 @@ def check_by_inputs(reference: Reference, graph: HCFG, call: Call, level: Level,
             break
         generator = torch.Generator().manual_seed(seed + k)
         scale = (1.0, 3.0, 0.1, 30.0)[k % 4]
-        call = (args, kwargs) if k == 0 else (like(args, generator, scale, k % 4 == 3), like(kwargs, generator, scale, k % 4 == 3))
+        given = call if k == 0 else like(call, generator, scale, k % 4 == 3)
         expected = Outcome()
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected.value = reference(*copied(call[0]), **copied(call[1]))
+                expected.value = reference(*copied(given[0]), **copied(given[1]))
         except Exception as error:
             expected.error = error
-        built = run_graph(graph, [call], [()])
+        built = run_graph(graph, [given], [()])
         if expected.error is not None and built[0].error is not None:
             expected.error = built[0].error  # a runtime has exceptions of its own
         built[0].same_objects = expected.same_objects = []

@@ -96,7 +96,7 @@ class Checker:
         generator = torch.Generator().manual_seed(seed)
         scale = (1.0, 1.0, 3.0, 10.0, 0.1)[seed % 5]
         while len(first) < calls:
-            first.append((like(self._args, generator, scale, seed % 4 == 3), like(self._kwargs, generator, scale, seed % 4 == 3)))
+            first.append(like((self._args, self._kwargs), generator, scale, seed % 4 == 3))
         return first
 
     def carry_out(self, plan: Plan) -> tuple[Run, Difference | None]:

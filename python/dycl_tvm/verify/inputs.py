@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Inputs for checks: like the examples in structure, random in value."""
+"""Inputs for checks: like the examples in structure, sharing and layout, random in value."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,30 +16,35 @@ def like(example: Any, generator: torch.Generator, scale: float = 1.0, unit: boo
 
     Whole numbers stay between zero and the largest of the example's, for they may be indices. ``unit`` keeps floats between 0 and 1.
     """
-    if isinstance(example, torch.Tensor):
-        shape = tuple(example.shape)
-        if example.dtype == torch.bool:
+
+    def random(t: torch.Tensor) -> torch.Tensor:
+        shape = tuple(t.shape)
+        if t.dtype == torch.bool:
             return torch.rand(shape, generator=generator) < 0.5
-        if example.dtype.is_floating_point:
-            made = torch.rand(shape, generator=generator) if unit else torch.randn(shape, generator=generator) * scale
-            return made.to(example.dtype)
-        high = max(1, int(example.max())) if example.numel() else 1
-        return torch.randint(0, high + 1, shape, generator=generator).to(example.dtype)
-    fields = _fields(example)
-    if fields is not None:
-        return type(example)(**{f: like(getattr(example, f), generator, scale, unit) for f in fields})
-    if isinstance(example, (tuple, list)):
-        return type(example)(like(e, generator, scale, unit) for e in example)
-    return {k: like(v, generator, scale, unit) for k, v in example.items()} if isinstance(example, dict) else example
+        if t.dtype.is_floating_point:
+            return torch.rand(shape, generator=generator) if unit else torch.randn(shape, generator=generator) * scale
+        high = max(1, int(t.max())) if t.numel() else 1
+        return torch.randint(0, high + 1, shape, generator=generator)
+
+    return _mapped(example, random, {})
 
 
 def copied(value: Any) -> Any:
-    """Return an input whose tensors share no memory with the given one."""
+    """Return an input whose tensors share no memory with the given one; what was one tensor stays one."""
+    return _mapped(value, lambda t: t.detach(), {})
+
+
+def _mapped(value: Any, contents: Callable[[torch.Tensor], torch.Tensor], made: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        if id(value) not in made:
+            new = value.detach().clone()
+            if new.stride() != value.stride() and all(value.stride()):
+                new = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+            made[id(value)] = new.copy_(contents(value))
+        return made[id(value)]
     fields = _fields(value)
     if fields is not None:
-        return type(value)(**{f: copied(getattr(value, f)) for f in fields})
+        return type(value)(**{f: _mapped(getattr(value, f), contents, made) for f in fields})
     if isinstance(value, (tuple, list)):
-        return type(value)(copied(e) for e in value)
-    return {k: copied(v) for k, v in value.items()} if isinstance(value, dict) else value
+        return type(value)(_mapped(e, contents, made) for e in value)
+    return {k: _mapped(v, contents, made) for k, v in value.items()} if isinstance(value, dict) else value

@@ -82,7 +82,7 @@ class Program:
         try:
             self.snapshot.begin()
             for args, kwargs in calls:
-                args, kwargs = copied(args), copied(kwargs)
+                args, kwargs = copied((args, kwargs))
                 outcome = Outcome()
                 found.append(outcome)
                 printed = io.StringIO()
@@ -162,7 +162,7 @@ def leaves_of(graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], copies
     """Return the leaves of a call's inputs."""
     structure = graph.input_structure
     if copies:
-        args, kwargs = copied(args), copied(kwargs)
+        args, kwargs = copied((args, kwargs))
     found = flatten_call(structure, args, kwargs, graph.input_names) if is_call(structure) else flatten(structure, args)
     return [leaf for _, leaf in found]
 

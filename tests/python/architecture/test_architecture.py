@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": set(),
     "compare": set(),
     # Shares nothing with the front ends: that is the worth of the check.
-    "verify": {"errors", "hcfg", "runtime", "compile", "codegen", "target"},
+    "verify": {"errors", "hcfg", "runtime", "compile", "codegen", "progress", "target"},
     "hcfg": {"errors", "runtime"},
     "frontend": {"errors", "hcfg", "runtime"},
     "passes": {"errors", "hcfg"},
@@ -38,24 +38,16 @@ ALLOWED: dict[str, set[str]] = {
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
     "coverage": {"errors", "hcfg", "runtime"},
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "runtime", "target", "onnx_export"},
+    "options": {"errors", "passes", "compile", "codegen", "target", "verify"},
+    "staging": {"errors", "hcfg", "frontend", "progress", "example_inputs"},
     "build": {
-        "errors",
-        "hcfg",
-        "frontend",
-        "passes",
-        "compile",
-        "codegen",
-        "garbage",
-        "progress",
-        "target",
-        "example_inputs",
-        "artifact",
-        "verify",
+        *("options", "staging", "hcfg", "passes", "compile", "codegen", "verify", "artifact"),
+        *("errors", "garbage", "progress", "target", "example_inputs"),
     },
     "deploy": {"codegen", "errors", "runtime", "target"},
     "cli": {
         *("_version", "artifact", "build", "compare", "coverage", "deploy", "errors", "example_inputs", "frontend", "hcfg"),
-        *("passes", "progress", "runtime", "target", "verify", "zoo"),
+        *("passes", "progress", "runtime", "staging", "target", "verify", "zoo"),
     },
 }
 #: Imports that a room may not have at all, anywhere in it.

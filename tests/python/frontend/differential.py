@@ -16,6 +16,7 @@ import torch
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.runtime.structure import flatten_call
 from dycl_tvm.verify.control import check_control
 
 
@@ -50,6 +51,11 @@ def same(a: Any, b: Any) -> bool:
 def leaves(args: Any) -> list[Any]:
     """Return the tensors of an argument structure, in order."""
     return [x for x in torch.utils._pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+
+
+def given(graph: HCFG, args: tuple[Any, ...]) -> list[Any]:
+    """Return the inputs of a graph in a call: a tensor that was given twice in the example is one input."""
+    return [leaf for _, leaf in flatten_call(graph.input_structure, args, {}, graph.input_names)]
 
 
 def check(
