@@ -33,6 +33,8 @@ _LOOSE = 3.0
 _TRIES_OF_AN_EDGE = 24
 _TRIES_TO_SHRINK = 40
 _RUNS_FOR_PINNED = 12
+#: Loops with bounds up to this are run to the end, for so many bounds.
+_MOST_TRIPS, _MOST_BOUNDS = 80, 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Plan:
     seed: int = 0
     inputs: int = 0
     calls: int = _CALLS
+    patience: int = 0
 
 
 @dataclass
@@ -101,7 +104,7 @@ class Checker:
 
     def carry_out(self, plan: Plan) -> tuple[Run, Difference | None]:
         """Make one run in eager and in the graph."""
-        oracle = Oracle(plan.script, plan.policy, plan.seed, self._constants, self._large)
+        oracle = Oracle(plan.script, plan.policy, plan.seed, self._constants, self._large, plan.patience)
         calls = self.inputs(plan.inputs, plan.calls)
         eager = self.program.run(calls, oracle, self.pinned)
         built = run_graph(self.graph, calls[: len(eager)], [o.crossings for o in eager], strict=not self._passes)
@@ -156,6 +159,7 @@ class Checker:
             Plan(inputs=0),
             Plan(policy="yes", seed=seed + 1, inputs=1),
             Plan(policy="no", seed=seed + 1, inputs=2),
+            *(Plan(policy=p, seed=seed, inputs=1, calls=1, patience=n) for n in self._bounds() for p in ("yes", "no")),
             *(Plan(policy="random", seed=seed + k, inputs=1 + k % 3) for k in range(1, 5)),
         ]
         for k, plan in enumerate(first):
@@ -177,6 +181,11 @@ class Checker:
             spare -= 1
             policy = ("random", "yes", "random", "no", "random", "natural")[k % 6]
             self.check(Plan(policy=policy, seed=seed + k, inputs=k % 7))
+
+    def _bounds(self) -> list[int]:
+        """Return numbers of trips that lie beyond what the graph compares with: the bounds of its loops are among them."""
+        bounds = sorted({int(c) + 2 for c in self._constants if type(c) is int and 3 < c <= _MOST_TRIPS}, reverse=True)
+        return bounds[:_MOST_BOUNDS]
 
     def _towards_an_edge(self, seed: int) -> Plan | None:
         """Return a run like one that came to a decision, with another answer shortly before it."""

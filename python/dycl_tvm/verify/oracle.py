@@ -42,6 +42,8 @@ class Oracle:
         What the graph compares with.
     large : bool
         Whether whole numbers may be beyond 2**53.
+    patience : int
+        How often ``yes`` and ``no`` stay the same at a line.
     """
 
     def __init__(
@@ -51,10 +53,11 @@ class Oracle:
         seed: int = 0,
         constants: Sequence[Number] = (),
         large: bool = False,
+        patience: int = 0,
     ) -> None:
         self.script, self.policy, self.seed = list(script), policy, seed
         self._random = random.Random(seed)
-        self._patience = _PATIENCE[seed % len(_PATIENCE)]
+        self._patience = patience or _PATIENCE[seed % len(_PATIENCE)]
         self._constants, self._large = list(constants), large
         self._times: dict[Any, int] = {}
         self.given: list[tuple[Crossing, Number]] = []
