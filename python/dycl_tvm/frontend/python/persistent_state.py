@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.class_patches import is_library_class, users_function
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Attribute, Contents, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
 from dycl_tvm.frontend.trace.join.fixpoint import rebuild
@@ -25,7 +25,9 @@ from dycl_tvm.frontend.trace.join.join import describe
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, fresh_like, tensor_type
+from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import fresh_like
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 
 Path = tuple[Any, ...]
@@ -96,17 +98,17 @@ class ModelState:
                     todo.extend((v, f"{where}.{k}") for k, v in vars(x).items() if not callable(v))
                 continue
             if isinstance(x, types.FunctionType):
-                if users_function(x) is None or getattr(x, "__dycl_original__", None) is not None:
+                if users_function(x) is None:
                     continue
                 self._reachable[id(x)] = (x, where)
                 todo.extend((v, f"{where}.{k}") for k, v in vars(x).items())
                 for default in (*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()):
                     todo.append((default, f"a default of {x.__name__}()"))
-                for n in x.__code__.co_names:
+                for n in code_of(x).co_names:
                     value = x.__globals__.get(n)
                     if isinstance(value, (list, dict, set, deque, type)) or hasattr(value, "__dict__"):
                         todo.append((value, n))
-                for n, cell in zip(x.__code__.co_freevars, x.__closure__ or ()):
+                for n, cell in zip(code_of(x).co_freevars, x.__closure__ or ()):
                     self._reachable[id(cell)] = (cell, n)
                     try:
                         todo.append((cell.cell_contents, n))
@@ -154,7 +156,7 @@ class ModelState:
         self._entry = dict(zip(self._leaves, params))
         for key, place in self._places.items():
             if isinstance(place, Storage):
-                place = current().storage_to_write(self._tensors[key[0]][0], note_only=True)
+                place = constants().storage(self._tensors[key[0]][0])
                 if (key,) in self._entry:
                     place.set(self._entry[(key,)])  # type: ignore[arg-type]
                 continue
@@ -187,7 +189,7 @@ class ModelState:
         found: dict[Path, Operand] = {}
         before = stage.journal.before(mark)
         for key, place in stage.journal.changes(mark).items():
-            named = None if stage.is_newer(place.owner, stage.run_started) else self._named(place)
+            named = None if stage.heap.is_newer(place.owner, stage.heap.run_started) else self._named(place)
             if named is None:
                 continue
             if isinstance(place, Storage):
@@ -202,11 +204,11 @@ class ModelState:
         """Whether the path at hand has changed anything that lives on between calls."""
         stage = current()
         places = stage.journal.changes(mark).values()
-        return any(self._named(place) is not None for place in places if not stage.is_newer(place.owner, stage.run_started))
+        return any(self._named(place) is not None for place in places if not stage.heap.is_newer(place.owner, stage.heap.run_started))
 
     def _named(self, place: Place) -> tuple[Any, str] | None:
         if isinstance(place, Storage):
-            tensor = current().real_tensor_of(place)
+            tensor = constants().real_tensor_of(place)
             known = None if tensor is None else self._reachable.get(id(tensor))
             return known if known is not None and known[0] is tensor else None
         known = self._reachable.get(id(place.owner))
@@ -230,10 +232,10 @@ class ModelState:
             place.value.refuse()
         if path in self._leaves:
             found[path] = place.value
-        elif place.value is not current().constant(tensor):
+        elif place.value is not constants().of(tensor):
             self._places[key] = place
             self._tensors[id(tensor)] = (tensor, name)
-            constant = current().constant(tensor)
+            constant = constants().of(tensor)
             self._leaves[path] = _Leaf(name, constant.type, constant)
 
     def _compare_place(self, key: Any, place: Place, initial: Any, name: str, found: dict[Path, Operand]) -> None:

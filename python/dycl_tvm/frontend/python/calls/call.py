@@ -13,12 +13,16 @@ import torch
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import cached_call
+from dycl_tvm.frontend.python.exits import exits
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
+from dycl_tvm.frontend.python.flow.iteration import advancing
+from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
+from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
-from dycl_tvm.frontend.trace.session import ControlFlow, current
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 
 #: Callables that change none of their arguments, so that these need not be saved.
@@ -72,8 +76,8 @@ def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def tail_call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call where the result is returned as it is: from the outermost function the callee returns from the whole network."""
-    stage = current()
-    return _call(callee, args, kwargs, bool(stage.frames) and stage.frames[-1].root)
+    frames = exits().frames
+    return _call(callee, args, kwargs, bool(frames) and frames[-1].root)
 
 
 def call_root(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -123,12 +127,12 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     made = converted(users)
     stage = current()
     _touch_cells(users)
-    stage.offer_root(root and "_frame" in made.__code__.co_varnames)
+    exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
         result = made(*args, **kwargs)
     finally:
-        stage.offer_root(False)
-    return stage.born(result) if isinstance(result, types.GeneratorType) else result
+        exits().offer_root(False)
+    return stage.heap.born(result) if isinstance(result, types.GeneratorType) else result
 
 
 _LRU_CACHE = type(functools.lru_cache(len))
@@ -150,7 +154,7 @@ def _stored_cells(code: types.CodeType) -> frozenset[str]:
 
 def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool, own: bool = True) -> Any:
     kind = type(module)
-    current().trampolines.reach(kind)
+    program().trampolines.reach(kind)
     own_call = kind.__call__
     if own and own_call is not torch.nn.Module.__call__:
         return _call_function(own_call, (module, *args), kwargs, root)
@@ -213,17 +217,15 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     bound = isinstance(callee, (types.BuiltinFunctionType, types.MethodWrapperType))
     owner = callee.__self__ if bound else args[0] if args else None
     rest = args if bound else args[1:]
-    current().trampolines.hand_over(owner)
-    current().changing(owner)
+    program().trampolines.hand_over(owner)
+    current().heap.changing(owner)
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
-        from dycl_tvm.frontend.python.operators import touch_attribute
-
-        touch_attribute(owner, rest[0])
+        current().heap.changing_attribute(owner, rest[0])
 
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a class."""
-    current().trampolines.reach(cls)
+    program().trampolines.reach(cls)
     own_call = type(cls).__call__
     if isinstance(own_call, types.FunctionType) and users_function(own_call) is not None:
         return _call_function(own_call, (cls, *args), kwargs, False)
@@ -244,7 +246,7 @@ def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     if made_by_user is None and not (plain and users_function(init) is not None):
         return _note_made(_native(cls, args, kwargs))
-    made: Any = current().born(object.__new__(cls)) if plain else _call_function(made_by_user, (cls, *args), kwargs, False)
+    made: Any = current().heap.born(object.__new__(cls)) if plain else _call_function(made_by_user, (cls, *args), kwargs, False)
     if isinstance(made, Poison):
         use(made)
     if isinstance(made, cls) and init is not object.__init__:
@@ -253,7 +255,7 @@ def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _note_made(made: Any) -> Any:
-    return current().born(made) if isinstance(made, MUTABLE) or hasattr(made, "__dict__") else made
+    return current().heap.born(made) if isinstance(made, MUTABLE) or hasattr(made, "__dict__") else made
 
 
 #: Modules whose functions give another result at every call, or do input and output.
@@ -303,8 +305,8 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)
-        stage.advancing(a)
-        stage.trampolines.hand_over(a)
+        advancing(a)
+        program().trampolines.hand_over(a)
         if isinstance(a, types.FunctionType):
             _touch_cells(a)
         if callable(a) and substitutes.has_effects(a):
@@ -314,16 +316,16 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 if isinstance(item, Poison):
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
-            stage.changing(a)
+            stage.heap.changing(a)
     python = not module.startswith("torch.nn.modules.") and (
         isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
     )
     stage.native_depth += python
     try:
-        result = stage.trampolines.watch(callee, args, kwargs)
+        result = program().trampolines.watch(callee, args, kwargs)
     finally:
         stage.native_depth -= python
-    return stage.born(result) if hasattr(type(result), "__next__") else result
+    return stage.heap.born(result) if hasattr(type(result), "__next__") else result
 
 
 def _hashable(x: Any) -> bool:
@@ -332,19 +334,13 @@ def _hashable(x: Any) -> bool:
 
 def converted(function: types.FunctionType) -> types.FunctionType:
     """Return the rewritten form of a function."""
-    from dycl_tvm.frontend.python import operators
-
-    current().patch_classes_of(function)
-    made = rewrite(function, operators)
-    made.__dycl_original__ = function  # type: ignore[attr-defined]
-    return made
+    program().enter(function)
+    return rewrite(function, program().operators)
 
 
-def special_method(x: Any, name: str) -> Any:
-    """Return the user's own special method of an object, ready to be called rewritten; None if it has none."""
-    method = getattr(type(x), name, None) if not isinstance(x, (torch.Tensor, Poison)) else None
-    function = users_function(method)
-    return None if function is None else lambda *args: _call_function(function, (x, *args), {}, False)
+def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the rewritten form of a function."""
+    return _call_function(function, args, kwargs, False)
 
 
 def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -353,15 +349,15 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
     depth = stage.native_depth
     if function.__name__ == "forward":
         stage.native_depth = 0  # torch's own modules catch no exceptions
-    before = stage.trampolines.passing
+    before = program().trampolines.passing
     try:
         result = _call_function(function, args, kwargs, False)
     except (ControlFlow, DyclError) as error:
-        stage.trampolines.passing = error
+        program().trampolines.passing = error
         raise
     finally:
         stage.native_depth = depth
-    stage.trampolines.passing = before
+    program().trampolines.passing = before
     if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):
         return bool(result)  # Python itself called it, and takes nothing but a bool
     return result

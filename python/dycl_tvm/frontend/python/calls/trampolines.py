@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.python.source.ownership import code_of, is_rewritten_class, replaced, users_function
-from dycl_tvm.frontend.trace.session import ControlFlow, staging
+from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.session import staging
 
 Run = Callable[[types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 #: Run by whatever time Python destroys an object, so not part of the program.
@@ -41,6 +42,7 @@ class Trampolines:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._seen: dict[int, Any] = {}
+        self._entered: dict[tuple[int, int], types.CodeType] = {}
         self._mine: list[types.FunctionType] = []
         #: What steers staging, on its way through code that is not rewritten.
         self.passing: BaseException | None = None
@@ -82,8 +84,13 @@ class Trampolines:
 
     def reach_names(self, function: types.FunctionType) -> None:
         """Replace the code of the functions that a function can name: its globals, and what of modules it names."""
+        code = code_of(function)
         self.reach(function)
-        space, names = function.__globals__, _names(code_of(function))
+        key = (id(code), id(function.__globals__))
+        if key in self._entered:
+            return
+        self._entered[key] = code
+        space, names = function.__globals__, _names(code)
         for name in names:
             value = space.get(name)
             if isinstance(value, types.ModuleType):
@@ -129,6 +136,7 @@ class Trampolines:
             function = self._mine.pop()
             function.__code__ = replaced.pop(id(function))[1]
         self._seen.clear()
+        self._entered.clear()
 
 
 class _Entry:

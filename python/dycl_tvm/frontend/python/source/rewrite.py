@@ -29,6 +29,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, origin_at
+from dycl_tvm.frontend.python.source.ownership import code_of
 from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
@@ -61,7 +62,7 @@ def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
     UnsupportedError
         If the source is not there, or uses what cannot be rewritten (``async``, ``global`` assignment).
     """
-    original = function.__code__
+    original = code_of(function)
     code = _code(original, _class_of(function.__qualname__), tuple(original.co_freevars))
     cells = dict(zip(original.co_freevars, function.__closure__ or ()))
     cells[OPERATORS] = types.CellType(operators)

@@ -17,7 +17,8 @@ import torch
 from dycl_tvm.frontend.trace.heap.journal import Contents, Place
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, peek
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage
+from dycl_tvm.frontend.trace.values.tensors import peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 
 

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Contents, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
 from dycl_tvm.frontend.trace.join.join import describe
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, clock, fresh_like, may_be_one, storage_of, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 Path = tuple[Any, ...]
@@ -33,7 +35,7 @@ class _Aliases:
     def refuse(self, reason: str) -> None:
         """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
         if not self.site.unroll:
-            current().fork(self.site, reason)
+            current().decisions.fork(self.site, reason)
         raise UnsupportedError(
             reason,
             current().origin() or self.site.origin,
@@ -110,7 +112,7 @@ class Header:
             if name in self._state:
                 self._compare((name,), self._state[name], capture(value), found)
         for key, place in changed.items():
-            if stage.is_newer(place.owner, self._clock):
+            if stage.heap.is_newer(place.owner, self._clock):
                 continue
             if key not in self._places:
                 self._places[key] = (place, before[key])
@@ -225,7 +227,7 @@ class Header:
         if isinstance(place, Contents):
             assert isinstance(h, Items) and isinstance(b, Items)
             if len(h.items) != len(b.items) or h.keys != b.keys:
-                current().unroll(self.site, f"a {type(place.owner).__name__} changes its length")
+                current().decisions.unroll(self.site, f"a {type(place.owner).__name__} changes its length")
             for i, (x, y) in enumerate(zip(h.items, b.items)):
                 self._compare((key, i), x, y, found)
         elif (h.obj is MISSING) != (b.obj is MISSING):
@@ -242,7 +244,7 @@ def rebuild(c: Items, items: list[Any]) -> Any:
     kind: Any = type(c.obj)
     if issubclass(kind, tuple):
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
-    return current().born(dict(zip(c.keys, items)) if kind is dict else kind(items))
+    return current().heap.born(dict(zip(c.keys, items)) if kind is dict else kind(items))
 
 
 def _name(path: Path) -> str:

@@ -28,21 +28,28 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
 )
 from dycl_tvm.frontend.trace.join.poison import Poison
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, Stale, Storage, fresh_like, storage_of, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
 
 
 @dataclass
 class Joined:
-    """The last join of a run: its block, the blocks that lead there with their arguments, and where the journal stood then."""
+    """What a join has done: its block, the blocks that lead there with their arguments, and where the journal stood then."""
 
     block: Block
     before: list[Block]
     args: list[list[Operand]]
     touches: int
+
+
+class LastJoin(OfOneRun):
+    """The last join of the run at hand."""
+
+    joined: Joined | None = None
 
 
 class Join:
@@ -80,7 +87,7 @@ class Join:
             self.stage.journal.touch(place)
             place.write(contents)
         self._guard_aliases()
-        self.stage.joined = Joined(self.block, [p.block for p in self.paths], self.args, self.stage.journal.touches)
+        self.stage.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.stage.journal.touches)
         return env, value
 
     def enter(self) -> None:
@@ -188,7 +195,7 @@ class Join:
             if issubclass(kind, tuple):
                 merged = kind(*items) if hasattr(kind, "_fields") else kind(items)
             else:
-                merged = self.stage.born(dict(zip(first.keys, items)) if kind is dict else kind(items))
+                merged = self.stage.heap.born(dict(zip(first.keys, items)) if kind is dict else kind(items))
                 for c in found:
                     self._targets.setdefault(id(c.obj), set()).add(id(merged))
                     self._keep.append(c.obj)
@@ -207,7 +214,7 @@ class Join:
             places.update({k: p for k, (p, _, _) in path.places.items() if k not in places})
         writes: list[tuple[Place, Any]] = []
         while True:
-            ready = [k for k, p in places.items() if not self.stage.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
+            ready = [k for k, p in places.items() if not self.stage.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
             if not ready:
                 return writes
             for key in ready:
@@ -221,7 +228,7 @@ class Join:
             return
         if x is None or id(x) in self._kept_objects or isinstance(x, (str, int, float, torch.Tensor, torch.nn.Module, type)):
             return
-        if not isinstance(x, tuple) and not self.stage.is_newer(x, self.clock):
+        if not isinstance(x, tuple) and not self.stage.heap.is_newer(x, self.clock):
             return
         self._kept_objects.add(id(x))
         if isinstance(x, (*MUTABLE, tuple)):
@@ -264,10 +271,10 @@ class Join:
         if isinstance(place.owner, set):
             if all(set(c.obj) == set(first.obj) for c in captured):
                 return first.obj
-            self.stage.fork(self.site, f"{what} holds other items, depending on the path")
+            self.stage.decisions.fork(self.site, f"{what} holds other items, depending on the path")
         if any(len(c.items) != len(first.items) or c.keys != first.keys for c in captured):
             lengths = " or ".join(dict.fromkeys(str(len(c.items)) for c in captured))
-            self.stage.fork(self.site, f"{what} holds {lengths} items, depending on the path")
+            self.stage.decisions.fork(self.site, f"{what} holds {lengths} items, depending on the path")
         items = [self.unify([c.items[i] for c in captured], f"{what}[{i}]") for i in range(len(first.items))]
         return tuple(zip(first.keys, items)) if pairs else tuple(items)
 
@@ -275,9 +282,9 @@ class Join:
         """A container that two names shared on one path only must not be changed later: that would have to show in both."""
         for source in self._keep:
             targets = self._targets.get(id(source), set()) if isinstance(source, (list, dict, deque)) else set()
-            if targets and (len(targets) > 1 or not self.stage.is_newer(source, self.clock)):
+            if targets and (len(targets) > 1 or not self.stage.heap.is_newer(source, self.clock)):
                 for t in (*targets, id(source)):
-                    self.stage.guarded[t] = self.site
+                    self.stage.heap.guarded[t] = self.site
 
 
 def describe(c: Captured) -> str:

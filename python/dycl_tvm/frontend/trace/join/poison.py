@@ -49,7 +49,7 @@ def parts_at(poison: Poison, block: Block) -> tuple[Part | None, ...]:
 
 def use(poison: Poison) -> Any:
     """Fork the site that made the poison."""
-    current().fork(object.__getattribute__(poison, "_site"), object.__getattribute__(poison, "_reason"))
+    current().decisions.fork(object.__getattribute__(poison, "_site"), object.__getattribute__(poison, "_reason"))
 
 
 def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:

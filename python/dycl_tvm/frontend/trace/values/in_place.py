@@ -21,13 +21,21 @@ from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, stor
 _ELEMENTS = 1 << 22
 
 
+class _Tried:
+    """What was tried and raised nothing."""
+
+    def __init__(self) -> None:
+        self.keys: set[Any] = set()
+
+
 def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: torch.Tensor) -> None:
     """Raise what eager raises if an operator may not write its result to ``target``, one of its arguments."""
     stage = current()
+    tried = stage.get(_Tried).keys
     tensors = tensors_of(args, kwargs)
     memory = [_memory(t, tensors) for t in tensors]
     key = ("in place", func, key_of(args), key_of(kwargs), tuple(memory))
-    if key in stage.metas:
+    if key in tried:
         return
     shape: Any = target.shape
     with torch.utils._python_dispatch._disable_current_modes(), warnings.catch_warnings():  # type: ignore[attr-defined]
@@ -53,7 +61,7 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
             stage.origin(),
             "copy what it reads: x[1:] += x[:-1].clone()",
         )
-    stage.metas[key] = True
+    tried.add(key)
 
 
 def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:
