@@ -223,9 +223,21 @@ def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if isinstance(x, Poison):
         use(x)
+    return _stood_for(x, "given to type()") or type(x)
+
+
+def class_of(x: Any) -> Any:
+    """Return ``x.__class__``."""
+    if isinstance(x, Poison):
+        use(x)
+    return _stood_for(x, "asked for its __class__") or x.__class__
+
+
+def _stood_for(x: Any, used: str) -> type | None:
+    """Return the class that a value known at run time has in eager mode; None if it is its own."""
     if scalars.is_symbolic(x):
-        return _python_type(x, "given to type()")
-    return torch.Tensor if isinstance(x, StagedTensor) else type(x)
+        return _python_type(x, used)
+    return torch.Tensor if isinstance(x, StagedTensor) else None
 
 
 def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

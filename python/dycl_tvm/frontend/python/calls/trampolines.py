@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import types
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.python.source.locate import is_library_file
 from dycl_tvm.frontend.python.source.ownership import code_of, is_rewritten_class, replaced, users_function
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.session import staging
@@ -27,6 +30,8 @@ Run = Callable[[types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 _KEPT = frozenset({"__del__"})
 _ATOMS = frozenset([str, int, float, bool, bytes, complex, type(None), type(...), types.CodeType, torch.dtype, torch.device, torch.Size])
 _OPAQUE = (torch.Tensor, types.ModuleType, types.FrameType, types.TracebackType)
+#: The files that do what rewritten code asks for.
+_OPERATORS = tuple(str(Path(__file__).parents[1] / name) for name in ("attributes.py", "calls", "flow", "operators.py"))
 _PLACEHOLDER = "\0the entry of the trampoline"
 
 
@@ -68,7 +73,8 @@ class Trampolines:
                 continue
             seen[id(x)] = x
             if kind is types.FunctionType:
-                self.add(x)
+                if not is_library_file(x.__code__.co_filename):
+                    self.add(x)
                 todo += [*_contents(x.__closure__), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *vars(x).values()]
             elif kind is types.GeneratorType:
                 todo += x.gi_frame.f_locals.values() if x.gi_frame is not None else ()
@@ -76,7 +82,11 @@ class Trampolines:
                 for base in x.__mro__:
                     if base is x or id(base) not in seen:
                         seen[id(base)] = base
-                        todo += vars(base).values() if is_rewritten_class(base) else ()
+                        if is_rewritten_class(base):
+                            todo += vars(base).values()
+                            for method in vars(base).values():
+                                if isinstance(method, types.FunctionType):
+                                    self.add(method)
                 todo.append(type(x))
             elif not (kind is dict and "__builtins__" in x):
                 todo.append(kind)
@@ -142,19 +152,26 @@ class Trampolines:
 class _Entry:
     """What a trampoline calls. It does not keep its function alive."""
 
-    __slots__ = ("_code", "_function", "_run")
+    __slots__ = ("_code", "_function", "_library", "_run")
 
     def __init__(self, function: types.FunctionType, code: types.CodeType, run: Run) -> None:
         self._function, self._code, self._run = weakref.ref(function), code, run
+        self._library = is_library_file(code.co_filename)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function()
         assert function is not None, "a function is called that is no more"
-        if staging():
+        if staging() and (not self._library or _for_the_user(sys._getframe(2).f_code.co_filename)):
             return self._run(function, args, kwargs)
         native = types.FunctionType(self._code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
         native.__kwdefaults__ = function.__kwdefaults__
         return native(*args, **kwargs)
+
+
+@functools.cache
+def _for_the_user(filename: str) -> bool:
+    """Whether a call of a library's function from this file is one of the user's program: staging and PyTorch use such functions too."""
+    return not is_library_file(filename) or filename.startswith(_OPERATORS)
 
 
 def _trampoline(code: types.CodeType, entry: _Entry) -> types.CodeType | None:

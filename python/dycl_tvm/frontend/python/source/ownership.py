@@ -20,7 +20,7 @@ from torch.utils import hooks
 from dycl_tvm.frontend.python.source.locate import is_library_file
 
 #: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
-_REWRITTEN_FILES = frozenset(str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks))
+REWRITTEN_FILES = frozenset(str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks))
 #: Methods of ``nn.Module`` that do.
 _REWRITTEN_METHODS = frozenset(
     getattr(torch.nn.Module, name).__code__
@@ -55,7 +55,7 @@ def users_function(function: Any) -> types.FunctionType | None:
         code = code_of(function)
         if not is_library_file(code.co_filename):
             return None if _is_generated(function, code) else function
-        if code.co_filename in _REWRITTEN_FILES or code in _REWRITTEN_METHODS:
+        if code.co_filename in REWRITTEN_FILES or code in _REWRITTEN_METHODS:
             return function
         if not code.co_filename.endswith("_contextlib.py"):
             return None
@@ -72,7 +72,7 @@ def is_rewritten_class(cls: type) -> bool:
     """Whether methods of a class run rewritten: a user's class, or a container written in Python."""
     if not is_library_class(cls):
         return True
-    return any(isinstance(v, types.FunctionType) and code_of(v).co_filename in _REWRITTEN_FILES for v in vars(cls).values())
+    return any(isinstance(v, types.FunctionType) and code_of(v).co_filename in REWRITTEN_FILES for v in vars(cls).values())
 
 
 def is_library_class(cls: type) -> bool:

@@ -35,6 +35,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
     COMPREHENSIONS,
     OPERATORS,
+    OWN_NAME,
     binds_or_yields,
     jumps,
     last_name,
@@ -165,17 +166,20 @@ class Rewriter(StoreRewriter):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         """Leave nested functions as they are: they are rewritten when they are called."""
-        node.decorator_list = [self.visit(d) for d in node.decorator_list]
         self._visit_defaults(node.args)
-        return [node, *self._note_made(node.name, node)]
+        return self._decorated(node)
+
+    def _decorated(self, node: Any) -> list[ast.stmt]:
+        """Return a definition whose decorators are called like any function."""
+        names = [self._fresh("decorator") for _ in node.decorator_list]
+        before = [placed(ast.Assign([ast.Name(n, ast.Store())], self.visit(d)), node) for n, d in zip(names, node.decorator_list)]
+        node.decorator_list = []
+        after = [f"{node.name} = {OPERATORS}.new({node.name})", *[f"{node.name} = {OPERATORS}.call({n}, {node.name})" for n in reversed(names)]]
+        return [*before, node, *statements_from("\n".join(after), node)]
 
     def _visit_defaults(self, args: ast.arguments) -> None:
         args.defaults = [self.visit(d) for d in args.defaults]
         args.kw_defaults = [None if d is None else self.visit(d) for d in args.kw_defaults]
-
-    @staticmethod
-    def _note_made(name: str, node: ast.stmt) -> list[ast.stmt]:
-        return statements_from(f"{name} = {OPERATORS}.new({name})", node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
         """Leave nested functions as they are."""
@@ -187,8 +191,13 @@ class Rewriter(StoreRewriter):
         return operator_call("new", node, node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
-        """Leave nested classes as they are."""
-        return [node, *self._note_made(node.name, node)]
+        """Rewrite what the body of a nested class does; its methods are rewritten when they are called."""
+        node.bases = [self.visit(b) for b in node.bases]
+        node.keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        inner = ClassBodyRewriter(self.filename, node.name)
+        inner.first_argument, inner.function_name = self.first_argument, self.function_name
+        node.body = inner.class_body(node.body)
+        return self._decorated(node)
 
     def _body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         made: list[ast.stmt] = []
@@ -386,15 +395,25 @@ class Rewriter(StoreRewriter):
 
     # -- barriers -------------------------------------------------------------------------------------------------------
     def visit_With(self, node: ast.With) -> Any:
-        """Rewrite the body of a ``with``."""
-        harmless = all(isinstance(i.context_expr, ast.Call) and last_name(i.context_expr.func) in _HARMLESS_CONTEXTS for i in node.items)
-        node.items = [self.generic_visit(i) for i in node.items]  # type: ignore[misc]
+        """Rewrite a ``with``: its managers are entered and left like any function is called."""
+        item, *others = node.items
+        expression = item.context_expr
+        harmless = isinstance(expression, ast.Call) and last_name(expression.func) in _HARMLESS_CONTEXTS
+        manager = self.visit(expression)
+        entered = self._fresh("value")
         self.context.append(("if" if harmless else "barrier", ""))
-        node.body = self._body(node.body)
+        body = self.visit_With(placed(ast.With(others, node.body), node)) if others else self._body(node.body)
         self.context.pop()
-        if not harmless:  # the context may swallow an exception
-            node.body = statements_from("with DY.guard():\n    BODY", node, DY=operators_name(), BODY=node.body)
-        return node
+        assign = [] if item.optional_vars is None else self._store(item.optional_vars, ast.Name(entered, ast.Load()), node)
+        return statements_from(
+            f"with DY.with_(MANAGER, HARMLESS) as {entered}:\n    ASSIGN\n    BODY",
+            node,
+            DY=operators_name(),
+            MANAGER=manager,
+            HARMLESS=ast.Constant(harmless),
+            ASSIGN=assign or [ast.Pass()],
+            BODY=body,
+        )
 
     def visit_Try(self, node: Any) -> Any:
         """Rewrite the bodies of a ``try``; its handlers must not see the control flow of staging."""
@@ -410,7 +429,7 @@ class Rewriter(StoreRewriter):
         node.finalbody = self._body(node.finalbody)
         self.context.pop()
         if node.handlers:
-            control = ast.ExceptHandler(operator_named("ControlFlow"), None, [ast.Raise()])
+            control = ast.ExceptHandler(operator_named("staging_errors"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
         return node
 
@@ -478,6 +497,12 @@ class Rewriter(StoreRewriter):
 
     visit_Dict = visit_Set = visit_GeneratorExp = visit_ListComp = visit_DictComp = visit_SetComp = _new
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Rewrite the question for the class of an object, which may stand for one of another class."""
+        if node.attr == "__class__" and isinstance(node.ctx, ast.Load):
+            return operator_call("class_of", node, self.visit(node.value))
+        return self.generic_visit(node)  # type: ignore[return-value]
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """Rewrite a load of an item, whose index may be known only at run time."""
         if not isinstance(node.ctx, ast.Load):
@@ -532,3 +557,37 @@ class Rewriter(StoreRewriter):
                 f"        del {name}",
             ]
         return statements_from("\n".join(lines), node)
+
+
+class ClassBodyRewriter(Rewriter):
+    """Rewrites the body of a class that a function defines: stores, calls and questions; its tests fork."""
+
+    def class_body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Rewrite the statements; the variables that this adds are taken away at their end."""
+        made = self._body(statements)
+        added = [n.id for n in walk_scope(made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and OWN_NAME.fullmatch(n.id)]
+        return [*made, *[s for name in dict.fromkeys(added) for s in statements_from(f"locals().pop({name!r}, None)", statements[-1])]]
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Leave the branch to Python."""
+        node.test = self._condition(node.test)
+        node.body, node.orelse = self._body(node.body), self._body(node.orelse)
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Leave the loop to Python."""
+        node.iter, node.body, node.orelse = self.visit(node.iter), self._body(node.body), self._body(node.orelse)
+        return node
+
+    def visit_While(self, node: ast.While) -> Any:
+        """Leave the loop to Python."""
+        node.test, node.body, node.orelse = self._condition(node.test), self._body(node.body), self._body(node.orelse)
+        return node
+
+    def visit_Break(self, node: ast.Break) -> Any:
+        """Leave the jump to Python."""
+        return node
+
+    def visit_Continue(self, node: ast.Continue) -> Any:
+        """Leave the jump to Python."""
+        return node
