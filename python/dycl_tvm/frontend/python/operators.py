@@ -13,8 +13,8 @@ import torch
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import delattr, setattr
-from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.builtins import class_of
+from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.calls.trampolines import Run, Trampolines
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.source.ownership import users_function
+from dycl_tvm.frontend.python.trampolines import Run, Trampolines
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 

@@ -38,10 +38,9 @@ Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 def find(callee: Any) -> Substitute | None:
     """Return the substitute of a callable, if it has one."""
-    try:
-        found = TABLE.get(callee)
-    except TypeError:
+    if type(callee) not in _KINDS:
         return None
+    found = TABLE.get(callee)
     if found is None and isinstance(callee, type(random.random)) and getattr(callee, "__self__", None) is _RANDOM:
         return _random
     return found
@@ -369,7 +368,7 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     for value in (space or {}).values() if callee in (vars, dir) else [(space or {}).get(args[1])] if len(args) > 1 else []:
         if isinstance(value, Poison) and is_unbound(value):
             use(value)
-    return callee(*args, **kwargs)
+    return attributes.getattr(callee, *args)
 
 
 def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -454,3 +453,5 @@ TABLE: dict[Any, Substitute] = {
     ),
     **dict.fromkeys((time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns), _clock),
 }
+#: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
+_KINDS = frozenset(map(type, TABLE))

@@ -12,9 +12,9 @@ import torch
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
-from dycl_tvm.frontend.python.calls.caches import cached_call
-from dycl_tvm.frontend.python.exits import exits
+from dycl_tvm.frontend.python.calls.caches import CACHED, cached_call
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
+from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
@@ -67,6 +67,8 @@ _PURE: frozenset[Any] = frozenset(
         divmod,
     }
 )
+#: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
+_PURE_KINDS = frozenset(map(type, _PURE))
 
 
 def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -110,8 +112,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return _construct(callee.__self__, args, kwargs)
         _note_builtin(callee, args)
         return _native(callee, args, kwargs)
-    if isinstance(callee, _LRU_CACHE):
-        return cached_call(callee, args, kwargs)
+    if isinstance(callee, CACHED):
+        return cached_call(callee, args, kwargs, call)
     method = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
     if isinstance(method, types.FunctionType) and users_function(method) is not None:
         return _call_function(method, (callee, *args), kwargs, root)
@@ -135,7 +137,6 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     return stage.heap.born(result) if isinstance(result, types.GeneratorType) else result
 
 
-_LRU_CACHE = type(functools.lru_cache(len))
 _MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
 
 
@@ -155,7 +156,7 @@ def _stored_cells(code: types.CodeType) -> frozenset[str]:
 def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool, own: bool = True) -> Any:
     kind = type(module)
     program().trampolines.reach(kind)
-    own_call = kind.__call__
+    own_call: Any = kind.__call__
     if own and own_call is not torch.nn.Module.__call__:
         return _call_function(own_call, (module, *args), kwargs, root)
     if torch.nn.modules.module._has_any_global_hook() or module._backward_hooks or module._backward_pre_hooks:
@@ -169,7 +170,7 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
     forward = module.__dict__.get("forward")
     if forward is not None:
         return _call(forward, args, kwargs, root)
-    kind = type(module)
+    kind: Any = type(module)
     forward = kind.forward
     if forward is torch.nn.Sequential.forward and kind.__iter__ is torch.nn.Sequential.__iter__ and len(args) == 1 and not kwargs:
         x = args[0]
@@ -246,7 +247,9 @@ def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     if made_by_user is None and not (plain and users_function(init) is not None):
         return _note_made(_native(cls, args, kwargs))
-    made: Any = current().heap.born(object.__new__(cls)) if plain else _call_function(made_by_user, (cls, *args), kwargs, False)
+    made: Any = (
+        current().heap.born(object.__new__(cls)) if made_by_user is None else _call_function(made_by_user, (cls, *args), kwargs, False)
+    )
     if isinstance(made, Poison):
         use(made)
     if isinstance(made, cls) and init is not object.__init__:
@@ -255,7 +258,7 @@ def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _note_made(made: Any) -> Any:
-    return current().heap.born(made) if isinstance(made, MUTABLE) or hasattr(made, "__dict__") else made
+    return current().heap.born(made) if isinstance(made, MUTABLE) or type(made).__dictoffset__ else made
 
 
 #: Modules whose functions give another result at every call, or do input and output.
@@ -300,7 +303,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
     stage = current()
     _refuse_effects(callee)
-    pure = callee in _PURE if _hashable(callee) else False
+    pure = type(callee) in _PURE_KINDS and callee in _PURE
     module = getattr(callee, "__module__", None) or ""
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
@@ -326,10 +329,6 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     finally:
         stage.native_depth -= python
     return stage.heap.born(result) if hasattr(type(result), "__next__") else result
-
-
-def _hashable(x: Any) -> bool:
-    return getattr(type(x), "__hash__", None) is not None
 
 
 def converted(function: types.FunctionType) -> types.FunctionType:

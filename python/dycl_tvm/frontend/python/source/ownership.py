@@ -8,6 +8,7 @@ import collections
 import contextlib
 import copy
 import functools
+import linecache
 import queue
 import sys
 import types
@@ -39,7 +40,7 @@ _REWRITTEN_METHODS = frozenset(
     )
     if hasattr(torch.nn.Module, name)
 )
-#: The code of functions whose own is replaced while a stage is under way (see calls.trampolines), by the function's identity.
+#: The code of functions whose own is replaced while a stage is under way (see trampolines), by the function's identity.
 replaced: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
 
 
@@ -64,8 +65,13 @@ def users_function(function: Any) -> types.FunctionType | None:
 
 
 def _is_generated(function: types.FunctionType, code: types.CodeType) -> bool:
-    """Whether a function was made by a class decorator such as ``dataclass``."""
-    return code.co_filename.startswith("<") and function.__name__.startswith("__")
+    """Whether a function was made by ``dataclass``, ``namedtuple`` or ``attrs``: it has no source, and only sets fields of a new object."""
+    file = code.co_filename
+    if not file.startswith("<") or linecache.getlines(file):
+        return False
+    if file.startswith("<attrs generated") or str(function.__globals__.get("__name__")).startswith("namedtuple_"):
+        return True
+    return function.__name__.startswith("__") and getattr(code, "co_qualname", "__create_fn__").startswith("__create_fn__")
 
 
 def is_rewritten_class(cls: type) -> bool:
@@ -79,7 +85,7 @@ def is_library_class(cls: type) -> bool:
     """Whether a class is Python's or a library's."""
     if cls.__module__.split(".")[0] in sys.stdlib_module_names:
         return True
-    if not all(not isinstance(v, types.FunctionType) for v in vars(cls).values()):
-        files = {code_of(v).co_filename for v in vars(cls).values() if isinstance(v, types.FunctionType)}
-        return all(is_library_file(f) or f.startswith("<") for f in files)
+    methods = [v for v in vars(cls).values() if isinstance(v, types.FunctionType)]
+    if methods:
+        return all(is_library_file(code_of(m).co_filename) or _is_generated(m, code_of(m)) for m in methods)
     return issubclass(cls, torch.nn.Module) and cls.__module__.startswith("torch.")

@@ -174,7 +174,8 @@ class Rewriter(StoreRewriter):
         names = [self._fresh("decorator") for _ in node.decorator_list]
         before = [placed(ast.Assign([ast.Name(n, ast.Store())], self.visit(d)), node) for n, d in zip(names, node.decorator_list)]
         node.decorator_list = []
-        after = [f"{node.name} = {OPERATORS}.new({node.name})", *[f"{node.name} = {OPERATORS}.call({n}, {node.name})" for n in reversed(names)]]
+        calls = [f"{node.name} = {OPERATORS}.call({n}, {node.name})" for n in reversed(names)]
+        after = [f"{node.name} = {OPERATORS}.new({node.name})", *calls]
         return [*before, node, *statements_from("\n".join(after), node)]
 
     def _visit_defaults(self, args: ast.arguments) -> None:

@@ -9,6 +9,7 @@ are as ever. A thread that is not staging runs the code as it was written.
 
 from __future__ import annotations
 
+import abc
 import functools
 import gc
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.source.locate import is_library_file
 from dycl_tvm.frontend.python.source.ownership import code_of, is_rewritten_class, replaced, users_function
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
@@ -31,7 +33,8 @@ _KEPT = frozenset({"__del__"})
 _ATOMS = frozenset([str, int, float, bool, bytes, complex, type(None), type(...), types.CodeType, torch.dtype, torch.device, torch.Size])
 _OPAQUE = (torch.Tensor, types.ModuleType, types.FrameType, types.TracebackType)
 #: The files that do what rewritten code asks for.
-_OPERATORS = tuple(str(Path(__file__).parents[1] / name) for name in ("attributes.py", "calls", "flow", "operators.py"))
+_OPERATORS = tuple(str(Path(__file__).parent / name) for name in ("attributes.py", "calls", "flow", "operators.py", "trampolines.py"))
+_PACKAGE = str(Path(__file__).parents[2]) + "/"
 _PLACEHOLDER = "\0the entry of the trampoline"
 
 
@@ -118,7 +121,7 @@ class Trampolines:
         if isinstance(x, types.FunctionType):
             self.add(x)
         elif isinstance(x, (list, tuple, dict)):
-            for item in x.values() if isinstance(x, dict) else x:
+            for item in dict.values(x) if isinstance(x, dict) else x:
                 if isinstance(item, types.FunctionType):
                     self.add(item)
                 else:
@@ -161,17 +164,44 @@ class _Entry:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function()
         assert function is not None, "a function is called that is no more"
-        if staging() and (not self._library or _for_the_user(sys._getframe(2).f_code.co_filename)):
+        if staging() and self._of_the_program(sys._getframe(2).f_code):
             return self._run(function, args, kwargs)
+        return self._as_written(function, args, kwargs)
+
+    def _of_the_program(self, caller: types.CodeType) -> bool:
+        """Whether a call is one of the user's program, not one that staging or PyTorch makes for itself."""
+        caller_is = _kind_of_file(caller.co_filename)
+        if self._library:
+            return caller_is in ("user", "operator")
+        if _is_attribute_hook(self._code.co_name):
+            return caller_is in ("user", "library") or caller in _FOR_THE_PROGRAM
+        return caller_is != "staging"
+
+    def _as_written(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         native = types.FunctionType(self._code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
         native.__kwdefaults__ = function.__kwdefaults__
         return native(*args, **kwargs)
 
 
+#: Code of staging that calls, or reads attributes, as the program asks for it.
+_FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attributes.getattr.__code__])
+
+
+def _is_attribute_hook(name: str) -> bool:
+    """Whether a function is run by any look at an object, ``isinstance`` too."""
+    return name in ("__getattribute__", "__getattr__")
+
+
 @functools.cache
-def _for_the_user(filename: str) -> bool:
-    """Whether a call of a library's function from this file is one of the user's program: staging and PyTorch use such functions too."""
-    return not is_library_file(filename) or filename.startswith(_OPERATORS)
+def _kind_of_file(filename: str) -> str:
+    """Return whose a file is: the ``user``'s, a ``library``'s, of ``staging``, or an ``operator``'s (it does what the program asks for)."""
+    if filename.startswith(_OPERATORS):
+        return "operator"
+    if filename == abc.__file__ or filename == "<frozen abc>":
+        return "staging"  # isinstance()
+    if is_library_file(filename):
+        return "staging" if filename.startswith(_PACKAGE) else "library"
+    return "user"
 
 
 def _trampoline(code: types.CodeType, entry: _Entry) -> types.CodeType | None:
