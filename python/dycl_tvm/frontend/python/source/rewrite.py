@@ -33,7 +33,6 @@ from dycl_tvm.frontend.python.source.ownership import code_of
 from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
-    COMPREHENSIONS,
     OPERATORS,
     OWN_NAME,
     binds_or_yields,
@@ -125,14 +124,11 @@ class Rewriter(StoreRewriter):
     """Rewrites one function. ``self.context`` is the stack of statements around the one at hand, within the function."""
 
     def __init__(self, filename: str, class_name: str) -> None:
-        super().__init__(class_name)
-        self.filename = filename
+        super().__init__(filename, class_name)
         self.messages: set[int] = set()  # f-strings that are the message of an exception, by identity
         self.context: list[tuple[str, str]] = []  # (kind, name): kind is "if", "loop" or "barrier"
         self.first_argument = ""
-        self.function_name = ""
         self.has_frame = False
-        self.globals: set[str] = set()
 
     # -- functions ------------------------------------------------------------------------------------------------
     def function(self, node: FunctionNode) -> Any:
@@ -509,55 +505,6 @@ class Rewriter(StoreRewriter):
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)  # type: ignore[return-value]
         return operator_call("getitem", node, self.visit(node.value), self._index(node.slice))
-
-    # -- names ------------------------------------------------------------------------------------------------------------
-    def _stored(self, statements: list[ast.stmt]) -> list[str]:
-        """Return the local names that statements may bind, in order."""
-        found: dict[str, None] = {}
-        for n in walk_scope(statements):
-            if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
-                found.setdefault(n.id)
-            elif isinstance(n, (ast.FunctionDef, ast.ClassDef)):
-                found.setdefault(n.name)
-            elif isinstance(n, (ast.Import, ast.ImportFrom)):
-                for alias in n.names:
-                    found.setdefault((alias.asname or alias.name).split(".")[0])
-            elif isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name:
-                found.setdefault(n.name)
-            elif isinstance(n, ast.MatchMapping) and n.rest:
-                found.setdefault(n.rest)
-            elif isinstance(n, COMPREHENSIONS):
-                for inner in ast.walk(n):
-                    if isinstance(inner, ast.NamedExpr):
-                        found.setdefault(inner.target.id)
-        for name in found:
-            if name in self.globals:
-                line = next(n.lineno for n in walk_scope(statements) if isinstance(n, ast.Name) and n.id == name)
-                raise UnsupportedError(
-                    f"the global variable `{name}` is assigned in the forward",
-                    origin_at(self.filename, line, self.function_name),
-                    "keep state on the module (self)",
-                )
-        return list(found)
-
-    def _names(self, names: list[str]) -> ast.expr:
-        return ast.Constant(tuple(self._mangle(n) for n in names))  # type: ignore[arg-type]  # a constant of byte code
-
-    def _restore(self, flag: str, env: str, names: list[str], node: ast.AST) -> list[ast.stmt]:
-        """Set the local names from an environment; a name that it does not hold becomes unbound."""
-        if not names:
-            return []
-        lines = [f"if {flag}:"]
-        for name in names:
-            key = self._mangle(name)
-            lines += [
-                f"    if {key!r} in {env}:",
-                f"        {name} = {env}[{key!r}]",
-                "    else:",
-                f"        {name} = None",
-                f"        del {name}",
-            ]
-        return statements_from("\n".join(lines), node)
 
 
 class ClassBodyRewriter(Rewriter):
