@@ -16,6 +16,7 @@ from dycl_tvm.frontend.python.attributes import delattr, setattr
 from dycl_tvm.frontend.python.calls.builtins import class_of
 from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.contexts import With as with_
+from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
@@ -46,6 +47,7 @@ __all__ = [
     "compare",
     "delattr",
     "delitem",
+    "finally_",
     "for_",
     "frame",
     "getitem",

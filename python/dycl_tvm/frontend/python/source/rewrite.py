@@ -312,7 +312,8 @@ class Rewriter(StoreRewriter):
         return statements_from(
             f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
             f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
-            f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n"
+            f"    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             node,
             DY=operators_name(),
             ITER=iterated,
@@ -343,7 +344,7 @@ class Rewriter(StoreRewriter):
             f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
             f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
             f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
-            f"if {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             node,
             DY=operators_name(),
             NAMES=self._names(names),
@@ -428,7 +429,19 @@ class Rewriter(StoreRewriter):
         if node.handlers:
             control = ast.ExceptHandler(operator_named("staging_errors"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
-        return node
+        return self._with_finally(node) if node.finalbody else node
+
+    def _with_finally(self, node: Any) -> list[ast.stmt]:
+        """Let a ``finally`` run where the program comes to it, and not where staging leaves a path."""
+        name = self._fresh("value")
+        final, node.finalbody = node.finalbody, []
+        return statements_from(
+            f"{name} = DY.finally_()\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
+            node,
+            DY=operators_name(),
+            BODY=[node] if node.handlers else node.body,
+            FINAL=final,
+        )
 
     visit_TryStar = visit_Try
 
