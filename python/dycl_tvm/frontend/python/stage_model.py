@@ -74,11 +74,10 @@ def stage(
             return call_root(model, args, kwargs)
 
         try:
-            for obj in state.objects():
-                program.classes.patch(type(obj))
+            program.trampolines.reach(model)
             Exploration(session, state_params, run).explore()
         finally:
-            program.classes.restore()
+            program.trampolines.restore()
         if state.size == known:
             break
     graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)
