@@ -156,7 +156,7 @@ class Checker:
         spare = _RANDOM_RUNS[level]
         budget = seconds if seconds is not None else BUDGET[level] * (_SHARE_OF_PASSES if self._passes else 1.0)
         first = [
-            Plan(inputs=0),
+            Plan(inputs=0, calls=2),
             Plan(policy="yes", seed=seed + 1, inputs=1),
             Plan(policy="no", seed=seed + 1, inputs=2),
             *(Plan(policy=p, seed=seed, inputs=1, calls=1, patience=n) for n in self._bounds() for p in ("yes", "no")),
@@ -165,7 +165,7 @@ class Checker:
         for k, plan in enumerate(first):
             if k >= _FEWEST_RUNS and self.program.seconds * _BOTH > budget:
                 return
-            self.check(plan)
+            self.check(replace(plan, calls=self._calls(plan.calls, budget)))
             if k == 2 and not self.crossings:  # no path depends on a tensor
                 self.check(Plan(inputs=3))
                 return
@@ -180,7 +180,13 @@ class Checker:
                 return
             spare -= 1
             policy = ("random", "yes", "random", "no", "random", "natural")[k % 6]
-            self.check(Plan(policy=policy, seed=seed + k, inputs=k % 7))
+            self.check(Plan(policy=policy, seed=seed + k, inputs=k % 7, calls=self._calls(_CALLS, budget)))
+
+    def _calls(self, wanted: int, budget: float) -> int:
+        """Return how many calls a run may have: one where a call is dear."""
+        if not self.calls:
+            return wanted
+        return wanted if self.program.seconds / self.calls * _BOTH * wanted < budget / 8 else 1
 
     def _bounds(self) -> list[int]:
         """Return numbers of trips that lie beyond what the graph compares with: the bounds of its loops are among them."""
