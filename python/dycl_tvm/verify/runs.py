@@ -88,9 +88,7 @@ class Program:
                 printed = io.StringIO()
                 try:
                     with _quiet(printed):
-                        value = watch.call(self.model, args, kwargs, _leaf_tensors((args, kwargs)))
-                    outcome.same_objects = identities(value)
-                    outcome.value = _kept(value)
+                        outcome.value = watch.call(self.model, args, kwargs, _leaf_tensors((args, kwargs)))
                 except Endless:
                     raise Undecided("the program does not end with these answers") from None
                 except Exception as error:
@@ -103,6 +101,8 @@ class Program:
                     raise Undecided(next(iter(watch.log.unforced)))
                 if outcome.error is not None:
                     break
+                outcome.same_objects = identities(outcome.value)
+                outcome.value = _kept(outcome.value)
         finally:
             self.snapshot.restore()
         return found
@@ -217,5 +217,5 @@ def _kept(value: Any) -> Any:
     try:
         with torch.no_grad():
             return copy.deepcopy(value)
-    except Exception:
-        return copied(value)
+    except Exception:  # a class of the user's that cannot be copied
+        return value

@@ -25,7 +25,10 @@ def difference(expected: Any, actual: Any, where: str = "the result", loose: flo
     A number of NumPy counts as the Python number that it equals, a dataclass as the record of its name and fields.
     """
     if isinstance(expected, np.generic):
+        if isinstance(actual, np.generic) and type(actual) is not type(expected):
+            return f"{where} is {expected!r} in eager, {actual!r} as built"
         expected = expected.item()
+        actual = actual.item() if isinstance(actual, np.generic) else actual
     if isinstance(expected, torch.Tensor) or isinstance(actual, torch.Tensor):
         if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
             return f"{where} is {show(expected)} in eager, {show(actual)} as built"
