@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import delattr, setattr
 from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
@@ -37,7 +37,6 @@ from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 __all__ = [
-    "ControlFlow",
     "augment",
     "augment_attr",
     "augment_item",
@@ -62,6 +61,7 @@ __all__ = [
     "setitem",
     "shown",
     "slice",
+    "staging_errors",
     "tail_call",
     "users_locals",
     "while_",
@@ -267,6 +267,10 @@ def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------------------
+#: What a handler of the user's must not see.
+staging_errors = (ControlFlow, DyclError)
+
+
 @contextmanager
 def guard() -> Iterator[None]:
     """Mark that a handler of the user's surrounds the code."""

@@ -410,7 +410,7 @@ class Rewriter(StoreRewriter):
         node.finalbody = self._body(node.finalbody)
         self.context.pop()
         if node.handlers:
-            control = ast.ExceptHandler(operator_named("ControlFlow"), None, [ast.Raise()])
+            control = ast.ExceptHandler(operator_named("staging_errors"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
         return self._with_finally(node) if node.finalbody else node
 
