@@ -75,6 +75,9 @@ def main() -> None:
         for name in options.arguments:
             source = Path(name).read_text()
             kind = judge(source).kind
+            if kind == "right":
+                print(f"== {name}: right")
+                continue
             small = shrink(source, lambda s, kind=kind: judge(s).kind == kind)  # type: ignore[misc]
             _keep(Path(name).with_suffix(".small.py"), small, judge(small))
             print(f"== {name}\n{small}# {kind}: {judge(small).reason}", flush=True)

@@ -100,11 +100,10 @@ def _stage(
             return call_root(model, args, kwargs)
 
         try:
-            for obj in state.objects():
-                program.classes.patch(type(obj))
+            program.trampolines.reach(model)
             Exploration(session, state_params, run).explore()
         finally:
-            program.classes.restore()
+            program.trampolines.restore()
         if state.size == known:
             break
     else:

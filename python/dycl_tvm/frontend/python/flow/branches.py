@@ -166,7 +166,8 @@ class Frame:
     def receive(self, jump: Jump, token: Any) -> bool:
         """Take over a side that returns; return whether it waits here to be joined."""
         if self.root:
-            exits().leave_by_return(jump.value, jump.origin)
+            if current().builder.block is not None:  # else a function that was called last has left the network
+                exits().leave_by_return(jump.value, jump.origin)
             return False
         exits().departures += 1
         self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
