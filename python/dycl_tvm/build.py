@@ -44,6 +44,8 @@ def build(
     tuning_file: str | os.PathLike[str] | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    max_seconds: float | None = None,
+    max_memory: int | None = None,
     keep_print: bool = False,
     verify: Level = "default",
     progress: ProgressLike = None,
@@ -103,6 +105,9 @@ def build(
     max_loop_trips : int, optional
         Bound on the trips of every loop of a Python forward whose trip count is known only at run time; one trip more ends
         the call in a RunError. Loops in which a list grows need it: they are unrolled that far.
+    max_seconds, max_memory : float, int, optional
+        How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
+        that takes more, such as one whose recursion tensors bound, is refused with the line that costs most.
     keep_print : bool
         Keep the calls of ``print`` in a Python forward: the artefact writes their text to the standard output of its process, at
         the same places and in the same order as eager. Otherwise they are refused.
@@ -127,6 +132,8 @@ def build(
         If a kernel cannot be compiled.
     VerificationError
         If the graph or a kernel does something else than the model: with the smallest path found and both results.
+    InternalError
+        If something fails that should not: a defect of this package.
     """
     # the options
     phases = Phases(progress)
@@ -145,6 +152,8 @@ def build(
         name=name,
         max_paths=max_paths,
         max_loop_trips=max_loop_trips,
+        max_seconds=max_seconds,
+        max_memory=max_memory,
         keep_print=keep_print,
         phases=phases,
     )
@@ -189,6 +198,8 @@ def stage(
     disable_passes: Collection[str] = (),
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    max_seconds: float | None = None,
+    max_memory: int | None = None,
     keep_print: bool = False,
     progress: ProgressLike = None,
 ) -> HCFG:
@@ -217,6 +228,8 @@ def stage(
         name=name,
         max_paths=max_paths,
         max_loop_trips=max_loop_trips,
+        max_seconds=max_seconds,
+        max_memory=max_memory,
         keep_print=keep_print,
         phases=phases,
     )
