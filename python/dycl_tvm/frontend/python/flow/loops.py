@@ -90,6 +90,7 @@ class Loop:
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
+        current().budget.step()
         self._inner = Scope()
 
     def end(self, variables: dict[str, Any]) -> None:
@@ -267,6 +268,7 @@ class Loop:
     def _begin_round(self) -> None:
         """Run the body once more, with the header's parameters as they are known now."""
         assert self._header is not None
+        current().budget.step()
         self._inner = Scope()
         current().decisions.rolling.append(current().builder.cursor)
         self.env = self._header.open({n for n in self.names if n not in self._entry})
@@ -349,7 +351,7 @@ class Loop:
     def _raise_bound(self) -> None:
         stage = current()
         message = f"a loop runs more than max_loop_trips = {stage.limits.loop_trips} times"
-        stage.builder.terminate(Raise("RuntimeError", message, stage.origin()))
+        stage.builder.terminate(Raise("RuntimeError", message, stage.origin(), limit=True))
         exits().departures += 1
 
     def _bounded(self) -> bool:
