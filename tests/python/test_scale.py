@@ -92,8 +92,8 @@ class Original(FeedforwardSkipNet):
     def forward(self, x):
         x = self.relu(self.bn1(self.conv1(x)))
         masks, gprobs = [], []
-        x = getattr(self, "group1_layer0")(x)
-        mask, gprob = getattr(self, "group1_gate0")(x)
+        x = self.group1_layer0(x)
+        mask, gprob = self.group1_gate0(x)
         gprobs.append(gprob)
         masks.append(mask.squeeze())
         prev = x
