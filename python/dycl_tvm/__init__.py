@@ -22,7 +22,7 @@ from dycl_tvm._version import __version__
 if TYPE_CHECKING:
     from dycl_tvm import zoo
     from dycl_tvm.artifact import Artifact, Report
-    from dycl_tvm.build import TensorSpec, build
+    from dycl_tvm.build import TensorSpec, build, stage
     from dycl_tvm.errors import (
         ArtifactError,
         CompileError,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "build": "dycl_tvm.build",
+    "stage": "dycl_tvm.build",
     "TensorSpec": "dycl_tvm.build",
     "Artifact": "dycl_tvm.artifact",
     "Report": "dycl_tvm.artifact",
@@ -86,6 +87,7 @@ __all__ = [
     "__version__",
     "build",
     "load",
+    "stage",
     "zoo",
 ]
 
