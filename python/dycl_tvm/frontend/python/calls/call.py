@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import DyclError, UnsupportedError
+from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import CACHED, cached_call
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
@@ -133,10 +133,20 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
         return _native(function, args, kwargs)
     made = converted(users)
     stage = current()
+    stage.budget.step()
     _touch_cells(users)
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
         result = made(*args, **kwargs)
+    except RecursionError as error:
+        # a call takes more frames here than in eager mode, and both sides of a branch are run: it says nothing about the program
+        if getattr(error, "__dycl_raised__", False):
+            raise
+        raise StagingLimitError(
+            "calls nest too deeply here for staging",
+            stage.origin(),
+            "give a recursion whose depth tensors decide a bound that Python knows, or write it as a loop",
+        ) from None
     finally:
         exits().offer_root(False)
     return stage.heap.born(result) if isinstance(result, types.GeneratorType) else result

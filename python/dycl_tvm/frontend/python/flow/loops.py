@@ -90,6 +90,7 @@ class Loop:
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
+        current().budget.step()
         self._inner = Scope()
 
     def end(self, variables: dict[str, Any]) -> None:
@@ -267,6 +268,7 @@ class Loop:
     def _begin_round(self) -> None:
         """Run the body once more, with the header's parameters as they are known now."""
         assert self._header is not None
+        current().budget.step()
         self._inner = Scope()
         current().decisions.rolling.append(current().builder.cursor)
         self.env = self._header.open({n for n in self.names if n not in self._entry})
