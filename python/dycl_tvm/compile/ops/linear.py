@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import relax, tirx
@@ -16,6 +17,10 @@ def matmul(ctx: OpContext, a: Any, b: Any) -> Any:
     return ctx.emit(relax.op.matmul(a, b))
 
 
+#: Multiplications a matrix below which PyTorch has a loop of its own for batches, which multiplies by any factor.
+_SMALL_BATCH = 400
+
+
 def _scaled(ctx: OpContext, x: Any, factor: Any) -> Any:
     return x if factor == 1 else ctx.binary("multiply", x, factor, ctx.type.dtype)
 
@@ -27,8 +32,13 @@ def _matmul(ctx: OpContext, a: Any, b: Any) -> Any:
 
 @converter("addmm.default", "baddbmm.default", "addmv.default")
 def _addmm(ctx: OpContext, bias: Any, a: Any, b: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    # PyTorch: what has the factor 0 is ignored, NaN in it too, but in small batches
+    small = "baddbmm" in ctx.op and math.prod(ctx.shape(a)[1:]) * ctx.shape(b)[-1] < _SMALL_BATCH
+    if alpha == 0 and not small:
+        scaled = ctx.operand(0, ctx.type.dtype) if beta == 0 else _scaled(ctx, bias, beta)
+        return ctx.emit(relax.op.broadcast_to(scaled, ctx.type.shape))
     product = _scaled(ctx, ctx.reshape(matmul(ctx, a, b), ctx.type.shape), alpha)
-    if beta == 0:  # PyTorch: the bias is ignored then, NaN in it too
+    if beta == 0:
         return product
     return ctx.emit(relax.op.add(product, _scaled(ctx, bias, beta)))
 
