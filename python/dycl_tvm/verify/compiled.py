@@ -15,8 +15,15 @@ from dycl_tvm.verify.kernels import check_kernels
 from dycl_tvm.verify.memory import CompiledKernels
 from dycl_tvm.verify.program import check_program
 
-#: About how many seconds the kernels and the program may take; they count operations, so that two builds check the same.
-_SECONDS: dict[str, tuple[float, float]] = {"default": (0.6, 0.4), "full": (60.0, 60.0)}
+#: Seconds for a full check of the kernels, and for one of the program.
+_FULL = 60.0
+#: For a default one of both together, and for each kernel: a build takes about a tenth of a second for it.
+_DEFAULT, _KERNEL = 1.0, 0.015
+
+
+def _seconds(lowered: Lowered, level: Level) -> float:
+    """Return about how long a check may take. It counts operations, and not time: two builds check the same."""
+    return _FULL if level == "full" else max(_DEFAULT, _KERNEL * len(lowered.program.kernels)) / 2
 
 
 def check_compiled(
@@ -45,22 +52,29 @@ def check_compiled(
     VerificationError
         If something differs.
     """
-    for_kernels, for_flow = _SECONDS[level]
+    seconds = _seconds(lowered, level)
     here = lowered.program.device is None and runs_here(target)
-    compiled = CompiledKernels(lowered.library) if here else None
-    flow = check_program(graph, lowered, compiled, accuracy=accuracy, seconds=for_flow, seed=seed)
-    if compiled is not None and flow.edges < flow.edges_total:  # without kernels the rest is soon done
-        rest = check_program(graph, lowered, None, accuracy=accuracy, seconds=for_flow, seed=seed)
-        flow = dataclasses.replace(flow, calls=flow.calls + rest.calls, edges=max(flow.edges, rest.edges))
-    if compiled is not None:
-        found = check_kernels(graph, lowered, compiled, accuracy=accuracy, seconds=for_kernels, seed=seed)
-    elif level == "full":
+    if here:
+        return _check(graph, lowered, level, accuracy, seed)
+    flow = check_program(graph, lowered, None, accuracy=accuracy, seconds=seconds, seed=seed)
+    if level == "full":
         of_cpu = accuracy if accuracy in ("strict", "default") else "default"
         other = compile.lower(graph, twin, options=KernelOptions(of_cpu))  # type: ignore[arg-type]
-        loaded = CompiledKernels(other.library)
-        check_program(graph, other, loaded, accuracy=of_cpu, seconds=for_flow, seed=seed)
-        found = check_kernels(graph, other, loaded, accuracy=of_cpu, seconds=for_kernels, seed=seed)
-        found = dataclasses.replace(found, twin=str(twin.attrs.get("mcpu", twin.kind)))
+        found = dataclasses.replace(_check(graph, other, level, of_cpu, seed), twin=str(twin.attrs.get("mcpu", twin.kind)))
     else:
         found = Kernels(total=len(graph.sub_dnns()), reason="kernels of this target do not run on the machine that built them")
     return dataclasses.replace(found, calls=flow.calls, edges=flow.edges, edges_total=flow.edges_total)
+
+
+def _check(graph: HCFG, lowered: Lowered, level: Level, accuracy: str, seed: int) -> Kernels:
+    """Check what runs on this machine."""
+    seconds, compiled = _seconds(lowered, level), CompiledKernels(lowered.library)
+    flow = check_program(graph, lowered, compiled, accuracy=accuracy, seconds=seconds, seed=seed)
+    calls, edges = flow.calls, flow.edges
+    if edges < flow.edges_total:  # without kernels the rest is soon done
+        rest = check_program(graph, lowered, None, accuracy=accuracy, seconds=seconds, seed=seed)
+        calls, edges = calls + rest.calls, max(edges, rest.edges)
+    found = check_kernels(
+        graph, lowered, compiled, accuracy=accuracy, seconds=seconds, seed=seed, thorough=level == "full", known=flow.compared
+    )
+    return dataclasses.replace(found, calls=calls, edges=edges, edges_total=flow.edges_total)

@@ -115,8 +115,9 @@ class Reference:
         found: list[bool] = []
         for k, op in enumerate(self.sub.ops):
             terms, amount = _terms(op), self._amount(op)
-            disturbs = noise is not None and rounding[k]
-            change = functools.partial(_disturbed, noise=noise if disturbs and terms else None, amount=amount)
+            ties = op.op in _TIES
+            disturbs = noise is not None and (rounding[k] or ties)
+            change = functools.partial(_disturbed, noise=noise if disturbs and terms else None, amount=amount, apart=ties)
             raw = _run_op(op, frame, change, self.wide)
             rounds = False
             for value, result in zip(op.outputs, raw):
@@ -147,6 +148,10 @@ class Reference:
         return max(amount, 4 * self.factor_unit) if op.op in _PRODUCTS and self.factor_unit else amount
 
 
+#: Operators that put equal numbers in an order which nobody has promised.
+_TIES = frozenset(
+    f"aten.{n}" for n in ("topk.default", "sort.default", "argsort.default", "kthvalue.default", "median.dim", "mode.default")
+)
 #: Operators that only move numbers.
 _MOVES = frozenset(
     f"aten.{name}"
@@ -224,11 +229,13 @@ def _rounded(tensor: torch.Tensor, type_: TensorType) -> torch.Tensor:
     return _wide(rounded, tensor.dtype) if tensor.is_floating_point() else rounded
 
 
-def _disturbed(tensor: Any, noise: torch.Generator | None, amount: float) -> Any:
+def _disturbed(tensor: Any, noise: torch.Generator | None, amount: float, apart: bool = False) -> Any:
+    """Return a tensor whose elements are changed a little, relative to themselves; with ``apart`` so that no two are equal."""
     if noise is None or not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
         return tensor
     factor = torch.empty(tensor.shape, dtype=torch.float32).uniform_(-amount, amount, generator=noise)
-    return torch.addcmul(tensor, tensor, factor.to(tensor.dtype))
+    largest = tensor.abs().nan_to_num(0, 0, 0).max() if apart and tensor.numel() else 0.0
+    return tensor + factor.to(tensor.dtype) * (tensor.abs() + largest).nan_to_num(0, 0, 0)
 
 
 def _terms(op: TensorOp) -> int:
@@ -323,9 +330,9 @@ def has_products(sub: SubDNN) -> bool:
     return any(op.op in _PRODUCTS for op in sub.ops)
 
 
-def convolves(sub: SubDNN) -> bool:
-    """Whether a sub-DNN convolves: algorithms of Winograd's kind carry infinities and NaNs to the neighbours."""
-    return any("conv" in op.op for op in sub.ops)
+def spreads_infinities(sub: SubDNN) -> bool:
+    """Whether a sub-DNN convolves, eliminates or attends: the algorithms for these carry infinities and NaNs to different neighbours."""
+    return any(word in op.op for op in sub.ops for word in ("conv", "linalg", "attention"))
 
 
 def work_of(sub: SubDNN) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.class_patches import is_library_class, users_function
+from dycl_tvm.frontend.python.class_patches import is_library_class, users_function
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Attribute, Contents, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
 from dycl_tvm.frontend.trace.join.fixpoint import rebuild
@@ -26,6 +26,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.identity import mark_outside
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
@@ -177,7 +178,9 @@ class ModelState:
             param = self._entry[path]
             if isinstance(c, TensorLeaf):
                 assert isinstance(param, Value)
-                return fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
+                made = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
+                mark_outside(made, "state")
+                return made
             return scalars.wrap(param)
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
             return rebuild(c, [self._at_entry((*path, i), item) for i, item in enumerate(c.items)])

@@ -15,6 +15,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of
 from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, storage_of
 
 #: What has more elements than this is tried on the device ``meta``, which does not see overlaps.
@@ -33,6 +34,8 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     stage = current()
     tried = stage.get(_Tried).keys
     tensors = tensors_of(args, kwargs)
+    for layouts in filter(None, map(layouts_of, tensors)):
+        layouts.settle()
     memory = [_memory(t, tensors) for t in tensors]
     key = ("in place", func, key_of(args), key_of(kwargs), tuple(memory))
     if key in tried:

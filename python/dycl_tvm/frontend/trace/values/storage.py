@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.clock import Dated, clock
+from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.identity import Carrier, Identity
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
 
@@ -40,7 +41,7 @@ class Stale(Value):
         current().decisions.fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
 
 
-class Storage(Dated):
+class Storage(Carrier):
     """The memory that tensors share. Also a place of the journal.
 
     Attributes
@@ -51,10 +52,11 @@ class Storage(Dated):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "mergers", "shadows", "value", "version")
+    __slots__ = ("__weakref__", "born", "identity", "mergers", "shadows", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
+        self.identity: Identity | None = None
         self.version = self.born = next(clock)
         #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
