@@ -63,6 +63,18 @@ def in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:
     return wide
 
 
+def sums_in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """As :func:`in_float32` on CPUs; what GPUs do with factors in halves is left to their kernels."""
+    wide = in_float32(convert)
+
+    @functools.wraps(convert)
+    def chosen(ctx: OpContext, *args: Any) -> Any:
+        target = tvm.target.Target.current()
+        return (wide if target is None or str(target.kind) == "llvm" else convert)(ctx, *args)
+
+    return chosen
+
+
 _HALVES = ("float16", "bfloat16")
 
 

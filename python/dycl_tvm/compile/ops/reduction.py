@@ -34,6 +34,8 @@ def _reduce_te(ctx: OpContext, x: Any, axes: list[int], fn: Callable[..., Any], 
 @converter("sum.default", "sum.dim_IntList")
 @in_float32
 def _sum(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if "sum.default" in ctx.op:
+        dim, keepdim = None, False
     x = ctx.cast(x, ctx.type.dtype)
     axes = axes_of(dim, len(ctx.shape(x)))
     if not axes:
