@@ -42,6 +42,8 @@ def build(
     tuning_file: str | os.PathLike[str] | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    max_seconds: float | None = None,
+    max_memory: int | None = None,
     keep_print: bool = False,
     progress: ProgressLike = None,
 ) -> Artifact:
@@ -100,6 +102,9 @@ def build(
     max_loop_trips : int, optional
         Bound on the trips of every loop of a Python forward whose trip count is known only at run time; one trip more ends
         the call in a RunError. Loops in which a list grows need it: they are unrolled that far.
+    max_seconds, max_memory : float, int, optional
+        How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
+        that takes more, such as one whose recursion tensors bound, is refused with the line that costs most.
     keep_print : bool
         Keep the calls of ``print`` in a Python forward: the artefact writes their text to the standard output of its process, at
         the same places and in the same order as eager. Otherwise they are refused.
@@ -119,6 +124,8 @@ def build(
         If the control flow cannot be compiled: with the user's file, line and code. There is never a wrong artefact.
     CompileError
         If a kernel cannot be compiled.
+    InternalError
+        If something fails that should not: a defect of this package.
     """
     # the options
     phases = Phases(progress)
@@ -136,6 +143,8 @@ def build(
         name=name,
         max_paths=max_paths,
         max_loop_trips=max_loop_trips,
+        max_seconds=max_seconds,
+        max_memory=max_memory,
         keep_print=keep_print,
         phases=phases,
     )

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import builtins
 import operator
-import re
 import types
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import delattr, setattr
+from dycl_tvm.frontend.python.calls.builtins import class_of
 from dycl_tvm.frontend.python.calls.call import call, tail_call
+from dycl_tvm.frontend.python.calls.contexts import With as with_
+from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
@@ -24,7 +24,8 @@ from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.truth import truth
-from dycl_tvm.frontend.python.program import special_method
+from dycl_tvm.frontend.python.program import program, special_method
+from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
@@ -36,16 +37,17 @@ from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 __all__ = [
-    "ControlFlow",
     "augment",
     "augment_attr",
     "augment_item",
     "bool_op",
     "call",
     "chain",
+    "class_of",
     "compare",
     "delattr",
     "delitem",
+    "finally_",
     "for_",
     "frame",
     "getitem",
@@ -60,9 +62,11 @@ __all__ = [
     "setitem",
     "shown",
     "slice",
+    "staging_errors",
     "tail_call",
     "users_locals",
     "while_",
+    "with_",
 ]
 
 slice = builtins.slice  # rewritten code makes its slices by this name, whatever `slice` means to the user
@@ -81,13 +85,13 @@ _IN_PLACE = {
     "lshift": operator.ilshift,
     "rshift": operator.irshift,
 }
-#: Names that the rewriting gives to its own variables.
-_OWN_NAME = re.compile(r"_dy|_frame|_(if|for|while|item|value|part)\d+")
 _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
 def new(x: Any) -> Any:
     """Note that a container is made here."""
+    if isinstance(x, (types.FunctionType, type)):
+        program().trampolines.reach(x)
     return current().heap.born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
 
 
@@ -244,7 +248,7 @@ def delitem(obj: Any, index: Any) -> None:
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
     """``locals()`` without the variables that the rewriting adds."""
-    return {k: v for k, v in variables.items() if not _OWN_NAME.fullmatch(k)}
+    return {k: v for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
 
 
 def augment(op: str, x: Any, value: Any) -> Any:
@@ -265,15 +269,19 @@ def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------------------
-@contextmanager
-def guard() -> Iterator[None]:
-    """Mark that a handler of the user's surrounds the code."""
-    stage = current()
-    stage.guard_depth += 1
-    try:
-        yield
-    finally:
-        stage.guard_depth -= 1
+#: What a handler of the user's must not see.
+staging_errors = (ControlFlow, DyclError)
+
+
+class guard:  # noqa: N801  (rewritten code calls it like the other operators)
+    """Marks that a handler of the user's surrounds the code."""
+
+    def __enter__(self) -> None:
+        self._session = current()
+        self._session.guard_depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._session.guard_depth -= 1
 
 
 def raising(error: Any) -> Any:

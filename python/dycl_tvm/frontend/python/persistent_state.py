@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.class_patches import is_library_class, users_function
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Attribute, Contents, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
 from dycl_tvm.frontend.trace.join.fixpoint import rebuild
@@ -99,17 +99,17 @@ class ModelState:
                     todo.extend((v, f"{where}.{k}") for k, v in vars(x).items() if not callable(v))
                 continue
             if isinstance(x, types.FunctionType):
-                if users_function(x) is None or getattr(x, "__dycl_original__", None) is not None:
+                if users_function(x) is None:
                     continue
                 self._reachable[id(x)] = (x, where)
                 todo.extend((v, f"{where}.{k}") for k, v in vars(x).items())
                 for default in (*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()):
                     todo.append((default, f"a default of {x.__name__}()"))
-                for n in x.__code__.co_names:
+                for n in code_of(x).co_names:
                     value = x.__globals__.get(n)
                     if isinstance(value, (list, dict, set, deque, type)) or hasattr(value, "__dict__"):
                         todo.append((value, n))
-                for n, cell in zip(x.__code__.co_freevars, x.__closure__ or ()):
+                for n, cell in zip(code_of(x).co_freevars, x.__closure__ or ()):
                     self._reachable[id(cell)] = (cell, n)
                     try:
                         todo.append((cell.cell_contents, n))

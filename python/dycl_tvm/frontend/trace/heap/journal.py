@@ -143,6 +143,7 @@ class Journal:
     def __init__(self) -> None:
         self._log: list[tuple[Place, Any]] = []
         self._seen: list[set[Any]] = [set()]
+        self._marks = [0]
         #: How often something was about to be changed.
         self.touches = 0
 
@@ -158,11 +159,13 @@ class Journal:
     def open(self) -> int:
         """Open a scope; return the mark to give to the other methods."""
         self._seen.append(set())
+        self._marks.append(len(self._log))
         return len(self._log)
 
     def close(self) -> None:
         """Close the innermost scope; its changes stay and count to the scope around it."""
         inner = self._seen.pop()
+        self._marks.pop()
         self._seen[-1] |= inner
 
     def depth(self) -> int:
@@ -193,4 +196,7 @@ class Journal:
         while len(self._log) > mark:
             place, contents = self._log.pop()
             place.write(contents)
-        self._seen[-1].clear()
+        for seen, opened in zip(reversed(self._seen), reversed(self._marks)):
+            if opened < mark:  # an exception may have left scopes open that began after the mark
+                break
+            seen.clear()
