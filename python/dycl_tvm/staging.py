@@ -51,6 +51,19 @@ def stage_model(
     return graph
 
 
+def example_call(
+    model: Any, example_inputs: Any, example_kwargs: Mapping[str, Any] | None, input_shapes: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the example inputs of a model as a call; None for a model that has none (ONNX)."""
+    if is_onnx(model):
+        return None
+    if is_exported_program(model) and example_inputs is None and not example_kwargs:
+        from dycl_tvm.frontend import exported
+
+        return normalise(*exported.example_inputs_of(model, input_shapes))
+    return normalise(example_inputs, example_kwargs)
+
+
 def _stage_onnx(
     model: Any,
     input_shapes: Mapping[str, Any] | None,

@@ -309,7 +309,10 @@ class DeviceCode:
 
 @dataclass
 class Program:
-    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles."""
+    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
+
+    ``certificate`` is what the build has proved about itself, a plain dict.
+    """
 
     name: str
     input_structure: Any
@@ -324,6 +327,7 @@ class Program:
     state: list[StateHome] = field(default_factory=list)
     device: DeviceCode | None = None
     amx: bool = False
+    certificate: dict[str, Any] = field(default_factory=dict)
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""

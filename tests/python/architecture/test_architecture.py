@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"errors"},
     "compare": set(),
     # Shares nothing with the front ends: that is the worth of the check.
-    "verify": {"errors", "hcfg", "runtime", "compile", "codegen", "target"},
+    "verify": {"errors", "hcfg", "runtime", "compile", "codegen", "progress", "target"},
     "hcfg": {"errors", "runtime"},
     "frontend": {"errors", "hcfg", "runtime"},
     "passes": {"errors", "hcfg"},
@@ -37,8 +37,8 @@ ALLOWED: dict[str, set[str]] = {
     "example_inputs": {"errors"},
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
     "coverage": {"errors", "hcfg", "runtime"},
-    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target", "onnx_export", "verify"},
-    "options": {"errors", "passes", "compile", "codegen", "target"},
+    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "runtime", "target", "onnx_export"},
+    "options": {"errors", "passes", "compile", "codegen", "target", "verify"},
     "staging": {"errors", "hcfg", "frontend", "progress", "example_inputs"},
     "build": {
         *("options", "staging", "hcfg", "passes", "compile", "codegen", "verify", "artifact"),

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from dycl_tvm.frontend.python import stage
-from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.runtime.classes import name_of
 from dycl_tvm.runtime.structure import flatten_call
+from dycl_tvm.verify.control import check_control
 
 
 def same(a: Any, b: Any) -> bool:
@@ -72,6 +72,7 @@ def check(
     inputs = list(inputs)
     graph = stage(model, inputs[0], **options)
     verify(graph)
+    check_control(model, graph, inputs[0], {}, seconds=0.3)
     taken = set()
     for args in inputs:
         want: Any
@@ -81,8 +82,9 @@ def check(
         except Exception as error:
             want = error
         try:
-            got, path = interpret(graph, given(graph, copy.deepcopy(args)))[:2]
-            taken.add(tuple(path))
+            call = graph.interpret()
+            got = call(*copy.deepcopy(args))
+            taken.add(call.last_path.key())
         except Exception as error:
             got = error
             taken.add(type(error).__name__)

@@ -18,7 +18,7 @@ X = (torch.ones(2, 3),)
 
 def depth_by_tensors(x):
     def again(x):
-        if x.sum() > 100:
+        if x.sum() > 100:  # HERE
             return x
         return again(x * 2)  # HERE
 
@@ -27,7 +27,7 @@ def depth_by_tensors(x):
 
 def two_recursions(x):
     def again(x):
-        if x.sum() > 100:
+        if x.sum() > 100:  # HERE
             return x
         y = again(x * 2)  # HERE
         return y + again(x + 3)

@@ -351,7 +351,7 @@ class Loop:
     def _raise_bound(self) -> None:
         stage = current()
         message = f"a loop runs more than max_loop_trips = {stage.limits.loop_trips} times"
-        stage.builder.terminate(Raise("RuntimeError", message, stage.origin()))
+        stage.builder.terminate(Raise("RuntimeError", message, stage.origin(), limit=True))
         exits().departures += 1
 
     def _bounded(self) -> bool:
