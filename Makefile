@@ -76,8 +76,6 @@ OPINFO_ARGS ?=
 opinfo: setup  ## PyTorch's samples of all its operators, staged, compiled and in random chains, against eager; print the table
 	$(BIN)/python tests/python/opinfo/opinfo.py $(OPINFO_ARGS)
 
-cost: setup  ## Measure how the time of staging grows, up to 4,000 branches
-	DYCL_COST_BRANCHES=4000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py
 cost: setup  ## Measure how the time of staging grows, up to 4,000 branches, and that of a build, up to 20,000 operators and 2,000 layers
 	DYCL_COST_BRANCHES=4000 DYCL_COST_OPERATORS=20000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py tests/python/test_scale.py
 
