@@ -31,6 +31,7 @@ from dycl_tvm.frontend.trace.heap.journal import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import attempt, of_program
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
@@ -99,7 +100,7 @@ def new(x: Any) -> Any:
 def compare(op: str, a: Any, b: Any) -> Any:
     """``a is b``, ``a in b`` and their negations (and the six others, for chains)."""
     if op in _COMPARISONS:
-        return _COMPARISONS[op](a, b)
+        return attempt(_COMPARISONS[op], a, b)
     if a is b and op in ("is", "is_not") and not (isinstance(a, Poison) and is_unbound(a)):
         return op == "is"  # one object of staging is one in eager too, on every path
     for x in (a, b):
@@ -138,9 +139,9 @@ def _contains(container: Any, x: Any) -> Any:
         items = container
         symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *container))
     else:
-        return x in container
+        return attempt(operator.contains, container, x)
     if not symbolic:
-        return x in container
+        return attempt(operator.contains, container, x)
     if len(items) == 0:
         return False
     tests = [lambda i=i: _equal_item(x, i) for i in items]
@@ -197,12 +198,12 @@ def getitem(obj: Any, index: Any) -> Any:
         return _getitem_dict(obj, key)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
-    return obj[index]
+    return attempt(operator.getitem, obj, index)
 
 
 def _index_of(t: torch.Tensor) -> Any:
     if t.dtype.is_floating_point or t.numel() != 1:
-        raise TypeError("only integer tensors of a single element can be converted to an index")
+        raise of_program(TypeError("only integer tensors of a single element can be converted to an index"))
     return scalars.convert(t.item(), "int")
 
 
@@ -225,7 +226,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
     current().heap.changing(obj)
-    obj[index] = value
+    attempt(operator.setitem, obj, index, value)
 
 
 def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
@@ -243,7 +244,7 @@ def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
     current().heap.changing(obj)
-    del obj[index]
+    attempt(operator.delitem, obj, index)
 
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
@@ -255,7 +256,7 @@ def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
     if isinstance(x, MUTABLE):
         current().heap.changing(x)
-    return _IN_PLACE[op](x, value)
+    return attempt(_IN_PLACE[op], x, value)
 
 
 def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:

@@ -18,6 +18,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
@@ -384,7 +385,7 @@ def item(t: torch.Tensor) -> Any:
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
             return constant.data.item()
     if t.numel() != 1:
-        raise RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar")
+        raise of_program(RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar"))
     kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
@@ -405,7 +406,7 @@ def truth_of(t: torch.Tensor) -> Any:
     if t.numel() == 0:
         return bool(torch.empty(tuple(t.shape), device="meta"))
     if t.numel() != 1:
-        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+        raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
     number = item(t)
     return scalars.truth_operand(number) if scalars.is_symbolic(number) else bool(number)
 

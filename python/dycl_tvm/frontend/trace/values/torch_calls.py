@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -29,10 +30,11 @@ class FunctionRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of PyTorch."""
-        handler = HANDLERS.get(func)
-        if handler is not None:
-            return handler(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        try:
+            return HANDLERS.get(func, func)(*args, **(kwargs or {}))
+        except Exception as error:
+            judge(error, func, tuple(args), kwargs or {})
+            raise
 
 
 def _bool(t: torch.Tensor) -> bool:
@@ -123,7 +125,7 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
         index = item(index)
     kind = scalars._kind(scalars.operand_of(index))
     if kind != "int":
-        raise IndexError(f"only integers can index a tensor, not a {kind}")
+        raise of_program(IndexError(f"only integers can index a tensor, not a {kind}"))
     size = int(t.shape[dim])
     checked = check_index(index, size)
     return to_tensor(checked, torch.int64).reshape(1)
