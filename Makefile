@@ -62,7 +62,7 @@ gpu: setup  ## Run the zoo on the NVIDIA GPU of this machine: results on many pa
 	$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
 
 fuzz: setup  ## Differential fuzzing of the Python front end for hours; prints each program that fails
-	DYCL_FUZZ_PROGRAMS=$(FUZZ_PROGRAMS) $(BIN)/python -m pytest -p no:cacheprovider -q -s tests/python/frontend/test_fuzz.py
+	DYCL_FUZZ_PROGRAMS=$(FUZZ_PROGRAMS) $(BIN)/python -m pytest -p no:cacheprovider -q -s tests/python/frontend/test_fuzz.py tests/python/frontend/test_hunt.py
 
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
 	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)

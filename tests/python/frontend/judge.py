@@ -58,6 +58,7 @@ def load(source: str) -> types.ModuleType:
 
 def net_of(source: str) -> torch.nn.Module:
     """Return a network of a program, in a module of its own."""
+    torch.manual_seed(0)
     net: torch.nn.Module = load(source).Net().eval()
     return net
 
