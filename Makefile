@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz faults onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ gpu: setup  ## Run the zoo on the NVIDIA GPU of this machine: results on many pa
 
 fuzz: setup  ## Differential fuzzing of the Python front end for hours; prints each program that fails
 	DYCL_FUZZ_PROGRAMS=$(FUZZ_PROGRAMS) $(BIN)/python -m pytest -p no:cacheprovider -q -s tests/python/frontend/test_fuzz.py tests/python/frontend/test_hunt.py
+
+# `make faults FAULTS="passes kernels:"`: those whose room or name has a word
+FAULTS ?=
+
+faults: setup  ## Plant faults in the compiler, one by one, and show which of them the check of a build finds
+	$(BIN)/python tests/python/verify/faults/run_faults.py $(FAULTS)
 
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
 	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)

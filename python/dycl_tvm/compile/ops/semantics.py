@@ -149,9 +149,9 @@ def floor_divide(a: Any, b: Any) -> Any:
     mod = libm_fmod(a, b)
     quotient = (a - mod) / b
     quotient = tirx.Select(tirx.And(mod != zero, _differ(b < zero, mod < zero)), quotient - tirx.const(1, dtype), quotient)
-    down = tirx.floor(quotient)
-    rounded = tirx.Select(quotient - down > tirx.const(0.5, dtype), down + tirx.const(1, dtype), down)
-    return tirx.Select(b == zero, a / b, rounded)
+    # a whole number but for rounding, which a fused multiplication before the subtraction changes: never to the next whole number below
+    rounded = tirx.nearbyint(quotient)
+    return tirx.Select(b == zero, a / b, tirx.Select(rounded == zero, zero, rounded))
 
 
 def trunc_divide(a: Any, b: Any) -> Any:
