@@ -21,11 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-<<<<<<< HEAD
-.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz opinfo onnx-suite onnx-zoo lint format pytest setup clean
-=======
-.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz faults onnx-suite onnx-zoo lint format pytest setup clean
->>>>>>> main
+.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz faults opinfo onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
