@@ -91,6 +91,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func._opname
     if func is aten._local_scalar_dense.default:
         return item(args[0])
+    if func is aten.equal.default:
+        return equal(*args)
     if name in QUESTIONS:
         layouts = layouts_of(args[0])
         return func(*args, **kwargs) if layouts is None else layouts.settle()
@@ -128,6 +130,10 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if folded is not None:
             return folded
     metas = _meta_result(func, args, kwargs)
+    if func._opname not in _OF_TYPES and any(isinstance(leaf, (bool, int, float)) for leaf in leaves(metas)):
+        raise UnsupportedError(
+            f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
+        )
     types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
     operands = iter(values)
     hargs, hkwargs = map_tensors(lambda _: next(operands), args), map_tensors(lambda _: next(operands), kwargs)
@@ -137,6 +143,10 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return map_leaves(lambda m: m if (v := next(results)) is None else fresh_like(m, v), metas)
 
 
+#: Operators that give numbers which follow from the types of their operands.
+_OF_TYPES = frozenset(
+    ["dim", "is_same_size", "numel", "size", "storage_offset", "stride", "sym_numel", "sym_size", "sym_storage_offset", "sym_stride"]
+)
 #: Operators that return positions along a dimension, and which of their results these are.
 _POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
 
@@ -382,6 +392,13 @@ def item(t: torch.Tensor) -> Any:
     if kind == "int":
         number.node.bounds = known_bounds().get(value)
     return number
+
+
+def equal(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Return whether two tensors have the same shape and elements: a bool, or a number of the run."""
+    if a.shape != b.shape:
+        return False
+    return item(dispatch(aten.all.default, (dispatch(aten.eq.Tensor, (a, b), {}),), {}))
 
 
 def truth_of(t: torch.Tensor) -> Any:

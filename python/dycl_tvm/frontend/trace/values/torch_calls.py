@@ -17,7 +17,7 @@ from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
-from dycl_tvm.frontend.trace.values.recorder import home, item, known_bounds, to_tensor, truth_of
+from dycl_tvm.frontend.trace.values.recorder import equal, home, item, known_bounds, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, read, select_at
 from dycl_tvm.hcfg.nodes import Value
 
@@ -170,12 +170,6 @@ def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     return torch.Tensor.__setitem__(part, Ellipsis, value)
 
 
-def _equal(a: torch.Tensor, b: torch.Tensor) -> Any:
-    if tuple(a.shape) != tuple(b.shape):
-        return False
-    return item((a == b).all())
-
-
 def _allclose(a: torch.Tensor, b: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
     return item(torch.isclose(a, b, rtol, atol, equal_nan).all())
 
@@ -256,8 +250,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.numpy: _refuse("numpy()"),
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__contains__: lambda t, x: item((t == x).any()),
-    _T.equal: _equal,
-    torch.equal: _equal,
+    _T.equal: equal,
+    torch.equal: equal,
     _T.allclose: _allclose,
     torch.allclose: _allclose,
     torch.tensor: _tensor,
