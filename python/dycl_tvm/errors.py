@@ -57,8 +57,15 @@ class PathExplosionError(UnsupportedError):
     """Too many paths that cannot share their continuation; the message names the ``if`` that forks."""
 
 
-class VerificationError(DyclError):
+class InvariantError(DyclError):
     """An HCFG that breaks an invariant: a defect of this package, never of the user's program."""
+
+
+class VerificationError(DyclError):
+    """What was built does something else than the model: a defect of this package, found before anything was written.
+
+    The message shows the smallest path on which the two differ, with the user's lines, and both results.
+    """
 
 
 class CompileError(DyclError):

@@ -22,7 +22,7 @@ import dycl_tvm
 from dycl_tvm import codegen, passes
 from dycl_tvm.compare import difference
 from dycl_tvm.compile.program import KernelLibrary, Leave, Program, Site
-from dycl_tvm.errors import ArtifactError, InputError, RunError, VerificationError
+from dycl_tvm.errors import ArtifactError, InputError, InvariantError, RunError
 from dycl_tvm.hcfg.builder import GraphBuilder, tensor
 from dycl_tvm.hcfg.nodes import HCFG, Value
 from dycl_tvm.hcfg.verify import verify
@@ -100,7 +100,7 @@ def test_a_pass_that_breaks_the_graph_is_named(broken: Callable[[HCFG], int], pl
     g.branch(g.entry, condition, end, other)
     g.leave(other, g.op(other, "aten.exp.default", h))
     g.leave(end, g.op(end, "aten.neg.default", h))
-    with pytest.raises(VerificationError, match=f"after the pass {names[place]}"):
+    with pytest.raises(InvariantError, match=f"after the pass {names[place]}"):
         passes.run_passes(g.graph)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import VerificationError
+from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.hostops import Number, checked_int, evaluate
 from dycl_tvm.hcfg.nodes import (
     HCFG,
@@ -86,7 +86,7 @@ def interpret(
     ------
     Exception
         What the graph raises, as the Python exception of that name.
-    VerificationError
+    InvariantError
         If a tensor operation gives another type than the graph says.
     """
     given = [graph_initial(v.initial) for v in graph.state] if state is None else list(state)
@@ -161,12 +161,12 @@ def run_tensor_op(step: TensorOp, args: Sequence[Any], kwargs: dict[str, Any]) -
     found: list[Any] = []
     _flatten(resolve(step.op)(*args, **kwargs), found)
     if len(found) != len(step.outputs):
-        raise VerificationError(f"{step.op} gives {len(found)} tensors, the graph says {len(step.outputs)} ({step.origin})")
+        raise InvariantError(f"{step.op} gives {len(found)} tensors, the graph says {len(step.outputs)} ({step.origin})")
     for k, (out, tensor) in enumerate(zip(step.outputs, found)):
         if out is None or (tensor is not None and tensor_type(tensor) == out.type):
             continue
         if k == 0:
-            raise VerificationError(f"{step.op} gives {tensor_type(tensor)}, the graph says {out.type} for {out.name!r} ({step.origin})")
+            raise InvariantError(f"{step.op} gives {tensor_type(tensor)}, the graph says {out.type} for {out.name!r} ({step.origin})")
         found[k] = None
     return found
 
@@ -203,7 +203,7 @@ def _choose(block: Block, frame: dict[Value, Datum]) -> tuple[int, Edge]:
         return index, term.edges[index]
     if isinstance(term, Raise):
         raise _EXCEPTIONS.get(term.kind, RuntimeError)(term.message)
-    raise VerificationError(f"block {block.name} has no terminator")
+    raise InvariantError(f"block {block.name} has no terminator")
 
 
 def _build(structure: Any, leaves: list[Datum]) -> Any:
@@ -227,7 +227,7 @@ def _read(frame: dict[Value, Datum], operand: Any) -> Datum:
     if not isinstance(operand, Value):
         return operand
     if operand not in frame:
-        raise VerificationError(f"{operand!r} is read, but no step that ran gave it with its type")
+        raise InvariantError(f"{operand!r} is read, but no step that ran gave it with its type")
     return frame[operand]
 
 

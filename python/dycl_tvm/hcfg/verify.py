@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dycl_tvm.errors import VerificationError
+from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.analysis import DominatorTree, components, dominators
 from dycl_tvm.hcfg.hostops import INT64_MAX, INT64_MIN, result_type, wrong_text
 from dycl_tvm.hcfg.nodes import (
@@ -37,7 +37,7 @@ def verify(graph: HCFG) -> None:
 
     Raises
     ------
-    VerificationError
+    InvariantError
         At the first breach; the message names the graph, the block and the value.
     """
     _Verifier(graph).run()
@@ -77,7 +77,7 @@ class _Verifier:
         if block is not None:
             where += f", block {block.name!r}"
         origin = step.origin if step is not None and step.origin is not None else block.origin if block is not None else None
-        raise VerificationError(f"{where}: {message}" + (f" (from {origin})" if origin is not None else ""))
+        raise InvariantError(f"{where}: {message}" + (f" (from {origin})" if origin is not None else ""))
 
     def check_terminator(self, block: Block) -> None:
         """Check what the walks over the graph need, and the operands of the terminator itself."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from dycl_tvm.errors import UsageError, VerificationError
+from dycl_tvm.errors import InvariantError, UsageError
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes.block_parameters import block_parameters
@@ -87,7 +87,7 @@ def run_passes(graph: HCFG, disabled: Collection[str] = ()) -> PassStats:
     ------
     UsageError
         If a name in ``disabled`` is none of the passes.
-    VerificationError
+    InvariantError
         If the graph is unsound before, or a pass has broken it; the message names the pass.
     """
     names = [name for name, _ in PASSES]
@@ -121,7 +121,7 @@ def _verify(graph: HCFG, after: str, stats: PassStats) -> None:
     start = time.perf_counter()
     try:
         verify(graph)
-    except VerificationError as error:
-        raise VerificationError(f"after {after}: {error}") from error
+    except InvariantError as error:
+        raise InvariantError(f"after {after}: {error}") from error
     finally:
         stats.verify_seconds += time.perf_counter() - start

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
-from dycl_tvm.errors import VerificationError
+from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.hostops import evaluate, result_type
 from dycl_tvm.hcfg.interpreter import interpret
@@ -94,7 +94,7 @@ def test_wrong_result_type_is_found() -> None:
     g = early_exit()
     step = g.entry.steps[0]
     step.outputs = (Value(tensor(7)),)
-    with pytest.raises(VerificationError, match="the graph says"):
+    with pytest.raises(InvariantError, match="the graph says"):
         interpret(g.graph, [torch.ones(4)])
 
 
@@ -168,5 +168,5 @@ def test_side_result_of_another_type_may_stand_but_not_be_read() -> None:
     g.leave(g.entry, out)
     assert interpret(g.graph, [torch.ones(1, 2, 3, 3)])[0][0].shape == (1, 2, 3, 3)
     g.leave(g.entry, saved)
-    with pytest.raises(VerificationError, match="saved"):
+    with pytest.raises(InvariantError, match="saved"):
         interpret(g.graph, [torch.ones(1, 2, 3, 3)])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dycl_tvm.errors import VerificationError
+from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.nodes import Block, Branch, Edge, HostOp, Jump, Return, StateVar, SubDNN, SubDNNCall, Switch, TensorOp, Value
 from dycl_tvm.hcfg.types import FLOAT, INT
@@ -150,12 +150,12 @@ def scalar_state(g: GraphBuilder) -> None:
 def test_breach_is_named(breach: Callable[[GraphBuilder], None], message: str) -> None:
     g = looped()
     breach(g)
-    with pytest.raises(VerificationError, match=f"looped.*{message}"):
+    with pytest.raises(InvariantError, match=f"looped.*{message}"):
         verify(g.graph)
 
 
 def test_block_listed_twice() -> None:
     g = looped()
     g.graph.blocks.append(g.graph.blocks[2])
-    with pytest.raises(VerificationError, match="twice in the list"):
+    with pytest.raises(InvariantError, match="twice in the list"):
         verify(g.graph)

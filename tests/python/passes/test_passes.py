@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dycl_tvm.errors import UsageError, VerificationError
+from dycl_tvm.errors import InvariantError, UsageError
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Constant, Edge, HostOp, Jump, Origin, Return, StateVar, SubDNNCall, TensorOp, Value
@@ -426,7 +426,7 @@ def test_switches_of_the_pipeline() -> None:
 def test_unsound_graph_is_refused_with_the_culprit() -> None:
     g = GraphBuilder("unsound", {"x": V})
     g.entry.terminator = Jump(Edge(Block("nowhere")))
-    with pytest.raises(VerificationError, match="after the front end.*nowhere"):
+    with pytest.raises(InvariantError, match="after the front end.*nowhere"):
         run_passes(g.graph)
 
 

@@ -13,21 +13,23 @@ import torch
 import torch.utils._pytree as pytree
 from torch._higher_order_ops.associative_scan import generic_associative_scan
 
-from dycl_tvm.frontend.exported.stage import ExportedStage
-from dycl_tvm.frontend.trace.session import Dead
+from dycl_tvm.frontend.exported.session import ExportedSession
+from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import DTYPES, fresh, fresh_like, read
+from dycl_tvm.frontend.trace.values.recorder import truth_of
+from dycl_tvm.frontend.trace.values.storage import DTYPES
+from dycl_tvm.frontend.trace.values.tensors import fresh, fresh_like, read
 from dycl_tvm.hcfg.nodes import Block, Operand, Value, operand_type
 from dycl_tvm.hcfg.types import INT, TensorType
 
-Run = Callable[[ExportedStage, Any, Sequence[Any]], Any]
+Run = Callable[[ExportedSession, Any, Sequence[Any]], Any]
 
 #: Loops of at most this many rounds are unrolled: their sub-DNNs become larger, and no index is computed at run time.
 UNROLL_LIMIT = 8
 
 
 # -- values on edges ---------------------------------------------------------------------------------------------------
-def _operand(stage: ExportedStage, x: Any) -> Operand:
+def _operand(stage: ExportedSession, x: Any) -> Operand:
     if isinstance(x, torch.Tensor):
         return read(x)
     if scalars.is_symbolic(x) or isinstance(x, (bool, int, float)):
@@ -47,7 +49,7 @@ def _copies(xs: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _isolated(stage: ExportedStage, run: Run, graph: Any, args: Sequence[Any]) -> list[Any]:
+def _isolated(stage: ExportedSession, run: Run, graph: Any, args: Sequence[Any]) -> list[Any]:
     """Record a graph on copies of its arguments, and refuse one that changes them."""
     given = _copies(args)
     before = [read(x) if isinstance(x, torch.Tensor) else None for x in given]
@@ -59,9 +61,9 @@ def _isolated(stage: ExportedStage, run: Run, graph: Any, args: Sequence[Any]) -
 
 
 # -- cond --------------------------------------------------------------------------------------------------------------
-def cond(stage: ExportedStage, run: Run, pred: Any, true_graph: Any, false_graph: Any, operands: Sequence[Any] = ()) -> Any:
+def cond(stage: ExportedSession, run: Run, pred: Any, true_graph: Any, false_graph: Any, operands: Sequence[Any] = ()) -> Any:
     """``torch.cond``: a branch and a join."""
-    truth = stage.truth(pred)
+    truth = truth_of(pred)
     if not isinstance(truth, Value):
         return tuple(_isolated(stage, run, true_graph if truth else false_graph, operands))
     builder = stage.builder
@@ -109,21 +111,21 @@ def _same(a: Any, b: Any) -> bool:
 
 # -- loops -------------------------------------------------------------------------------------------------------------
 def while_loop(
-    stage: ExportedStage, run: Run, cond_graph: Any, body_graph: Any, carried: Sequence[Any], captured: Sequence[Any] = ()
+    stage: ExportedSession, run: Run, cond_graph: Any, body_graph: Any, carried: Sequence[Any], captured: Sequence[Any] = ()
 ) -> Any:
     """``while_loop``: a header whose parameters are the carried values."""
     return tuple(
         _loop(
             stage,
             list(carried),
-            lambda state: stage.truth(_isolated(stage, run, cond_graph, [*state, *captured])[0]),
+            lambda state: truth_of(_isolated(stage, run, cond_graph, [*state, *captured])[0]),
             lambda state: _isolated(stage, run, body_graph, [*state, *captured]),
         )
     )
 
 
 def _loop(
-    stage: ExportedStage, initial: list[Any], test: Callable[[list[Any]], Operand], body: Callable[[list[Any]], list[Any]]
+    stage: ExportedSession, initial: list[Any], test: Callable[[list[Any]], Operand], body: Callable[[list[Any]], list[Any]]
 ) -> list[Any]:
     builder = stage.builder
     header, inside, after = (builder.new_block(n) for n in ("loop", "body", "after"))
@@ -149,7 +151,7 @@ def _loop(
     return state
 
 
-def _for(stage: ExportedStage, start: int, stop: int, state: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+def _for(stage: ExportedSession, start: int, stop: int, state: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
     """Run ``body(i, state)`` for i from start to stop: unrolled if that is short, as a loop if it is long."""
     if stop - start <= UNROLL_LIMIT:
         for i in range(start, stop):
@@ -168,7 +170,7 @@ def _for(stage: ExportedStage, start: int, stop: int, state: list[Any], body: Ca
     return _loop(stage, [scalars.wrap(counter), *state], test, rest)[1:]
 
 
-def scan(stage: ExportedStage, run: Run, graph: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+def scan(stage: ExportedSession, run: Run, graph: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``scan``: a state carried along dimension 0 of the inputs, and results stacked along dimension 0."""
     n = int(xs[0].shape[0]) if xs else 0
     if n == 0:
@@ -205,12 +207,12 @@ def scan(stage: ExportedStage, run: Run, graph: Any, init: Sequence[Any], xs: Se
     return (*final[:carried], *(results.get(k) for k in range(len(first))))
 
 
-def map_(stage: ExportedStage, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+def map_(stage: ExportedSession, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``map``: the same for every element along dimension 0."""
     return scan(stage, run, graph, (), xs, captured)
 
 
-def associative_scan(stage: ExportedStage, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+def associative_scan(stage: ExportedSession, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``associative_scan``: PyTorch's own scheme of pairs, so that even rounding is that of eager."""
 
     def combine(*args: Any) -> Any:
@@ -223,26 +225,26 @@ def associative_scan(stage: ExportedStage, run: Run, graph: Any, xs: Sequence[An
 def _inline(skip: int) -> Callable[..., Any]:
     """Return a handler that runs a graph on the arguments after it; ``skip`` arguments stand between."""
 
-    def handler(stage: ExportedStage, run: Run, graph: Any, *args: Any, **_: Any) -> Any:
+    def handler(stage: ExportedSession, run: Run, graph: Any, *args: Any, **_: Any) -> Any:
         return run(stage, graph, args[skip:])
 
     return handler
 
 
-def _under_grad_mode(stage: ExportedStage, run: Run, _enabled: bool, graph: Any, *args: Any) -> Any:
+def _under_grad_mode(stage: ExportedSession, run: Run, _enabled: bool, graph: Any, *args: Any) -> Any:
     return run(stage, graph, args)
 
 
-def _under_autocast(stage: ExportedStage, run: Run, device: str, dtype: Any, enabled: bool, cache: Any, graph: Any, *args: Any) -> Any:
+def _under_autocast(stage: ExportedSession, run: Run, device: str, dtype: Any, enabled: bool, cache: Any, graph: Any, *args: Any) -> Any:
     with torch.autocast(device, dtype, enabled, cache):
         return run(stage, graph, args)
 
 
-def _hints(stage: ExportedStage, run: Run, graph: Any, args: Sequence[Any], kwargs: dict[str, Any], *_: Any, **__: Any) -> Any:
+def _hints(stage: ExportedSession, run: Run, graph: Any, args: Sequence[Any], kwargs: dict[str, Any], *_: Any, **__: Any) -> Any:
     return run(stage, graph, [*args, *kwargs.values()])
 
 
-def _strict(stage: ExportedStage, run: Run, graph: Any, operands: Sequence[Any]) -> Any:
+def _strict(stage: ExportedSession, run: Run, graph: Any, operands: Sequence[Any]) -> Any:
     return run(stage, graph, operands)
 
 

@@ -14,16 +14,16 @@ from torch._library import custom_ops
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.exported import attention, control_flow
-from dycl_tvm.frontend.exported.stage import ExportedStage
-from dycl_tvm.frontend.trace.session import Dead
+from dycl_tvm.frontend.exported.session import ExportedSession
+from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.recorder import dispatch, item
+from dycl_tvm.frontend.trace.values.recorder import dispatch, item, truth_of
 
 aten = torch.ops.aten
 HANDLERS = control_flow.HANDLERS | attention.HANDLERS
 
 
-def run_graph(stage: ExportedStage, module: torch.fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
+def run_graph(stage: ExportedSession, module: torch.fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
     """Record a whole program; return its flat results, None if every path ends in an error."""
     try:
         return pytree.tree_leaves(run_module(stage, module, args), is_leaf=lambda x: x is None)
@@ -31,7 +31,7 @@ def run_graph(stage: ExportedStage, module: torch.fx.GraphModule, args: Sequence
         return None
 
 
-def run_module(stage: ExportedStage, module: Any, args: Sequence[Any]) -> Any:
+def run_module(stage: ExportedSession, module: Any, args: Sequence[Any]) -> Any:
     """Record one graph module, called from the node at hand, and return what its output node holds."""
     if not isinstance(module, torch.fx.GraphModule):
         stage.refuse(f"a control flow operator calls a {type(module).__name__}, which is no graph", "export the model again")
@@ -66,7 +66,7 @@ def _is_unused_random(node: torch.fx.Node) -> bool:
     return random and not node.users and not target._schema.is_mutable  # type: ignore[union-attr]
 
 
-def _call(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(stage: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(target, torch._ops.HigherOrderOperator):
         handler = HANDLERS.get(target.name())
         if handler is None:
@@ -92,7 +92,7 @@ def _call(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict
         ) from error
 
 
-def _call_operator(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_operator(stage: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if target in (aten.item.default, aten._local_scalar_dense.default):
         return item(args[0])
     if target.namespace not in ("aten", "prims", "torchvision"):
@@ -105,7 +105,7 @@ def _call_operator(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwa
     return target(*args, **kwargs)
 
 
-def _custom(stage: ExportedStage, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _custom(stage: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator of the user's own: one that consists of ATen operators, or whose code is a Python function (``custom_op``)."""
     if target._can_decompose():
         return target.decompose(*args, **kwargs)
@@ -131,17 +131,17 @@ def _python_code(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
 
 
 # -- assertions --------------------------------------------------------------------------------------------------------
-def _assert_scalar(stage: ExportedStage, cond: Any, message: str = "assertion failed") -> None:
+def _assert_scalar(stage: ExportedSession, cond: Any, message: str = "assertion failed") -> None:
     stage.check(scalars.truth_operand(cond), "RuntimeError", message)
 
 
 def _assert_tensor(
-    stage: ExportedStage, cond: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero", *_: Any
+    stage: ExportedSession, cond: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero", *_: Any
 ) -> None:
-    stage.check(stage.truth(cond), "RuntimeError", message)
+    stage.check(truth_of(cond), "RuntimeError", message)
 
 
-def _in_range(stage: ExportedStage, x: Any, *, min: int | None = None, max: int | None = None) -> None:
+def _in_range(stage: ExportedSession, x: Any, *, min: int | None = None, max: int | None = None) -> None:
     for bound, holds in ((min, lambda: x >= min), (max, lambda: x <= max)):
         if bound is not None and abs(bound) < 2**62:
             _assert_scalar(stage, holds(), f"Invalid value range: expected {min} to {max}")

@@ -19,11 +19,14 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.exported.graph import run_graph
+from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.exported.shapes import check_shapes, specialised
-from dycl_tvm.frontend.exported.stage import ExportedStage
-from dycl_tvm.frontend.python.results import Leaves, structure_of
-from dycl_tvm.frontend.python.signature import Inputs
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read, tensor_type
+from dycl_tvm.frontend.trace.results import Leaves, structure_of
+from dycl_tvm.frontend.trace.signature import Inputs
+from dycl_tvm.frontend.trace.values.constants import Constants, constants
+from dycl_tvm.frontend.trace.values.recording import recording
+from dycl_tvm.frontend.trace.values.storage import tensor_type
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Operand, Return, ReturnSite, StateVar, Value
 
@@ -141,13 +144,15 @@ class _Program:
 
     # -- one run ---------------------------------------------------------------------------------------------------------
     def _run(self) -> HCFG:
-        stage = ExportedStage(self.names)
+        stage = ExportedSession(self.names)
         entry = stage.builder.entry
         inputs = [Value(t, n) for n, t in zip(self.inputs.names, self.inputs.types)]
-        variables = [StateVar(self._target(n), tensor_type(self.tensors[n]), stage.constant(self.tensors[n])) for n in self.changed]
+        variables = [
+            StateVar(self._target(n), tensor_type(self.tensors[n]), stage.get(Constants).of(self.tensors[n])) for n in self.changed
+        ]
         state = [Value(v.type, v.name) for v in variables]
         entry.params = [*inputs, *state]
-        with stage.running():
+        with recording(stage, []):
             given = [fresh(v) for v in inputs]
             leaves = self._leaves_of(*self.inputs.build(given))
             held: dict[str, Any] = dict(self.tensors)
@@ -175,7 +180,7 @@ class _Program:
                     "work on a copy (x = x.clone()) and return it",
                 )
 
-    def _leave(self, stage: ExportedStage, results: list[Any], held: dict[str, Any]) -> None:
+    def _leave(self, stage: ExportedSession, results: list[Any], held: dict[str, Any]) -> None:
         """End the run by the program's one return."""
         targets = {s.target: s.arg.name for s in self.signature.input_specs if s.target is not None}
         outputs, changed = [], {}
@@ -188,12 +193,12 @@ class _Program:
                 raise UnsupportedError(f"the program gives a {spec.kind.name.lower()}", None, "export the model for inference")
         done: set[int] = set()
         for name, tensor in held.items():
-            before = stage.constant(tensor) if not isinstance(tensor, StagedTensor) else None
+            before = constants().of(tensor) if not isinstance(tensor, StagedTensor) else None
             if name not in changed and read(tensor) is not before and id(tensor) not in done:
                 changed[name] = read(tensor)  # changed in place, or a state variable as it was
             done.add(id(tensor))
         for name, value in changed.items():
-            if name not in self.changed and value is not stage.constant(self.tensors[name]):
+            if name not in self.changed and value is not constants().of(self.tensors[name]):
                 self.changed.append(name)
         leaves = Leaves()
         spec = self.program.call_spec.out_spec

@@ -15,17 +15,22 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.call import call, special_method, tail_call
+from dycl_tvm.frontend.python.attributes import delattr, setattr
+from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
 from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Attribute, Contents
-from dycl_tvm.frontend.trace.join.join import Poison, is_unbound, use
-from dycl_tvm.frontend.trace.session import ControlFlow, current
+from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.program import special_method
+from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.heap.journal import MUTABLE
+from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 __all__ = [
@@ -81,7 +86,7 @@ _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": o
 
 def new(x: Any) -> Any:
     """Note that a container is made here."""
-    return current().born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
+    return current().heap.born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------------
@@ -117,7 +122,7 @@ def _contains(container: Any, x: Any) -> Any:
         return x in container if not isinstance(x, torch.Tensor) else (container == x).any()
     method = special_method(container, "__contains__")
     if method is not None:
-        return scalars.wrap(current().truth(method(x)))
+        return scalars.wrap(truth(method(x)))
     symbolic = scalars.is_symbolic(x) or isinstance(x, torch.Tensor)
     if isinstance(container, dict):
         items: Any = list(container)
@@ -177,7 +182,7 @@ def getitem(obj: Any, index: Any) -> Any:
         key = _index_of(index) if isinstance(index, torch.Tensor) else index
         return _getitem_dict(obj, key)
     if isinstance(obj, defaultdict):
-        current().changing(obj)
+        current().heap.changing(obj)
     return obj[index]
 
 
@@ -205,49 +210,26 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
-    current().changing(obj)
+    current().heap.changing(obj)
     obj[index] = value
 
 
 def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
     """Store at a position known only at run time: each item becomes the new value or stays."""
     if not scalars.is_symbolic(index):
-        current().changing(obj)
+        current().heap.changing(obj)
         obj[index] = value
         return
-    position = current().check_index(index, len(obj))
+    position = check_index(index, len(obj))
     items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(list(obj))]
-    current().changing(obj)
+    current().heap.changing(obj)
     obj[:] = items
 
 
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
-    current().changing(obj)
+    current().heap.changing(obj)
     del obj[index]
-
-
-def setattr(value: Any, obj: Any, name: str) -> None:
-    """``obj.name = value``."""
-    if isinstance(obj, Poison):
-        use(obj)
-    touch_attribute(obj, name)
-    builtins.setattr(obj, name, value)
-
-
-def delattr(obj: Any, name: str) -> None:
-    """``del obj.name``."""
-    touch_attribute(obj, name)
-    builtins.delattr(obj, name)
-
-
-def touch_attribute(obj: Any, name: str) -> None:
-    """Save an attribute that is about to be changed, wherever a module keeps it."""
-    journal = current().journal
-    if isinstance(obj, torch.nn.Module):
-        for table in (obj._parameters, obj._buffers, obj._modules):
-            journal.touch(Contents(table))
-    journal.touch(Attribute(obj, name))
 
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
@@ -258,7 +240,7 @@ def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
 def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
     if isinstance(x, MUTABLE):
-        current().changing(x)
+        current().heap.changing(x)
     return _IN_PLACE[op](x, value)
 
 
@@ -306,4 +288,4 @@ def shown(value: Any) -> Any:
     """Return what an f-string shows of a value, where the text is the message of an exception that the user's program raises."""
     known = not scalars.is_symbolic(value) and (not isinstance(value, StagedTensor) or as_constant(value) is not None)
     stage = current()
-    return value if known or stage.guard_depth or stage.native_depth else _Unknown()
+    return value if known or stage.may_be_caught() else _Unknown()

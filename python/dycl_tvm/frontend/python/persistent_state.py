@@ -19,22 +19,15 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.class_patches import is_library_class, users_function
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
 from dycl_tvm.frontend.trace.join.fixpoint import rebuild
-from dycl_tvm.frontend.trace.join.join import (
-    Captured,
-    Items,
-    NumberLeaf,
-    Plain,
-    Poison,
-    TensorLeaf,
-    _describe,
-    _same_number,
-    _same_plain,
-    capture,
-)
+from dycl_tvm.frontend.trace.join.join import describe
+from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, fresh_like, tensor_type
+from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import fresh_like
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 
 Path = tuple[Any, ...]
@@ -163,7 +156,7 @@ class ModelState:
         self._entry = dict(zip(self._leaves, params))
         for key, place in self._places.items():
             if isinstance(place, Storage):
-                place = current().storage_to_write(self._tensors[key[0]][0], note_only=True)
+                place = constants().storage(self._tensors[key[0]][0])
                 if (key,) in self._entry:
                     place.set(self._entry[(key,)])  # type: ignore[arg-type]
                 continue
@@ -196,7 +189,7 @@ class ModelState:
         found: dict[Path, Operand] = {}
         before = stage.journal.before(mark)
         for key, place in stage.journal.changes(mark).items():
-            named = None if stage.is_newer(place.owner, stage.run_started) else self._named(place)
+            named = None if stage.heap.is_newer(place.owner, stage.heap.run_started) else self._named(place)
             if named is None:
                 continue
             if isinstance(place, Storage):
@@ -211,11 +204,11 @@ class ModelState:
         """Whether the path at hand has changed anything that lives on between calls."""
         stage = current()
         places = stage.journal.changes(mark).values()
-        return any(self._named(place) is not None for place in places if not stage.is_newer(place.owner, stage.run_started))
+        return any(self._named(place) is not None for place in places if not stage.heap.is_newer(place.owner, stage.heap.run_started))
 
     def _named(self, place: Place) -> tuple[Any, str] | None:
         if isinstance(place, Storage):
-            tensor = current().real_tensor_of(place)
+            tensor = constants().real_tensor_of(place)
             known = None if tensor is None else self._reachable.get(id(tensor))
             return known if known is not None and known[0] is tensor else None
         known = self._reachable.get(id(place.owner))
@@ -239,10 +232,10 @@ class ModelState:
             place.value.refuse()
         if path in self._leaves:
             found[path] = place.value
-        elif place.value is not current().constant(tensor):
+        elif place.value is not constants().of(tensor):
             self._places[key] = place
             self._tensors[id(tensor)] = (tensor, name)
-            constant = current().constant(tensor)
+            constant = constants().of(tensor)
             self._leaves[path] = _Leaf(name, constant.type, constant)
 
     def _compare_place(self, key: Any, place: Place, initial: Any, name: str, found: dict[Path, Operand]) -> None:
@@ -284,7 +277,7 @@ class ModelState:
         ):
             if path in self._leaves:
                 found[path] = now.operand
-            elif not _same_number(initial, now):
+            elif not same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
                 self._leaves[path] = _Leaf(name, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
         elif (
@@ -296,5 +289,5 @@ class ModelState:
         ):
             for i, (a, b) in enumerate(zip(initial.items, now.items)):
                 self._compare((*path, i), a, b, f"{name}[{i}]", found)
-        elif initial.obj is not now.obj and not _same_plain([initial.obj, now.obj]):
-            self._poisoned[path] = f"`{name}` is {_describe(initial)} before the first call, and {_describe(now)} after it"
+        elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
+            self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"

@@ -9,10 +9,16 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.calls.call import call_root
-from dycl_tvm.frontend.python.explore import MAX_RUNS, Stage
+from dycl_tvm.frontend.python import operators
+from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
+from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.persistent_state import ModelState
-from dycl_tvm.frontend.python.signature import Inputs
+from dycl_tvm.frontend.python.program import Program
+from dycl_tvm.frontend.python.source.locate import current_origin
+from dycl_tvm.frontend.trace.limits import MAX_RUNS, Limits
+from dycl_tvm.frontend.trace.session import Session
+from dycl_tvm.frontend.trace.signature import Inputs
+from dycl_tvm.frontend.trace.values.constants import Constants
 from dycl_tvm.frontend.trace.values.tensors import fresh
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Value
@@ -53,13 +59,16 @@ def stage(
     state = ModelState([("", model)])
     while True:
         known = state.size
-        stage_ = Stage(names, state, max_paths, max_loop_trips, keep_print)
-        entry = stage_.builder.entry
+        session = Session(current_origin, Limits(max_paths, max_loop_trips))
+        session.get(Constants).names = names
+        program = Program(state, operators, run_function, run_method, keep_print)
+        session.keep(program)
+        entry = session.builder.entry
         entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
         values = list(entry.params)
         variables = state.variables
-        stage_.state_params = [Value(v.type, v.name) for v in variables]
-        entry.params += stage_.state_params
+        state_params = [Value(v.type, v.name) for v in variables]
+        entry.params += state_params
 
         def run(values: list[Value] = values) -> Any:
             args, kwargs = inputs.build([fresh(v) for v in values])
@@ -67,10 +76,10 @@ def stage(
 
         try:
             for obj in state.objects():
-                stage_.classes.patch(type(obj))
-            stage_.explore(run)
+                program.classes.patch(type(obj))
+            Exploration(session, state_params, run).explore()
         finally:
-            stage_.classes.restore()
+            program.classes.restore()
         if state.size == known:
             break
     graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)

@@ -1,65 +1,93 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The stage that is under way in this thread, and the control flow exceptions of staging.
+"""What code under staging may ask for: the session under way in this thread, and its parts.
 
-The exceptions derive from BaseException so that a user's ``except Exception`` does not swallow them.
+Each part does one thing: ``builder`` appends to the graph, ``journal`` takes changes of objects back, ``heap`` knows when
+objects were made and what may be changed, ``decisions`` says which side of a branch is run, ``limits`` how far staging may go.
+What a layer above remembers of a session it keeps there as an object of a class of its own (:meth:`Session.get`), so that
+this file need not know the layers above.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
-if TYPE_CHECKING:
-    from dycl_tvm.frontend.python.explore import Stage
+from dycl_tvm.frontend.trace.decisions import Decisions
+from dycl_tvm.frontend.trace.heap.heap import Heap
+from dycl_tvm.frontend.trace.limits import Limits
+from dycl_tvm.frontend.trace.record import Builder, Event
+from dycl_tvm.hcfg.nodes import Origin
+
+Kept = TypeVar("Kept")
+
+
+class OfOneRun:
+    """Base of what is kept for one run of the program only."""
+
+
+class Session:
+    """One staging of one program.
+
+    Parameters
+    ----------
+    origin : callable
+        Returns the place in the user's code that is being run.
+    limits : Limits
+    decisions : class
+        How branches are decided.
+    """
+
+    def __init__(self, origin: Callable[[], Origin | None], limits: Limits | None = None, decisions: type[Decisions] = Decisions) -> None:
+        self.origin = origin
+        self.limits = limits or Limits()
+        self.builder = Builder(origin)
+        self.decisions = decisions(self.builder, self.limits, origin)
+        self.heap = Heap(self.decisions)
+        self.journal = self.heap.journal
+        #: How many handlers of the user's, and how many calls of code that is not rewritten, are around the place at hand.
+        self.guard_depth = self.native_depth = 0
+        self._kept: dict[type, Any] = {}
+
+    def begin_run(self, prefix: list[Event]) -> None:
+        """Start a run of the program that repeats ``prefix`` and then goes on by itself."""
+        self.builder.begin_run(prefix)
+        self.decisions.begin_run()
+        self.heap.begin_run()
+        self.guard_depth = self.native_depth = 0
+        self._kept = {kind: kept for kind, kept in self._kept.items() if not isinstance(kept, OfOneRun)}
+
+    def may_be_caught(self) -> bool:
+        """Whether an exception that is raised now may be caught on its way out of the program."""
+        return self.guard_depth > 0 or self.native_depth > 0
+
+    def keep(self, kept: Any) -> None:
+        """Keep an object, under its class."""
+        self._kept[type(kept)] = kept
+
+    def get(self, kind: type[Kept]) -> Kept:
+        """Return the object of a class that is kept here; it is made when it is first asked for."""
+        if kind not in self._kept:
+            self._kept[kind] = kind()
+        return cast(Kept, self._kept[kind])
+
 
 _local = threading.local()
 
 
-def current() -> Stage:
-    """Return the stage under way in this thread."""
-    stage: Stage | None = getattr(_local, "stage", None)
-    if stage is None:
-        raise RuntimeError("converted code runs outside of a stage")
-    return stage
+def current() -> Session:
+    """Return the session under way in this thread."""
+    session: Session | None = getattr(_local, "session", None)
+    if session is None:
+        raise RuntimeError("converted code runs outside of staging")
+    return session
 
 
 def staging() -> bool:
-    """Whether a stage is under way in this thread."""
-    return getattr(_local, "stage", None) is not None
+    """Whether a session is under way in this thread."""
+    return getattr(_local, "session", None) is not None
 
 
-def set_current(stage: Stage | None) -> None:
-    """Make ``stage`` the one under way in this thread."""
-    _local.stage = stage
-
-
-class ControlFlow(BaseException):
-    """Base of the exceptions that steer staging; never an error."""
-
-
-class ForkRequired(ControlFlow):
-    """The two sides of ``site`` cannot share their continuation: re-run with its decision fixed."""
-
-    def __init__(self, site: Any, reason: str, unroll: int = 0) -> None:
-        super().__init__(reason)
-        self.site, self.reason, self.unroll = site, reason, unroll
-
-
-class Dead(ControlFlow):
-    """No path comes to this place: all have left by a jump."""
-
-
-class Jump(ControlFlow):
-    """A ``return``, ``break`` or ``continue`` on its way to its target."""
-
-    def __init__(self, target: Any, kind: str, value: Any = None, env: dict[str, Any] | None = None, origin: Any = None) -> None:
-        super().__init__(kind)
-        self.target, self.kind, self.value, self.env, self.origin = target, kind, value, env or {}, origin
-
-
-class Restart(ControlFlow):
-    """The body of a loop is to be run again, with a more general state at its header."""
-
-    def __init__(self, loop: Any) -> None:
-        super().__init__("restart")
-        self.loop = loop
+def set_current(session: Session | None) -> None:
+    """Make ``session`` the one under way in this thread."""
+    _local.session = session

@@ -17,16 +17,21 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
+from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.loops import SymbolicRange
+from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.program import special_method
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE
-from dycl_tvm.frontend.trace.join.join import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.recorder import item
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, may_be_one, storage_of
+from dycl_tvm.frontend.trace.values.storage import may_be_one
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, storage_of
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -55,17 +60,10 @@ def _consumes(substitute: Substitute) -> Substitute:
 
     def checked(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for a in args[:1]:
-            current().advancing(a)
+            advancing(a)
         return substitute(callee, args, kwargs)
 
     return checked
-
-
-def special_method(x: Any, name: str) -> Any:
-    """Return the user's special method of an object (see calls.special_method)."""
-    from dycl_tvm.frontend.python.calls import call as calls  # calls needs this module's table
-
-    return calls.special_method(x, name)
 
 
 def _plain(args: tuple[Any, ...]) -> bool:
@@ -88,8 +86,7 @@ def _convert(kind: str) -> Substitute:
         if len(args) != 1 or _plain(args):
             return callee(*args, **kwargs)
         if kind == "bool":
-            truth = current().truth(args[0])
-            return scalars.wrap(truth)
+            return scalars.wrap(truth(args[0]))
         return scalars.convert(_number(args[0]), kind)
 
     return substitute
@@ -186,7 +183,7 @@ def _quantifier(kind: str) -> Substitute:
         if _plain(tuple(items)):
             return callee(items)
         result = bool_op(kind, True, items[0], *[lambda x=x: x for x in items[1:]])
-        return scalars.wrap(current().truth(result))
+        return scalars.wrap(truth(result))
 
     return substitute
 
@@ -336,16 +333,12 @@ def _clock(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _setattr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from dycl_tvm.frontend.python import operators
-
     obj, name, value = args
-    operators.setattr(value, obj, name)
+    attributes.setattr(value, obj, name)
 
 
 def _delattr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from dycl_tvm.frontend.python import operators
-
-    operators.delattr(*args)
+    attributes.delattr(*args)
 
 
 def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -353,7 +346,7 @@ def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(a, Poison):
             use(a)
     made = callee(*args, **kwargs)
-    return current().born(made) if isinstance(made, MUTABLE) else made
+    return current().heap.born(made) if isinstance(made, MUTABLE) else made
 
 
 def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

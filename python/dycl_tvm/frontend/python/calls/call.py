@@ -13,10 +13,13 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.class_patches import users_function
+from dycl_tvm.frontend.python.exits import exits
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
+from dycl_tvm.frontend.python.flow.iteration import advancing
+from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Cell
-from dycl_tvm.frontend.trace.join.join import Poison, use
+from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 
@@ -71,8 +74,8 @@ def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def tail_call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call where the result is returned as it is: from the outermost function the callee returns from the whole network."""
-    stage = current()
-    return _call(callee, args, kwargs, bool(stage.frames) and stage.frames[-1].root)
+    frames = exits().frames
+    return _call(callee, args, kwargs, bool(frames) and frames[-1].root)
 
 
 def call_root(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -116,12 +119,12 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     made = converted(users)
     stage = current()
     _touch_cells(users)
-    stage.offer_root(root and "_frame" in made.__code__.co_varnames)
+    exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
         result = made(*args, **kwargs)
     finally:
-        stage.offer_root(False)
-    return stage.born(result) if isinstance(result, types.GeneratorType) else result
+        exits().offer_root(False)
+    return stage.heap.born(result) if isinstance(result, types.GeneratorType) else result
 
 
 def _touch_cells(function: types.FunctionType) -> None:
@@ -137,7 +140,7 @@ def _stored_cells(code: types.CodeType) -> frozenset[str]:
 
 
 def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
-    current().classes.patch(type(module))
+    program().classes.patch(type(module))
     forward = module.__dict__.get("forward", type(module).forward)
     hooked = module._forward_hooks or module._forward_pre_hooks
     own_call = type(module).__call__ is not torch.nn.Module.__call__
@@ -178,25 +181,23 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     bound = isinstance(callee, (types.BuiltinFunctionType, types.MethodWrapperType))
     owner = callee.__self__ if bound else args[0] if args else None
     rest = args if bound else args[1:]
-    current().changing(owner)
+    current().heap.changing(owner)
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
-        from dycl_tvm.frontend.python.operators import touch_attribute
-
-        touch_attribute(owner, rest[0])
+        current().heap.changing_attribute(owner, rest[0])
 
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     stage = current()
     init: Any = cls.__init__  # type: ignore[misc]  # of the class that the user names
     plain = type(cls) is type and cls.__new__ is object.__new__
-    stage.classes.patch(cls)
+    program().classes.patch(cls)
     if plain and users_function(init) is not None:
         made: Any = object.__new__(cls)
-        current().born(made)
+        current().heap.born(made)
         _call_function(init, (made, *args), kwargs, False)
         return made
     made = _native(cls, args, kwargs)
-    return stage.born(made) if isinstance(made, MUTABLE) or hasattr(made, "__dict__") else made
+    return stage.heap.born(made) if isinstance(made, MUTABLE) or hasattr(made, "__dict__") else made
 
 
 #: Modules whose functions give another result at every call, or do input and output.
@@ -246,7 +247,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)
-        stage.advancing(a)
+        advancing(a)
         if isinstance(a, types.FunctionType):
             _touch_cells(a)
         if callable(a) and substitutes.has_effects(a):
@@ -256,14 +257,14 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 if isinstance(item, Poison):
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
-            stage.changing(a)
+            stage.heap.changing(a)
     python = isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
     stage.native_depth += python
     try:
         result = callee(*args, **kwargs)
     finally:
         stage.native_depth -= python
-    return stage.born(result) if hasattr(type(result), "__next__") else result
+    return stage.heap.born(result) if hasattr(type(result), "__next__") else result
 
 
 def _hashable(x: Any) -> bool:
@@ -272,19 +273,15 @@ def _hashable(x: Any) -> bool:
 
 def converted(function: types.FunctionType) -> types.FunctionType:
     """Return the rewritten form of a function."""
-    from dycl_tvm.frontend.python import operators
-
-    current().patch_classes_of(function)
-    made = rewrite(function, operators)
+    program().patch_classes_of(function)
+    made = rewrite(function, program().operators)
     made.__dycl_original__ = function  # type: ignore[attr-defined]
     return made
 
 
-def special_method(x: Any, name: str) -> Any:
-    """Return the user's own special method of an object, ready to be called rewritten; None if it has none."""
-    method = getattr(type(x), name, None) if not isinstance(x, (torch.Tensor, Poison)) else None
-    function = users_function(method)
-    return None if function is None else lambda *args: _call_function(function, (x, *args), {}, False)
+def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the rewritten form of a function."""
+    return _call_function(function, args, kwargs, False)
 
 
 def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -294,7 +291,7 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
     if function.__name__ == "forward":
         stage.native_depth = 0  # torch's own modules catch no exceptions
     try:
-        result = _call_function(function, args, kwargs, False)
+        result = run_function(function, args, kwargs)
     finally:
         stage.native_depth = depth
     if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.python.source.locate import is_library_file
+from dycl_tvm.frontend.trace.session import current
 
 #: Methods that stay as they are: they are part of how objects and classes work, and staging itself uses them.
 _KEPT = frozenset(
@@ -131,8 +132,6 @@ class ClassPatches:
         return replacement
 
     def _cached(self, value: Any) -> Any:
-        from dycl_tvm.frontend.python.operators import touch_attribute
-
         name, function = value.attrname, users_function(value.func)
         if name is None or function is None:
             return None
@@ -140,7 +139,7 @@ class ClassPatches:
         def get(obj: Any) -> Any:
             if name not in obj.__dict__:
                 result = self._run(function, (obj,), {})
-                touch_attribute(obj, name)
+                current().heap.changing_attribute(obj, name)
                 obj.__dict__[name] = result
             return obj.__dict__[name]
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.join.join import Poison, use
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Operand
@@ -28,7 +29,7 @@ def substitute_print(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         If the stage does not keep prints, or the text cannot be made of host scalars.
     """
     stage = current()
-    if not stage.keep_print:
+    if not program().keep_print:
         raise UnsupportedError(
             "print() in the forward: a compiled network does no output",
             stage.origin(),

@@ -13,10 +13,14 @@ from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError
-from dycl_tvm.frontend.trace.join.join import Join, PathState, adopt, capture_path
-from dycl_tvm.frontend.trace.session import ControlFlow, Dead, Jump, current
+from dycl_tvm.frontend.python.exits import exits
+from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.trace.clock import clock
+from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
+from dycl_tvm.frontend.trace.join.captured import PathState, adopt, capture_path
+from dycl_tvm.frontend.trace.join.join import Join
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import clock
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 
@@ -51,11 +55,11 @@ class If:
         self.names = names
         self.env: dict[str, Any] = {}
         self._round = 0
-        cond = stage.truth(test)
+        cond = truth(test)
         if isinstance(cond, Value) and fork:
-            cond = stage.decide(cond)
+            cond = stage.decisions.decide(cond)
         elif isinstance(cond, Value):
-            decided = stage.decided()
+            decided = stage.decisions.decided()
             if decided is None:
                 self._begin(cond, variables)
             else:
@@ -67,9 +71,8 @@ class If:
         stage = current()
         self.symbolic = True
         self._entry = {n: variables[n] for n in self.names if n in variables}
-        self._token = stage.open_site(cond)
+        self._token = stage.decisions.open_site(cond)
         self._scope = Scope()
-        self._native = stage.native_depth
         self._sides = (stage.builder.new_block("then"), stage.builder.new_block("else"))
         stage.builder.branch(cond, *self._sides)
         self._paths: list[PathState] = []
@@ -85,17 +88,17 @@ class If:
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             stage.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths and not self._kept:
-                stage.close_site(self._token)  # the first side has left for good: nothing is joined with it
+                stage.decisions.close_site(self._token)  # the first side has left for good: nothing is joined with it
             return True
         self._scope.close()
         if not self._paths:
             if not self._kept:
-                stage.close_site(self._token)
+                stage.decisions.close_site(self._token)
             raise Dead
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join")
         self.merged = True
         if not self._kept:
-            stage.close_site(self._token)
+            stage.decisions.close_site(self._token)
         return False
 
     def leave(self, variables: dict[str, Any]) -> None:
@@ -104,13 +107,13 @@ class If:
 
     def __enter__(self) -> None:
         if self.symbolic:
-            current().undoable.append((self._scope.clock, self._token))
+            current().heap.undoable.append((self._scope.clock, self._token))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if not self.symbolic or isinstance(error, GeneratorExit):
             return False
         stage = current()
-        stage.undoable.remove((self._scope.clock, self._token))
+        stage.heap.undoable.remove((self._scope.clock, self._token))
         if isinstance(error, Jump):
             if error.target.receive(error, self._token):
                 self._kept = True
@@ -119,12 +122,12 @@ class If:
         elif isinstance(error, Exception):
             if isinstance(error, DyclError):
                 return False
-            if not stage.may_raise(error, self._native):
-                if self._round == 1 and stage.follow(self._token):
+            if not exits().may_raise(error):
+                if self._round == 1 and stage.decisions.follow(self._token):
                     self._scope.close()
                     return False
-                stage.fork(self._token.target, f"one side raises {type(error).__name__}")
-            stage.leave_by_raise(error)
+                stage.decisions.fork(self._token.target, f"one side raises {type(error).__name__}")
+            exits().leave_by_raise(error)
         elif error is not None and not isinstance(error, Dead):
             return False
         stage.journal.rollback(self._scope.mark)
@@ -135,8 +138,7 @@ class Frame:
     """One execution of a function body that has ``return`` in it."""
 
     def __init__(self) -> None:
-        stage = current()
-        self.root = stage.take_root()
+        self.root = exits().take_root()
         self.value: Any = None
         self._paths: list[PathState] = []
         self._tokens: list[Any] = []
@@ -147,11 +149,10 @@ class Frame:
 
     def receive(self, jump: Jump, token: Any) -> bool:
         """Take over a side that returns; return whether it waits here to be joined."""
-        stage = current()
         if self.root:
-            stage.leave_by_return(jump.value, jump.origin)
+            exits().leave_by_return(jump.value, jump.origin)
             return False
-        stage.departures += 1
+        exits().departures += 1
         self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
         if token is not None:
             self._tokens.append(token)
@@ -159,13 +160,13 @@ class Frame:
 
     def __enter__(self) -> None:
         self._scope = Scope()
-        current().frames.append(self)
+        exits().frames.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if isinstance(error, GeneratorExit):
             return False
         stage = current()
-        stage.frames.remove(self)
+        exits().frames.remove(self)
         mine = isinstance(error, Jump) and error.target is self
         if error is not None and not mine and not isinstance(error, Dead):
             return False
@@ -174,7 +175,7 @@ class Frame:
         if self.root:
             self._scope.close()
             if alive and stage.builder.block is not None:
-                stage.leave_by_return(value, error.origin if isinstance(error, Jump) else stage.origin())
+                exits().leave_by_return(value, error.origin if isinstance(error, Jump) else stage.origin())
             return True
         if alive and self._paths:
             self._paths.append(capture_path({}, self._scope.mark, value, has_value=True))
@@ -184,19 +185,19 @@ class Frame:
             return alive
         stage.journal.rollback(self._scope.mark)
         self._scope.close()
-        site = min((t.target for t in self._tokens), key=lambda t: t.index) if self._tokens else stage.loop_site()
+        site = min((t.target for t in self._tokens), key=lambda t: t.index) if self._tokens else stage.decisions.loop_site()
         _, self.value = join_paths(self._paths, self._scope, site, "returned")
         for token in self._tokens:
-            stage.close_site(token)
+            stage.decisions.close_site(token)
         return True
 
 
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     """``then() if test else orelse()``."""
     stage = current()
-    cond = stage.truth(test)
+    cond = truth(test)
     if isinstance(cond, Value):
-        decided = stage.decided()
+        decided = stage.decisions.decided()
         if decided is None:
             return _explore_value(cond, then, orelse)
         cond = decided
@@ -217,10 +218,9 @@ def _explore_value(cond: Operand, then: Any, orelse: Any) -> Any:
 
 def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
     """``first and rest[0]() and ...`` (or ``or``); with ``condition`` only the truth of the result is wanted."""
-    stage = current()
     value = first
     for position, thunk in enumerate(rest):
-        cond = stage.truth(value)
+        cond = truth(value)
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
                 return value
@@ -229,7 +229,7 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
 
         def others(thunk: Any = thunk, position: int = position) -> Any:
             result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
-            return scalars.wrap(stage.truth(result)) if condition else result
+            return scalars.wrap(truth(result)) if condition else result
 
         def stop(value: Any = value) -> Any:
             return (kind == "or") if condition else value
@@ -241,5 +241,5 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
 
 def not_(x: Any) -> Any:
     """``not x``."""
-    cond = current().truth(x)
+    cond = truth(x)
     return scalars.logical_not(scalars.wrap(cond)) if isinstance(cond, Value) else not cond

@@ -14,10 +14,14 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import DyclError
+from dycl_tvm.frontend.python.exits import exits
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
-from dycl_tvm.frontend.trace.join.join import PathState, Poison, capture_path
-from dycl_tvm.frontend.trace.session import Dead, current
+from dycl_tvm.frontend.trace.control_flow import Dead
+from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
+from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.hcfg.nodes import Edge, Switch, Value
 
 
@@ -48,29 +52,29 @@ def switch(items: Sequence[Any], index: Any) -> Any:
     stage = current()
     if len(items) == 0:
         raise IndexError("index out of range")
-    position = stage.check_index(index, len(items))
+    position = check_index(index, len(items))
     if not isinstance(scalars.operand_of(position), Value):
         return items[int(position)]
     if all(isinstance(item, (torch.Tensor, bool, int, float, tuple, list, dict)) or scalars.is_symbolic(item) for item in items):
         return _explore(items, position, lambda item: item)
-    if stage.chosen_by_tests():
+    if stage.decisions.chosen_by_tests():
         return _by_tests(items, position)
-    return Chosen(items, position, stage.choice_site())
+    return Chosen(items, position, stage.decisions.choice_site())
 
 
 def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]) -> Any:
     stage = current()
-    if stage.chosen_by_tests():
+    if stage.decisions.chosen_by_tests():
         return function(_by_tests(items, position))
     operand = scalars.operand_of(position)
-    scope, native = Scope(), stage.native_depth
-    site = stage.open_site(operand, choice=True)
+    scope = Scope()
+    site = stage.decisions.open_site(operand, choice=True)
     blocks = [stage.builder.new_block("case") for _ in items]
     stage.builder.terminate(Switch(operand, [Edge(b) for b in blocks], stage.origin()))
     paths: list[PathState] = []
     for block, item in zip(blocks, items):
         stage.builder.block = block
-        stage.undoable.append((scope.clock, site))
+        stage.heap.undoable.append((scope.clock, site))
         try:
             paths.append(capture_path({}, scope.mark, function(item), has_value=True))
         except Dead:
@@ -78,18 +82,18 @@ def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]
         except DyclError:
             raise
         except Exception as error:
-            if not stage.may_raise(error, native):
-                stage.fork(site.target, f"one of several cases raises {type(error).__name__}")
-            stage.leave_by_raise(error)
+            if not exits().may_raise(error):
+                stage.decisions.fork(site.target, f"one of several cases raises {type(error).__name__}")
+            exits().leave_by_raise(error)
         finally:
-            stage.undoable.remove((scope.clock, site))
+            stage.heap.undoable.remove((scope.clock, site))
         stage.journal.rollback(scope.mark)
     scope.close()
     if not paths:
-        stage.close_site(site)
+        stage.decisions.close_site(site)
         raise Dead
     _, value = join_paths(paths, scope, site.target, "chosen")
-    stage.close_site(site)
+    stage.decisions.close_site(site)
     return value
 
 

@@ -14,10 +14,14 @@ from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError, UnsupportedError
+from dycl_tvm.frontend.python.exits import exits
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
+from dycl_tvm.frontend.python.flow.iteration import iterate
+from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.trace.control_flow import Dead, Jump, Restart
+from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
-from dycl_tvm.frontend.trace.join.join import PathState, capture_path
-from dycl_tvm.frontend.trace.session import Dead, Jump, Restart, current
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Raise, Value
 
@@ -40,8 +44,7 @@ class Loop:
     def __init__(self, names: tuple[str, ...], barrier: bool) -> None:
         stage = current()
         self.names, self._barrier = names, barrier
-        self._native = stage.native_depth
-        self._loop_site = stage.loop_site()
+        self._loop_site = stage.decisions.loop_site()
         self._trips = 0
         self.env: dict[str, Any] = {}
         self.restore = self.stop = self.completed = False
@@ -56,7 +59,7 @@ class Loop:
         self._exit: PathState | None = None
         self._early_exits: list[PathState] = []
         self._header: Header | None = None
-        self._leaves_before = stage.departures
+        self._leaves_before = exits().departures
         #: Whether an iterator from outside was advanced in an iteration, which cannot be undone.
         self.advanced = False
 
@@ -94,13 +97,13 @@ class Loop:
     def __enter__(self) -> None:
         assert self._inner is not None
         self._undoable = (self._inner.clock, self)
-        current().undoable.append(self._undoable)
+        current().heap.undoable.append(self._undoable)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if isinstance(error, GeneratorExit):
             return False
         stage = current()
-        stage.undoable.remove(self._undoable)
+        stage.heap.undoable.remove(self._undoable)
         if isinstance(error, Restart) and error.loop is self:
             self._start_rolling()
             return True
@@ -128,7 +131,7 @@ class Loop:
             self._inner.close()
             self._leave_normally(capture_path(self._variables, self._outer.mark) if self._early_exits else None)
             return True
-        if self._should_roll(stage.departures):
+        if self._should_roll(exits().departures):
             self._start_rolling()
             return True
         self._finish_continues(alive, breaking=False)
@@ -143,12 +146,12 @@ class Loop:
             return False
         if isinstance(error, Jump):
             if self._barrier:
-                stage.fork(self._site(), "one path returns out of a loop inside of try or with, where others go on")
+                stage.decisions.fork(self._site(), "one path returns out of a loop inside of try or with, where others go on")
             token = min(self._tokens, key=lambda t: t.index) if self._tokens else None
             error.target.receive(error, token)
             return True
-        if isinstance(error, Exception) and not isinstance(error, DyclError) and self._rolling and stage.may_raise(error, self._native):
-            stage.leave_by_raise(error)
+        if isinstance(error, Exception) and not isinstance(error, DyclError) and self._rolling and exits().may_raise(error):
+            exits().leave_by_raise(error)
             return True
         return False
 
@@ -165,7 +168,7 @@ class Loop:
         self.restore = False
         if self._continues and breaking:
             # this path breaks while others continue: they part here
-            stage.fork(self._site(), "one path breaks out of a loop where others continue")
+            stage.decisions.fork(self._site(), "one path breaks out of a loop where others continue")
         if self._continues:
             if alive:
                 self._continues.append(capture_path(self._variables, scope.mark))
@@ -200,7 +203,7 @@ class Loop:
 
     def _release(self) -> None:
         for token in self._tokens:
-            current().close_site(token)
+            current().decisions.close_site(token)
 
     # -- rolled loops -----------------------------------------------------------------------------------------------------
     def _enter_rolled(self, variables: dict[str, Any]) -> None:
@@ -209,14 +212,14 @@ class Loop:
         self._entry = self._own(variables)
         self._mark = stage.builder.mark()
         self._start = stage.builder.cursor
-        self._saved = (len(self._breaks), len(self._tokens), stage.checkpoint())
+        self._saved = (len(self._breaks), len(self._tokens), stage.decisions.checkpoint(), exits().checkpoint())
 
     def _start_rolling(self) -> None:
         """Take back the iteration at hand, and begin the first round."""
         stage = current()
         self._refuse_advanced()
         if any(key == ("decide",) for key, _, _ in stage.builder.events[self._start : stage.builder.cursor]):
-            stage.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
+            stage.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, self._loop_site, self._hidden())
@@ -235,21 +238,22 @@ class Loop:
         stage.journal.close_to(self._inner.depth + 1)
         stage.journal.rollback(self._inner.mark)
         self._inner.close()
-        breaks, tokens, checkpoint = self._saved
+        breaks, tokens, decisions, left = self._saved
         del self._breaks[breaks:]
         for token in self._tokens[tokens:]:
-            stage.close_site(token)
+            stage.decisions.close_site(token)
         del self._tokens[tokens:]
         self._continues = []
         self._exit = None
-        stage.restore_checkpoint(checkpoint)
+        stage.decisions.restore_checkpoint(decisions)
+        exits().restore_checkpoint(left)
         stage.builder.truncate(self._mark)
 
     def _begin_round(self) -> None:
         """Run the body once more, with the header's parameters as they are known now."""
         assert self._header is not None
         self._inner = Scope()
-        current().rolling.append(current().builder.cursor)
+        current().decisions.rolling.append(current().builder.cursor)
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self.restore = True
 
@@ -282,7 +286,7 @@ class Loop:
         stage.journal.close_to(scope.depth + 1)
         stage.journal.rollback(scope.mark)
         scope.close()
-        stage.rolling.pop()
+        stage.decisions.rolling.pop()
         self._rolling = False
         self._leave_normally(self._exit)
         return True
@@ -310,9 +314,9 @@ class Loop:
         if self._trips >= self._loop_site.unroll:
             return None
         self._trips += 1
-        decided = stage.decided()
+        decided = stage.decisions.decided()
         if decided is None:
-            self._tokens.append(stage.open_site(cond))
+            self._tokens.append(stage.decisions.open_site(cond))
             self._record_exit(cond, variables)
             assert self._exit is not None
             self._early_exits.append(self._exit)
@@ -329,9 +333,9 @@ class Loop:
 
     def _raise_bound(self) -> None:
         stage = current()
-        message = f"a loop runs more than max_loop_trips = {stage.max_loop_trips} times"
+        message = f"a loop runs more than max_loop_trips = {stage.limits.loop_trips} times"
         stage.builder.terminate(Raise("RuntimeError", message, stage.origin()))
-        stage.departures += 1
+        exits().departures += 1
 
     def _bounded(self) -> bool:
         return self._loop_site.unroll > 1
@@ -339,10 +343,10 @@ class Loop:
     def _check_trips(self) -> None:
         """Record the bound's check in the body of a rolled loop."""
         stage = current()
-        if stage.max_loop_trips is None:
+        if stage.limits.loop_trips is None:
             return
         assert self._header is not None
-        over = scalars.operand_of(self._header.extra["<trips>"] >= stage.max_loop_trips)
+        over = scalars.operand_of(self._header.extra["<trips>"] >= stage.limits.loop_trips)
         bad, fine = stage.builder.new_block("bound"), stage.builder.new_block("body")
         stage.builder.branch(over, bad, fine)
         stage.builder.block = bad
@@ -350,7 +354,7 @@ class Loop:
         stage.builder.block = fine
 
     def _hidden(self) -> dict[str, Any]:
-        return {} if current().max_loop_trips is None else {"<trips>": 0}
+        return {} if current().limits.loop_trips is None else {"<trips>": 0}
 
     def _back_variables(self) -> dict[str, Any]:
         assert self._header is not None
@@ -376,7 +380,7 @@ class While(Loop):
             self._raise_bound()
             self._dead = self.stop = True
             return False
-        self._leaves_before = current().departures
+        self._leaves_before = exits().departures
         self._enter_rolled(variables)
         self._begin_iteration()
         self.restore = False
@@ -384,31 +388,31 @@ class While(Loop):
 
     def test(self, cond: Any, variables: dict[str, Any]) -> bool:
         """Evaluate the loop's condition."""
-        truth = current().truth(cond)
-        if isinstance(truth, Value):
+        holds = truth(cond)
+        if isinstance(holds, Value):
             if not self._rolling:
-                runs = self._peel(truth, variables)
+                runs = self._peel(holds, variables)
                 if runs:
                     return True
                 if runs is None and not self._bounded():
                     raise Restart(self)
                 if runs is None:
-                    self._end_at_bound(truth, variables)
+                    self._end_at_bound(holds, variables)
                 self.completed = True
                 self._variables = self._own(variables)
                 return False
-            self._record_exit(truth, variables)
+            self._record_exit(holds, variables)
             self._check_trips()
             return True
         if self._rolling:
-            if not truth:
+            if not holds:
                 raise UnsupportedError(
                     "the condition of this loop is known at build time in one iteration and not in another",
                     current().origin(),
                     "use one kind of condition",
                 )
             return True
-        if not truth:
+        if not holds:
             self.completed = True
             self._variables = self._own(variables)
             return False
@@ -436,7 +440,7 @@ class For(Loop):
         if isinstance(self._iterable, SymbolicRange):
             yield from self._iterate_rolled(self._iterable, variables)
             return
-        for item in current().iterate(self._iterable):
+        for item in iterate(self._iterable):
             if self._dead:
                 break
             self.restore = False
@@ -484,7 +488,7 @@ class For(Loop):
             yield self._index
 
     def _in_range(self, index: Any, counted: SymbolicRange) -> Any:
-        return current().truth(index < counted.stop if counted.step > 0 else index > counted.stop)
+        return truth(index < counted.stop if counted.step > 0 else index > counted.stop)
 
     def _back_variables(self) -> dict[str, Any]:
         return {**super()._back_variables(), "<index>": self._index + self._step}

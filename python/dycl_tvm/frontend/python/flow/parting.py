@@ -9,36 +9,25 @@ its beginning, and find nothing new: so here each path gets a return site of its
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
-from dycl_tvm.frontend.python.results import Leaves, structure_of
-from dycl_tvm.frontend.trace.join.join import (
-    Captured,
-    Items,
-    Join,
-    Joined,
-    NumberLeaf,
-    Part,
-    PathState,
-    Plain,
-    Poison,
-    TensorLeaf,
-    parts_at,
-)
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Part, PathState, Plain, TensorLeaf
+from dycl_tvm.frontend.trace.join.join import Join, Joined, LastJoin
+from dycl_tvm.frontend.trace.join.poison import Poison, parts_at
+from dycl_tvm.frontend.trace.results import Leaves, structure_of
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
-
-if TYPE_CHECKING:
-    from dycl_tvm.frontend.python.explore import Stage
 
 #: Shows a value of the joined path as it is on one of the paths.
 View = Callable[[Any], Any]
 
 
-def part(stage: Stage, mark: int, value: Any, origin: Origin | None) -> Iterator[View]:
+def part(value: Any, origin: Origin | None) -> Iterator[View]:
     """Part the paths that were joined last, if the value that they return could not be joined; go on on each, one after the other.
 
     They part here only if nothing happened since they were joined: no operation and no change of an object; and if nothing that
@@ -47,17 +36,16 @@ def part(stage: Stage, mark: int, value: Any, origin: Origin | None) -> Iterator
 
     Parameters
     ----------
-    mark : int
-        Where the journal stood at the beginning of the run.
     value, origin : object, Origin
         What is returned, and where.
     """
-    joined = stage.joined
+    stage = current()
+    mark, joined = stage.heap.run_mark, stage.get(LastJoin).joined
     if joined is None or stage.builder.block is not joined.block or joined.block.steps or joined.touches != stage.journal.touches:
         return
     poisons = _poisons(value, origin)
     parts = [parts_at(p, joined.block) for p in poisons]
-    if not poisons or not all(parts) or stage.open_sites or stage.rolling or stage.state.is_changed(mark):
+    if not poisons or not all(parts) or stage.decisions.open_sites or stage.decisions.rolling or program().state.is_changed(mark):
         return
     paths = list(zip(*parts))
     if any(part is None for path in paths for part in path):

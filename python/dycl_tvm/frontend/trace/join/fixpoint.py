@@ -12,22 +12,15 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.heap.journal import MISSING, Contents, Place
-from dycl_tvm.frontend.trace.join.join import (
-    Captured,
-    Items,
-    NumberLeaf,
-    Plain,
-    Poison,
-    TensorLeaf,
-    _describe,
-    _same_number,
-    _same_plain,
-    capture,
-)
+from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
+from dycl_tvm.frontend.trace.join.join import describe
+from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import Stale, Storage, clock, fresh_like, may_be_one, storage_of, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 Path = tuple[Any, ...]
@@ -42,7 +35,7 @@ class _Aliases:
     def refuse(self, reason: str) -> None:
         """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
         if not self.site.unroll:
-            current().fork(self.site, reason)
+            current().decisions.fork(self.site, reason)
         raise UnsupportedError(
             reason,
             current().origin() or self.site.origin,
@@ -119,7 +112,7 @@ class Header:
             if name in self._state:
                 self._compare((name,), self._state[name], capture(value), found)
         for key, place in changed.items():
-            if stage.is_newer(place.owner, self._clock):
+            if stage.heap.is_newer(place.owner, self._clock):
                 continue
             if key not in self._places:
                 self._places[key] = (place, before[key])
@@ -205,7 +198,7 @@ class Header:
         ):
             if path in self._general:
                 found[path] = back.operand
-            elif not _same_number(header, back):
+            elif not same_number(header, back):
                 self._general[path] = None
         elif (
             isinstance(header, Items)
@@ -216,8 +209,8 @@ class Header:
         ):
             for i, (h, b) in enumerate(zip(header.items, back.items)):
                 self._compare((*path, i), h, b, found)
-        elif header.obj is not back.obj and not _same_plain([header.obj, back.obj]):
-            self._poisoned[path] = f"{_name(path)} is {_describe(header)} before the loop's body and {_describe(back)} after it"
+        elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
+            self._poisoned[path] = f"{_name(path)} is {describe(header)} before the loop's body and {describe(back)} after it"
 
     def _compare_place(self, key: Any, place: Place, found: dict[Path, Operand]) -> None:
         header = {p.key: c for p, c in self._writes}.get(key, self._places[key][1])
@@ -234,7 +227,7 @@ class Header:
         if isinstance(place, Contents):
             assert isinstance(h, Items) and isinstance(b, Items)
             if len(h.items) != len(b.items) or h.keys != b.keys:
-                current().unroll(self.site, f"a {type(place.owner).__name__} changes its length")
+                current().decisions.unroll(self.site, f"a {type(place.owner).__name__} changes its length")
             for i, (x, y) in enumerate(zip(h.items, b.items)):
                 self._compare((key, i), x, y, found)
         elif (h.obj is MISSING) != (b.obj is MISSING):
@@ -251,7 +244,7 @@ def rebuild(c: Items, items: list[Any]) -> Any:
     kind: Any = type(c.obj)
     if issubclass(kind, tuple):
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
-    return current().born(dict(zip(c.keys, items)) if kind is dict else kind(items))
+    return current().heap.born(dict(zip(c.keys, items)) if kind is dict else kind(items))
 
 
 def _name(path: Path) -> str:

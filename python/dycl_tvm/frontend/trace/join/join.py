@@ -1,256 +1,55 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Joining paths: making one state of the states that several paths come with.
 
-A path's state is what its variables and the changed places of the heap hold, *captured* at its end: for tensors and
-numbers the SSA operand, for containers their items. :class:`Join` makes one value of several: equal ones stay, tensors of one
+:class:`Join` makes one value of several: equal ones stay, tensors of one
 type and numbers of one kind become block parameters, containers of one structure are joined item by item. What cannot be
-joined becomes a :class:`Poison`, which costs nothing unless it is used; using it forks the site that made it.
+joined becomes a :class:`.poison.Poison`, which costs nothing unless it is used; using it forks the site that made it.
 """
 
 from __future__ import annotations
 
-import types
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, Union, cast
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.heap.journal import MISSING, MUTABLE, Attribute, Contents, Place
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.join.captured import (
+    Captured,
+    Items,
+    NumberLeaf,
+    PathState,
+    TensorLeaf,
+    capture,
+    part_of,
+    same_number,
+    same_plain,
+)
+from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, Stale, Storage, fresh_like, peek, storage_of, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
 
 
-class Poison:
-    """What a variable holds after a join of values that cannot be one. Any use of it forks ``site``; see also :mod:`.parting`."""
-
-    __slots__ = ("_parts", "_reason", "_site")
-
-    def __init__(self, site: Any, reason: str, block: Block | None = None, parts: tuple[Part | None, ...] = ()) -> None:
-        object.__setattr__(self, "_site", site)
-        object.__setattr__(self, "_reason", reason)
-        object.__setattr__(self, "_parts", (block, parts))
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":
-            return Poison
-        use(self)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Fork when a tensor function is given a poison."""
-        for a in torch.utils._pytree.tree_leaves((args, kwargs or {})):
-            if isinstance(a, Poison):
-                use(a)
-
-
-def is_unbound(poison: Poison) -> bool:
-    """Whether the variable may not be set at all."""
-    return "is set on one path only" in object.__getattribute__(poison, "_reason")
-
-
-def parts_at(poison: Poison, block: Block) -> tuple[Part | None, ...]:
-    """Return what a poison is on each of the paths that parted at a test and were joined in ``block``; nothing if it is another's."""
-    site = object.__getattribute__(poison, "_site")
-    made_in, parts = object.__getattribute__(poison, "_parts")
-    return parts if made_in is block and not (site.is_loop or site.choice) else ()
-
-
-def use(poison: Poison) -> Any:
-    """Fork the site that made the poison."""
-    current().fork(object.__getattribute__(poison, "_site"), object.__getattribute__(poison, "_reason"))
-
-
-def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:
-    use(self)
-
-
-for _name in [
-    "add",
-    "radd",
-    "iadd",
-    "sub",
-    "rsub",
-    "isub",
-    "mul",
-    "rmul",
-    "imul",
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "rfloordiv",
-    "mod",
-    "rmod",
-    "pow",
-    "rpow",
-    "matmul",
-    "rmatmul",
-    "neg",
-    "pos",
-    "abs",
-    "invert",
-    "and",
-    "rand",
-    "or",
-    "ror",
-    "xor",
-    "rxor",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "bool",
-    "int",
-    "float",
-    "index",
-    "len",
-    "iter",
-    "next",
-    "getitem",
-    "setitem",
-    "delitem",
-    "contains",
-    "call",
-    "enter",
-    "exit",
-    "hash",
-    "str",
-    "repr",
-    "format",
-    "round",
-    "trunc",
-    "floor",
-    "ceil",
-    "setattr",
-]:
-    setattr(Poison, f"__{_name}__", _trap)
-
-
-# -- captured values --------------------------------------------------------------------------------------------------
-@dataclass
-class Plain:
-    """Any other object; joined only with itself or an equal immutable."""
-
-    obj: Any
-
-
-@dataclass
-class TensorLeaf:
-    """A tensor and the value that it holds."""
-
-    obj: torch.Tensor
-    value: Value
-
-
-@dataclass
-class NumberLeaf:
-    """A number, plain or known at run time."""
-
-    obj: Any
-    operand: Operand
-
-
-@dataclass
-class Items:
-    """A tuple, list, dict, set or deque with captured items (a dict's values; its keys are in ``keys``)."""
-
-    obj: Any
-    items: list[Captured]
-    keys: tuple[Any, ...] = ()
-
-
-Captured = Plain | TensorLeaf | NumberLeaf | Items
-_IMMUTABLE = (str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, type, types.BuiltinFunctionType, complex)
-
-
-def capture(x: Any, _depth: int = 0) -> Captured:
-    """Take down what a variable holds."""
-    if isinstance(x, torch.Tensor):
-        return TensorLeaf(x, peek(x))
-    if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):
-        return NumberLeaf(x, scalars.operand_of(x))
-    if _depth < 20:
-        if isinstance(x, tuple) and not isinstance(x, torch.Size):
-            return Items(x, [capture(i, _depth + 1) for i in x])
-        if type(x) in (list, deque):
-            return Items(x, [capture(i, _depth + 1) for i in x])
-        if type(x) is dict:
-            return Items(x, [capture(i, _depth + 1) for i in x.values()], tuple(x))
-    return Plain(x)
-
-
-#: What a value was on one path, without the user's objects: a tensor is its operand, a container its type, keys and items.
-Part = Union[Value, NumberLeaf, Plain, tuple[type, tuple[Any, ...], list["Part"]]]
-
-
-def part_of(c: Captured) -> Part | None:
-    """Return what a captured value is; None if that cannot be told without its objects."""
-    if isinstance(c, TensorLeaf):
-        return None if isinstance(c.value, Stale) else c.value
-    if isinstance(c, Items):
-        items = [part_of(i) for i in c.items]
-        known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")
-        return (type(c.obj), c.keys, cast("list[Part]", items)) if known and all(i is not None for i in items) else None
-    return c if isinstance(c, NumberLeaf) or c.obj is None or type(c.obj) is str else None
-
-
-@dataclass
-class PathState:
-    """A path at its end: the block that it ends in, its variables, and the places that it changed.
-
-    ``raw`` holds the contents of the changed places as they are, for the case that the path turns out to be the only one.
-    """
-
-    block: Block
-    env: dict[str, Captured]
-    value: Captured | None
-    places: dict[Any, tuple[Place, Any, Captured | Value]]
-    tokens: list[Any] = field(default_factory=list)
-
-
-def capture_path(env: dict[str, Any], mark: int, value: Any = None, has_value: bool = False) -> PathState:
-    """Take down the path that is being run; ``mark`` is where the journal stood at the beginning of what is joined."""
-    stage = current()
-    captured = {k: capture(v) for k, v in env.items()}
-    result = capture(value) if has_value else None
-    places: dict[Any, tuple[Place, Any, Captured | Value]] = {}
-    for key, place in stage.journal.changes(mark).items():
-        raw = place.read()
-        if isinstance(place, Storage):
-            places[key] = (place, raw, raw[0])
-        elif isinstance(place, Contents):
-            pairs = isinstance(place.owner, dict)
-            items = [capture(v) for _, v in raw] if pairs else [capture(v) for v in raw]
-            places[key] = (place, raw, Items(raw, items, tuple(k for k, _ in raw) if pairs else ()))
-        else:
-            places[key] = (place, raw, capture(raw))
-    return PathState(stage.builder.here(), captured, result, places)
-
-
-def adopt(path: PathState) -> tuple[dict[str, Any], Any]:
-    """Go on with one path alone; return its variables and value."""
-    stage = current()
-    stage.builder.block = path.block
-    for place, raw, _ in path.places.values():
-        stage.journal.touch(place)
-        place.write(raw)
-    return {k: c.obj for k, c in path.env.items()}, None if path.value is None else path.value.obj
-
-
 @dataclass
 class Joined:
-    """The last join of a run: its block, the blocks that lead there with their arguments, and where the journal stood then."""
+    """What a join has done: its block, the blocks that lead there with their arguments, and where the journal stood then."""
 
     block: Block
     before: list[Block]
     args: list[list[Operand]]
     touches: int
+
+
+class LastJoin(OfOneRun):
+    """The last join of the run at hand."""
+
+    joined: Joined | None = None
 
 
 class Join:
@@ -288,7 +87,7 @@ class Join:
             self.stage.journal.touch(place)
             place.write(contents)
         self._guard_aliases()
-        self.stage.joined = Joined(self.block, [p.block for p in self.paths], self.args, self.stage.journal.touches)
+        self.stage.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.stage.journal.touches)
         return env, value
 
     def enter(self) -> None:
@@ -314,7 +113,7 @@ class Join:
     def operand(self, type_: Type, operands: list[Operand], name: str = "") -> Operand:
         """Return what all paths bring, or a parameter of the joined block."""
         first = operands[0]
-        same = all(_same_number(NumberLeaf(None, o), NumberLeaf(None, first)) for o in operands)
+        same = all(same_number(NumberLeaf(None, o), NumberLeaf(None, first)) for o in operands)
         return first if same else self.phi(type_, operands, name)
 
     def phi(self, type_: Type, operands: list[Operand], name: str = "") -> Value:
@@ -345,19 +144,19 @@ class Join:
                 return self._tensor(found, what)  # type: ignore[arg-type]
             if isinstance(first, Items):
                 return self._container(found, what)  # type: ignore[arg-type]
-            if _same_plain([c.obj for c in found]):
+            if same_plain([c.obj for c in found]):
                 return first.obj
         return self._poison(found, what)
 
     def _poison(self, found: list[Captured], what: str) -> Poison:
         sites = [object.__getattribute__(c.obj, "_site") for c in found if isinstance(c.obj, Poison)]
-        kinds = " or ".join(dict.fromkeys(_describe(c) for c in found))
+        kinds = " or ".join(dict.fromkeys(describe(c) for c in found))
         site = min([self.site, *sites], key=lambda s: s.index)
         return Poison(site, f"{what} is {kinds}, depending on the path", self.block, tuple([part_of(c) for c in found]))
 
     def _number(self, found: list[NumberLeaf], what: str) -> Any:
         first = found[0]
-        if all(_same_number(c, first) for c in found):
+        if all(same_number(c, first) for c in found):
             return first.obj
         kinds = {scalars._kind(c.operand) for c in found}
         if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
@@ -396,7 +195,7 @@ class Join:
             if issubclass(kind, tuple):
                 merged = kind(*items) if hasattr(kind, "_fields") else kind(items)
             else:
-                merged = self.stage.born(dict(zip(first.keys, items)) if kind is dict else kind(items))
+                merged = self.stage.heap.born(dict(zip(first.keys, items)) if kind is dict else kind(items))
                 for c in found:
                     self._targets.setdefault(id(c.obj), set()).add(id(merged))
                     self._keep.append(c.obj)
@@ -415,7 +214,7 @@ class Join:
             places.update({k: p for k, (p, _, _) in path.places.items() if k not in places})
         writes: list[tuple[Place, Any]] = []
         while True:
-            ready = [k for k, p in places.items() if not self.stage.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
+            ready = [k for k, p in places.items() if not self.stage.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
             if not ready:
                 return writes
             for key in ready:
@@ -429,7 +228,7 @@ class Join:
             return
         if x is None or id(x) in self._kept_objects or isinstance(x, (str, int, float, torch.Tensor, torch.nn.Module, type)):
             return
-        if not isinstance(x, tuple) and not self.stage.is_newer(x, self.clock):
+        if not isinstance(x, tuple) and not self.stage.heap.is_newer(x, self.clock):
             return
         self._kept_objects.add(id(x))
         if isinstance(x, (*MUTABLE, tuple)):
@@ -472,10 +271,10 @@ class Join:
         if isinstance(place.owner, set):
             if all(set(c.obj) == set(first.obj) for c in captured):
                 return first.obj
-            self.stage.fork(self.site, f"{what} holds other items, depending on the path")
+            self.stage.decisions.fork(self.site, f"{what} holds other items, depending on the path")
         if any(len(c.items) != len(first.items) or c.keys != first.keys for c in captured):
             lengths = " or ".join(dict.fromkeys(str(len(c.items)) for c in captured))
-            self.stage.fork(self.site, f"{what} holds {lengths} items, depending on the path")
+            self.stage.decisions.fork(self.site, f"{what} holds {lengths} items, depending on the path")
         items = [self.unify([c.items[i] for c in captured], f"{what}[{i}]") for i in range(len(first.items))]
         return tuple(zip(first.keys, items)) if pairs else tuple(items)
 
@@ -483,27 +282,12 @@ class Join:
         """A container that two names shared on one path only must not be changed later: that would have to show in both."""
         for source in self._keep:
             targets = self._targets.get(id(source), set()) if isinstance(source, (list, dict, deque)) else set()
-            if targets and (len(targets) > 1 or not self.stage.is_newer(source, self.clock)):
+            if targets and (len(targets) > 1 or not self.stage.heap.is_newer(source, self.clock)):
                 for t in (*targets, id(source)):
-                    self.stage.guarded[t] = self.site
+                    self.stage.heap.guarded[t] = self.site
 
 
-def _same_number(a: NumberLeaf, b: NumberLeaf) -> bool:
-    if isinstance(a.operand, Value) or isinstance(b.operand, Value):
-        return a.operand is b.operand
-    return type(a.operand) is type(b.operand) and repr(a.operand) == repr(b.operand)  # 0.0 is not -0.0, NaN is NaN
-
-
-def _same_plain(objects: list[Any]) -> bool:
-    first = objects[0]
-    if all(isinstance(o, _IMMUTABLE) and type(o) is type(first) for o in objects):
-        return all(o == first for o in objects)
-    if all(isinstance(o, types.MethodType) for o in objects):
-        return all(o.__self__ is first.__self__ and o.__func__ is first.__func__ for o in objects)
-    return False
-
-
-def _describe(c: Captured) -> str:
+def describe(c: Captured) -> str:
     if isinstance(c, TensorLeaf):
         return f"a tensor {list(c.obj.shape)} of {str(c.obj.dtype).removeprefix('torch.')}"
     if isinstance(c, NumberLeaf):

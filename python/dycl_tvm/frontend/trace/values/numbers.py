@@ -91,7 +91,7 @@ class Node:
         return None
 
     def bool_(self) -> bool:
-        return current().decide(truth_operand(wrap(self.value, self.site)))
+        return current().decisions.decide(truth_operand(wrap(self.value, self.site)))
 
     def guard_bool(self, _file: str, _line: int) -> bool:
         return self.bool_()
@@ -114,7 +114,7 @@ class Node:
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
         stage = current()
         if self.site is not None:
-            stage.fork(self.site, f"{what} is needed at build time")
+            stage.decisions.fork(self.site, f"{what} is needed at build time")
         raise UnsupportedError(
             f"a number that is known only at run time is used where Python needs {what} at build time (a shape, an index, a library call)",
             stage.origin(),
@@ -223,9 +223,9 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Any:
 def _guard(failing: Any, error: type[Exception], message: str) -> None:
     """Where a handler of the user's may catch the error of a host operation, decide whether it occurs, and raise it."""
     stage = current()
-    if not stage.guard_depth and not stage.native_depth:
+    if not stage.may_be_caught():
         return
-    if stage.decide(truth_operand(failing)):
+    if stage.decisions.decide(truth_operand(failing)):
         raise error(message)
 
 

@@ -18,23 +18,30 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.result_types import result_of
-from dycl_tvm.frontend.trace.values.tensors import (
-    DTYPE_NAMES,
-    StagedTensor,
-    Storage,
-    as_constant,
-    fresh_like,
-    op_name,
-    read,
-    storage_of,
-    tensor_type,
-    write,
-)
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, op_name, read, storage_of, write
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
 aten = torch.ops.aten
+
+
+class Known:
+    """What a session knows of results: what operations on constants give, shapes by operation, and ranges of integers."""
+
+    def __init__(self) -> None:
+        self.folded: dict[Any, Any] = {}
+        self.metas: dict[Any, Any] = {}
+        #: The least and the largest element of integer tensors.
+        self.bounds: dict[Value, tuple[int, int]] = {}
+
+
+def known_bounds() -> dict[Value, tuple[int, int]]:
+    """Return what is known of the elements of integer tensors."""
+    return current().get(Known).bounds
+
 
 #: Operators whose result depends on a random state.
 RANDOM = frozenset(
@@ -136,14 +143,14 @@ def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ou
     bound, t = _bind(func, args, kwargs), args[0]
     dim = bound.get("dim", -1 if func._opname in ("topk", "sort", "argsort") else None)
     size = t.numel() if dim is None else t.shape[dim] if t.dim() else 1
-    current().bounds[outputs[which]] = (0, int(size) - 1)  # type: ignore[index]  # checked above
+    known_bounds()[outputs[which]] = (0, int(size) - 1)  # type: ignore[index]  # checked above
 
 
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
     """Compute an operation on constants; None if the result would be too large to keep."""
-    stage = current()
+    folded = current().get(Known).folded
     key = (func, tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
-    known = stage.folded.get(key)
+    known = folded.get(key)
     if known is None:
         size = sum(m.numel() for m in tensors_of(_meta_result(func, args, kwargs)))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
@@ -151,7 +158,7 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
             data = iter(constants)
             result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
-            known = stage.folded[key] = (map_tensors(_kept, result), constants)
+            known = folded[key] = (map_tensors(_kept, result), constants)
     return map_leaves(lambda k: fresh_like(k.meta, k.constant) if isinstance(k, _Kept) else k, known[0])
 
 
@@ -170,9 +177,9 @@ def _kept(t: torch.Tensor) -> _Kept:
 
 def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on meta tensors."""
-    stage = current()
+    metas = current().get(Known).metas
     key = (func, key_of(args), key_of(kwargs))
-    known = stage.metas.get(key)
+    known = metas.get(key)
     if known is None:
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
             margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
@@ -183,10 +190,10 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
                 raise UnsupportedError(
                     f"the shape of the result of {func._opname}() depends on the values of its input",
-                    stage.origin(),
+                    current().origin(),
                     "use a result of fixed shape: torch.where with a mask, topk, or a reduction over the mask",
                 ) from error
-        stage.metas[key] = known
+        metas[key] = known
     return known
 
 
@@ -201,22 +208,22 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     base = args[0]
     if func._opname in ("as_strided", "view_as_real", "view_as_complex"):
         raise UnsupportedError(f"{func._opname}() on a tensor", current().origin(), "use view, reshape, unfold or indexing")
-    if not isinstance(base, StagedTensor) and current().written_storage(base) is None:
+    if not isinstance(base, StagedTensor) and constants().written_storage(base) is None:
         if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
             return _constant_view(func, base, args, kwargs)
     meta = _meta_result(func, args, kwargs)
     (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
     assert value is not None
-    known = current().bounds.get(read(base))
+    known = known_bounds().get(read(base))
     if known is not None:
-        current().bounds[value] = known
+        known_bounds()[value] = known
     storage, chain = home(base)
     return StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value)
 
 
 def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """View a weight. The result is a constant; writing to it would change the weight, which is refused."""
-    result = _fold(func, args, kwargs, [current().constant(base)])
+    result = _fold(func, args, kwargs, [constants().of(base)])
     if result is None:
         meta = _meta_result(func, args, kwargs)
         (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
@@ -300,11 +307,10 @@ _METADATA_CHANGES = {"squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", 
 
 def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Change the shape of a tensor object in place: it becomes the view that the functional operator gives."""
-    stage = current()
     packet = getattr(aten, func._opname.rstrip("_"))
     twin = next(getattr(packet, o) for o in (func._overloadname, "int", "default") if o in packet.overloads())
     view = dispatch(twin, (target, *args), kwargs)
-    stage.refuse_metadata_change(target)
+    current().heap.check_undoable(target.storage_, "the shape of a tensor made before a branch is changed in place in it")
     with torch._C._DisableTorchDispatch():
         func(target, *args, **kwargs)
     target.chain, target._cached = view.chain, view._cached
@@ -356,8 +362,18 @@ def item(t: torch.Tensor) -> Any:
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
     if kind == "int":
-        number.node.bounds = current().bounds.get(value)
+        number.node.bounds = known_bounds().get(value)
     return number
+
+
+def truth_of(t: torch.Tensor) -> Any:
+    """Return the truth of a tensor: a bool, or an operand of type bool."""
+    if t.numel() == 0:
+        return bool(torch.empty(tuple(t.shape), device="meta"))
+    if t.numel() != 1:
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+    number = item(t)
+    return scalars.truth_operand(number) if scalars.is_symbolic(number) else bool(number)
 
 
 def to_tensor(x: Any, dtype: torch.dtype) -> torch.Tensor:

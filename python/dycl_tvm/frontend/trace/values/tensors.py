@@ -10,107 +10,21 @@ that has become stale is read anew from its base: so the HCFG is free of side ef
 from __future__ import annotations
 
 import functools
-import itertools
-import weakref
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
+from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Value
-from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
+from dycl_tvm.hcfg.types import TensorType
 
 aten = torch.ops.aten
 
-#: Numbers the moments of a stage: versions of storages, births of objects.
-clock = itertools.count(1)
-
-DTYPE_NAMES = {getattr(torch, name): name for name in ITEM_BYTES}
-DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
-
-
-def tensor_type(t: torch.Tensor) -> TensorType:
-    """Return the HCFG type of a tensor."""
-    name = DTYPE_NAMES.get(t.dtype)
-    if name is None:
-        raise UnsupportedError(f"tensors of {t.dtype} are not supported", current().origin(), f"use one of {', '.join(ITEM_BYTES)}")
-    return TensorType(tuple(int(s) for s in t.shape), name)
-
-
-class Stale(Value):
-    """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
-
-    __slots__ = ("site",)
-
-    def __init__(self, type_: Any, site: Any) -> None:
-        super().__init__(type_)
-        self.site = site
-
-    def refuse(self) -> Any:
-        """Say why the contents cannot be read."""
-        current().fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
-
-
-class Storage:
-    """The memory that tensors share. Also a place of the journal.
-
-    Attributes
-    ----------
-    value : Value
-        The contents, in the shape of the base tensor.
-    version : int
-        Changes with ``value``; no number is used twice.
-    """
-
-    __slots__ = ("__weakref__", "born", "mergers", "shadows", "value", "version")
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-        self.version = self.born = next(clock)
-        #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
-        self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
-        #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
-        self.shadows: list[tuple[weakref.ref[Storage], Any]] = []
-
-    @property
-    def owner(self) -> Storage:
-        return self
-
-    @property
-    def key(self) -> Any:
-        return (id(self), "storage")
-
-    def read(self) -> Any:
-        return (self.value, self.version)
-
-    def write(self, contents: Any) -> None:
-        self.value, self.version = contents
-
-    def set(self, value: Value) -> None:
-        """Change the contents."""
-        stage = current()
-        for other, site in self.mergers:
-            if other() is not None:
-                stage.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")
-        for shadow, site in self.shadows:
-            twin = shadow()
-            if twin is not None:
-                stage.journal.touch(twin)
-                twin.value, twin.version = Stale(twin.value.type, site), next(clock)
-        stage.journal.touch(self)
-        self.value, self.version = value, next(clock)
-
-
 #: One step of a view: the functional operator that makes the view, and its arguments after the tensor.
 ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
-
-
-def may_be_one(a: Storage, b: Storage, site: Any) -> None:
-    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``site``."""
-    if a is not b:
-        a.shadows.append((weakref.ref(b), site))
-        b.shadows.append((weakref.ref(a), site))
 
 
 class StagedTensor(torch.Tensor):
@@ -181,14 +95,14 @@ def read(t: torch.Tensor) -> Value:
 
 def storage_of(t: torch.Tensor) -> Storage:
     """Return the memory that a tensor lies in."""
-    return t.storage_ if isinstance(t, StagedTensor) else current().storage_to_write(t, note_only=True)  # type: ignore[no-any-return]
+    return t.storage_ if isinstance(t, StagedTensor) else constants().storage(t)
 
 
 def peek(t: torch.Tensor) -> Value:
     """Return the value that a tensor holds now, also one that must not be used (see :class:`Stale`)."""
     if not isinstance(t, StagedTensor):
-        storage = current().written_storage(t)
-        return storage.value if storage is not None else current().constant(t)
+        storage = constants().written_storage(t)
+        return storage.value if storage is not None else constants().of(t)
     version, value = t._cached
     if version == t.storage_.version:
         return value
@@ -243,7 +157,7 @@ def _scatter_at(base: Value, value: Value, dim: int, position: Value) -> Value:
     assert isinstance(type_, TensorType)
     size, rank = type_.shape[dim], len(type_.shape)
     along = tuple(size if d == dim else 1 for d in range(rank))
-    indices = current().constant(torch.arange(size).reshape(along))
+    indices = constants().of(torch.arange(size).reshape(along))
     here = _emit_one(aten.eq.Tensor, (indices, position), TensorType(along, "bool"))  # position has one element, so it broadcasts
     part = _emit_one(
         aten.unsqueeze.default, (value, dim), TensorType(tuple(1 if d == dim else n for d, n in enumerate(type_.shape)), type_.dtype)
@@ -260,7 +174,7 @@ def op_name(func: Any) -> str:
 def write(t: torch.Tensor, value: Value) -> None:
     """Change what a tensor holds, seen through all its aliases."""
     if not isinstance(t, StagedTensor):
-        current().storage_to_write(t).set(value)
+        constants().storage(t).set(value)
         return
     values = [t.storage_.value]
     if t.chain and isinstance(values[0], Stale):
@@ -270,8 +184,6 @@ def write(t: torch.Tensor, value: Value) -> None:
     for (op, args, kwargs), base in zip(reversed(t.chain), reversed(values)):
         value = _scatter(op, base, value, args, kwargs)
     t.storage_.set(value)
-    if not t.chain:
-        return
 
 
 def _emit_one(op: Any, args: tuple[Any, ...], type_: TensorType) -> Value:

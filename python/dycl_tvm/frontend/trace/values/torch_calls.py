@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.recorder import home, item, to_tensor
+from dycl_tvm.frontend.trace.values.indices import check_index
+from dycl_tvm.frontend.trace.values.recorder import home, item, known_bounds, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, read, select_at
 from dycl_tvm.hcfg.nodes import Value
 
@@ -33,8 +34,8 @@ class FunctionRecorder(TorchFunctionMode):
 
 
 def _bool(t: torch.Tensor) -> bool:
-    cond = current().truth(t)
-    return current().decide(cond) if isinstance(cond, Value) else bool(cond)
+    cond = truth_of(t)
+    return current().decisions.decide(cond) if isinstance(cond, Value) else bool(cond)
 
 
 def _plain(what: str) -> Callable[[torch.Tensor], Any]:
@@ -114,7 +115,7 @@ _INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
 def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
     """Return a run-time number as an index tensor of one element, with Python's meaning of negative indices."""
     if isinstance(index, torch.Tensor):
-        bounds = current().bounds.get(read(index))
+        bounds = known_bounds().get(read(index))
         if bounds is not None and bounds[0] >= 0 and bounds[1] < int(t.shape[dim]):
             return index.to(torch.int64).reshape(1)  # needs no check, so it need not come to the host
         index = item(index)
@@ -122,7 +123,7 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
     if kind != "int":
         raise IndexError(f"only integers can index a tensor, not a {kind}")
     size = int(t.shape[dim])
-    checked = current().check_index(index, size)
+    checked = check_index(index, size)
     return to_tensor(checked, torch.int64).reshape(1)
 
 

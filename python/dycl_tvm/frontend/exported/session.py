@@ -5,47 +5,41 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.explore import Stage
-from dycl_tvm.frontend.trace.record import Builder
-from dycl_tvm.frontend.trace.session import Dead, set_current
-from dycl_tvm.frontend.trace.values.recorder import Recorder
-from dycl_tvm.frontend.trace.values.torch_calls import FunctionRecorder
+from dycl_tvm.frontend.trace.control_flow import Dead
+from dycl_tvm.frontend.trace.decisions import Decisions
+from dycl_tvm.frontend.trace.session import Session
+from dycl_tvm.frontend.trace.values.constants import Constants
 from dycl_tvm.hcfg.nodes import Operand, Origin, Raise, Value
 
 _FRAME = re.compile(r'File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<function>[^\n]*)')
 
 
-class ExportedStage(Stage):
-    """Records an exported program. Control flow is that of its operators, so no truth test may ever be decided while it runs."""
+class _NoDecisions(Decisions):
+    """Control flow is that of the program's operators, so no truth test may ever be decided while it runs."""
+
+    def decide(self, cond: Operand) -> bool:
+        """Refuse to decide: an operator that looks at a value while it is recorded has no place in an exported program."""
+        if not isinstance(cond, Value):
+            return bool(cond)
+        raise UnsupportedError(
+            "an operator of the program tests a value that is known only at run time", self._origin(), "branch with torch.cond"
+        )
+
+
+class ExportedSession(Session):
+    """Records an exported program."""
 
     def __init__(self, names: dict[int, str]) -> None:
-        super().__init__(names, None)  # type: ignore[arg-type]  # the state of a model in Python plays no part
-        self.builder = Builder(self.origin)
+        super().__init__(self._origin_of_node, decisions=_NoDecisions)
+        self.get(Constants).names = names
         self.node: torch.fx.Node | None = None
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Record what is run inside."""
-        self.builder.begin_run([])
-        mark, depth = self.journal.open(), self.journal.depth() - 1
-        set_current(self)
-        try:
-            # without oneDNN a recurrent layer is recorded as the operations that it consists of
-            with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), Recorder(), FunctionRecorder():  # type: ignore[attr-defined]
-                yield
-        finally:
-            set_current(None)
-            self.journal.rollback(mark)
-            self.journal.close_to(depth)
-
-    def origin(self) -> Origin | None:
+    def _origin_of_node(self) -> Origin | None:
         """Return the place in the user's code that the node at hand comes from."""
         node = self.node
         trace = node.meta.get("stack_trace") if node is not None else None
@@ -55,14 +49,6 @@ class ExportedStage(Stage):
         last = frames[-1]
         file, line = last["file"], int(last["line"])
         return Origin(file, line, last["function"].split(",")[0], linecache.getline(file, line).strip())
-
-    def decide(self, cond: Operand) -> bool:
-        """Refuse to decide: an operator that looks at a value while it is recorded has no place in an exported program."""
-        if not isinstance(cond, Value):
-            return bool(cond)
-        raise UnsupportedError(
-            "an operator of the program tests a value that is known only at run time", self.origin(), "branch with torch.cond"
-        )
 
     def check(self, cond: Operand, kind: str, message: str) -> None:
         """Record an assertion: where ``cond`` does not hold, the path ends in an error."""

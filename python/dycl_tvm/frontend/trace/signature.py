@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.frontend.trace.values.tensors import DTYPE_NAMES
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
 

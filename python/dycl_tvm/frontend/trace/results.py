@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.signature import record_fields
-from dycl_tvm.frontend.trace.join.join import Poison, use
+from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.signature import record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value

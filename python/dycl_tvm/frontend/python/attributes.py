@@ -1,0 +1,24 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Stores to attributes."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.session import current
+
+
+def setattr(value: Any, obj: Any, name: str) -> None:
+    """``obj.name = value``."""
+    if isinstance(obj, Poison):
+        use(obj)
+    current().heap.changing_attribute(obj, name)
+    builtins.setattr(obj, name, value)
+
+
+def delattr(obj: Any, name: str) -> None:
+    """``del obj.name``."""
+    current().heap.changing_attribute(obj, name)
+    builtins.delattr(obj, name)

@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The ways out of the network: by a return, or by an exception that the forward raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dycl_tvm.frontend.python.flow.parting import part
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.locate import is_library_file, origin_at
+from dycl_tvm.frontend.trace.results import Leaves, structure_of
+from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.hcfg.nodes import Origin, Raise, Return, ReturnSite
+
+#: Errors that Python and PyTorch raise on a program's own values.
+_PYTHON_ERRORS = (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError, OverflowError, AssertionError, RuntimeError)
+#: Words of messages that come from staging itself.
+_OWN_WORDS = (
+    "HostInt",
+    "HostFloat",
+    "HostBool",
+    "SymInt",
+    "SymFloat",
+    "SymBool",
+    "StagedTensor",
+    "meta",
+    "Symbolic",
+    "Poison",
+    "Chosen",
+    "stage",
+)
+
+
+class Exits(OfOneRun):
+    """The function bodies that are being run, and the paths that left.
+
+    Attributes
+    ----------
+    frames : list
+        The bodies with ``return`` in them, the outermost first.
+    departures : int
+        How many paths have left the network, or a function.
+    """
+
+    def __init__(self) -> None:
+        self.frames: list[Any] = []
+        self.departures = 0
+        self._root_next = False
+
+    def take_root(self) -> bool:
+        """Whether the function body that begins now is the outermost one."""
+        root, self._root_next = self._root_next, False
+        return root
+
+    def offer_root(self, offered: bool) -> None:
+        """Say whether the next function body to begin returns from the whole network."""
+        self._root_next = offered
+
+    def leave_by_return(self, value: Any, origin: Origin | None = None) -> None:
+        """End the path with a return site; or with several, where paths were joined that return different structures."""
+        parted = False
+        for view in part(value, origin):
+            parted = True
+            self._return(value, origin, view)
+        if not parted:
+            self._return(value, origin)
+
+    def _return(self, value: Any, origin: Origin | None, view: Callable[[Any], Any] | None = None) -> None:
+        session = current()
+        leaves = Leaves()
+        structure = structure_of(value, leaves, origin, view)
+        site = session.builder.event(("site",), lambda: ReturnSite(structure, origin))
+        session.builder.terminate(Return(site, leaves.operands, program().state.leave(session.heap.run_mark)))
+        self.departures += 1
+
+    def leave_by_raise(self, error: BaseException) -> None:
+        """End the path with a run-time error."""
+        current().builder.terminate(Raise(type(error).__name__, str(error), origin_of(error)))
+        self.departures += 1
+
+    def may_raise(self, error: Exception) -> bool:
+        """Whether an exception surely leaves the whole network, so that its path ends here."""
+        return is_users(error) and not isinstance(error, (StopIteration, StopAsyncIteration)) and not current().may_be_caught()
+
+    def checkpoint(self) -> Any:
+        """Take down which paths wait to leave (for a loop that may take back a round)."""
+        return self.departures, [(f, len(f._paths), len(f._tokens)) for f in self.frames]
+
+    def restore_checkpoint(self, saved: Any) -> None:
+        """Forget the paths that came to wait since :meth:`checkpoint`."""
+        self.departures, frames = saved
+        for frame, paths, tokens in frames:
+            del frame._paths[paths:]
+            del frame._tokens[tokens:]
+
+
+def exits() -> Exits:
+    """Return the ways out of the run at hand."""
+    return current().get(Exits)
+
+
+def is_users(error: Exception) -> bool:
+    """Whether eager raises the exception too, on this path: the program raises it itself, or Python does on its own values."""
+    if getattr(error, "__dycl_raised__", False) or isinstance(error, UnboundLocalError):
+        return True
+    builder = current().builder
+    conditional = builder.block is not None and builder.block is not builder.entry
+    return conditional and isinstance(error, _PYTHON_ERRORS) and not any(word in str(error) for word in _OWN_WORDS)
+
+
+def origin_of(error: BaseException) -> Origin | None:
+    """Return the innermost place in the user's code that an exception came through."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_library_file(code.co_filename):
+            found = origin_at(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return found

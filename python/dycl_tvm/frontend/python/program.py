@@ -1,0 +1,59 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The user's program while it is staged: its classes, its state, and how its functions are run."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.python.calls.class_patches import ClassPatches, Run, users_function
+from dycl_tvm.frontend.python.persistent_state import ModelState
+from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.session import current
+
+
+class Program:
+    """What is known of the program.
+
+    Parameters
+    ----------
+    state : ModelState
+        What one call leaves behind for the next.
+    operators : module
+        What rewritten code calls.
+    run_function, run_method : callable
+        ``run(function, args, kwargs)`` calls the rewritten form of a function; of a method that Python or a library calls.
+    keep_print : bool
+        Whether ``print`` becomes an operation.
+    """
+
+    def __init__(self, state: ModelState, operators: Any, run_function: Run, run_method: Run, keep_print: bool) -> None:
+        self.state, self.operators, self.run_function, self.keep_print = state, operators, run_function, keep_print
+        self.classes = ClassPatches(run_method)
+        self._patched_globals: set[int] = set()
+
+    def patch_classes_of(self, function: types.FunctionType) -> None:
+        """Let the classes that a function can name run rewritten."""
+        heap = current().heap
+        if not heap.is_newer(function, heap.run_started):
+            self.state.add_function(function)
+        if id(function.__globals__) in self._patched_globals:
+            return
+        self._patched_globals.add(id(function.__globals__))
+        for value in list(function.__globals__.values()):
+            if isinstance(value, type):
+                self.classes.patch(value)
+
+
+def program() -> Program:
+    """Return the program that is being staged."""
+    return current().get(Program)
+
+
+def special_method(x: Any, name: str) -> Any:
+    """Return the user's own special method of an object, ready to be called rewritten; None if it has none."""
+    method = getattr(type(x), name, None) if not isinstance(x, (torch.Tensor, Poison)) else None
+    function = users_function(method)
+    return None if function is None else lambda *args: program().run_function(function, (x, *args), {})

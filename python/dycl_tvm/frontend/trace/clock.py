@@ -1,0 +1,16 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Moments of staging: versions of memory, births of objects. What is younger than a branch exists on one of its sides only."""
+
+from __future__ import annotations
+
+import itertools
+
+#: Numbers the moments.
+clock = itertools.count(1)
+
+
+class Dated:
+    """Base of staging's own objects that know when they were made."""
+
+    __slots__ = ()
+    born: int

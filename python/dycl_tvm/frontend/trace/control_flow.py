@@ -1,0 +1,41 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The exceptions that steer staging.
+
+They derive from BaseException so that a user's ``except Exception`` does not swallow them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ControlFlow(BaseException):
+    """Base of the exceptions that steer staging; never an error."""
+
+
+class ForkRequired(ControlFlow):
+    """The two sides of ``site`` cannot share their continuation: re-run with its decision fixed."""
+
+    def __init__(self, site: Any, reason: str, unroll: int = 0) -> None:
+        super().__init__(reason)
+        self.site, self.reason, self.unroll = site, reason, unroll
+
+
+class Dead(ControlFlow):
+    """No path comes to this place: all have left by a jump."""
+
+
+class Jump(ControlFlow):
+    """A ``return``, ``break`` or ``continue`` on its way to its target."""
+
+    def __init__(self, target: Any, kind: str, value: Any = None, env: dict[str, Any] | None = None, origin: Any = None) -> None:
+        super().__init__(kind)
+        self.target, self.kind, self.value, self.env, self.origin = target, kind, value, env or {}, origin
+
+
+class Restart(ControlFlow):
+    """The body of a loop is to be run again, with a more general state at its header."""
+
+    def __init__(self, loop: Any) -> None:
+        super().__init__("restart")
+        self.loop = loop

@@ -1,0 +1,147 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The state of a path at its end, taken down so that it can be joined with that of others.
+
+A path's state is what its variables and the changed places of the heap hold: for tensors and numbers the SSA operand, for
+containers their items.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Union, cast
+
+import torch
+
+from dycl_tvm.frontend.trace.heap.journal import Contents, Place
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage
+from dycl_tvm.frontend.trace.values.tensors import peek
+from dycl_tvm.hcfg.nodes import Block, Operand, Value
+
+
+@dataclass
+class Plain:
+    """Any other object; joined only with itself or an equal immutable."""
+
+    obj: Any
+
+
+@dataclass
+class TensorLeaf:
+    """A tensor and the value that it holds."""
+
+    obj: torch.Tensor
+    value: Value
+
+
+@dataclass
+class NumberLeaf:
+    """A number, plain or known at run time."""
+
+    obj: Any
+    operand: Operand
+
+
+@dataclass
+class Items:
+    """A tuple, list, dict, set or deque with captured items (a dict's values; its keys are in ``keys``)."""
+
+    obj: Any
+    items: list[Captured]
+    keys: tuple[Any, ...] = ()
+
+
+Captured = Plain | TensorLeaf | NumberLeaf | Items
+_IMMUTABLE = (str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, type, types.BuiltinFunctionType, complex)
+
+
+def capture(x: Any, _depth: int = 0) -> Captured:
+    """Take down what a variable holds."""
+    if isinstance(x, torch.Tensor):
+        return TensorLeaf(x, peek(x))
+    if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):
+        return NumberLeaf(x, scalars.operand_of(x))
+    if _depth < 20:
+        if isinstance(x, tuple) and not isinstance(x, torch.Size):
+            return Items(x, [capture(i, _depth + 1) for i in x])
+        if type(x) in (list, deque):
+            return Items(x, [capture(i, _depth + 1) for i in x])
+        if type(x) is dict:
+            return Items(x, [capture(i, _depth + 1) for i in x.values()], tuple(x))
+    return Plain(x)
+
+
+#: What a value was on one path, without the user's objects: a tensor is its operand, a container its type, keys and items.
+Part = Union[Value, NumberLeaf, Plain, tuple[type, tuple[Any, ...], list["Part"]]]
+
+
+def part_of(c: Captured) -> Part | None:
+    """Return what a captured value is; None if that cannot be told without its objects."""
+    if isinstance(c, TensorLeaf):
+        return None if isinstance(c.value, Stale) else c.value
+    if isinstance(c, Items):
+        items = [part_of(i) for i in c.items]
+        known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")
+        return (type(c.obj), c.keys, cast("list[Part]", items)) if known and all(i is not None for i in items) else None
+    return c if isinstance(c, NumberLeaf) or c.obj is None or type(c.obj) is str else None
+
+
+@dataclass
+class PathState:
+    """A path at its end: the block that it ends in, its variables, and the places that it changed.
+
+    ``raw`` holds the contents of the changed places as they are, for the case that the path turns out to be the only one.
+    """
+
+    block: Block
+    env: dict[str, Captured]
+    value: Captured | None
+    places: dict[Any, tuple[Place, Any, Captured | Value]]
+    tokens: list[Any] = field(default_factory=list)
+
+
+def capture_path(env: dict[str, Any], mark: int, value: Any = None, has_value: bool = False) -> PathState:
+    """Take down the path that is being run; ``mark`` is where the journal stood at the beginning of what is joined."""
+    stage = current()
+    captured = {k: capture(v) for k, v in env.items()}
+    result = capture(value) if has_value else None
+    places: dict[Any, tuple[Place, Any, Captured | Value]] = {}
+    for key, place in stage.journal.changes(mark).items():
+        raw = place.read()
+        if isinstance(place, Storage):
+            places[key] = (place, raw, raw[0])
+        elif isinstance(place, Contents):
+            pairs = isinstance(place.owner, dict)
+            items = [capture(v) for _, v in raw] if pairs else [capture(v) for v in raw]
+            places[key] = (place, raw, Items(raw, items, tuple(k for k, _ in raw) if pairs else ()))
+        else:
+            places[key] = (place, raw, capture(raw))
+    return PathState(stage.builder.here(), captured, result, places)
+
+
+def adopt(path: PathState) -> tuple[dict[str, Any], Any]:
+    """Go on with one path alone; return its variables and value."""
+    stage = current()
+    stage.builder.block = path.block
+    for place, raw, _ in path.places.values():
+        stage.journal.touch(place)
+        place.write(raw)
+    return {k: c.obj for k, c in path.env.items()}, None if path.value is None else path.value.obj
+
+
+def same_number(a: NumberLeaf, b: NumberLeaf) -> bool:
+    if isinstance(a.operand, Value) or isinstance(b.operand, Value):
+        return a.operand is b.operand
+    return type(a.operand) is type(b.operand) and repr(a.operand) == repr(b.operand)  # 0.0 is not -0.0, NaN is NaN
+
+
+def same_plain(objects: list[Any]) -> bool:
+    first = objects[0]
+    if all(isinstance(o, _IMMUTABLE) and type(o) is type(first) for o in objects):
+        return all(o == first for o in objects)
+    if all(isinstance(o, types.MethodType) for o in objects):
+        return all(o.__self__ is first.__self__ and o.__func__ is first.__func__ for o in objects)
+    return False

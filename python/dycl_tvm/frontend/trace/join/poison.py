@@ -1,0 +1,119 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What a variable holds after a join of values that cannot be one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.join.captured import Part
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.hcfg.nodes import Block
+
+
+class Poison:
+    """What a variable holds after a join of values that cannot be one. Any use of it forks ``site``; see also :mod:`.parting`."""
+
+    __slots__ = ("_parts", "_reason", "_site")
+
+    def __init__(self, site: Any, reason: str, block: Block | None = None, parts: tuple[Part | None, ...] = ()) -> None:
+        object.__setattr__(self, "_site", site)
+        object.__setattr__(self, "_reason", reason)
+        object.__setattr__(self, "_parts", (block, parts))
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return Poison
+        use(self)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Fork when a tensor function is given a poison."""
+        for a in torch.utils._pytree.tree_leaves((args, kwargs or {})):
+            if isinstance(a, Poison):
+                use(a)
+
+
+def is_unbound(poison: Poison) -> bool:
+    """Whether the variable may not be set at all."""
+    return "is set on one path only" in object.__getattribute__(poison, "_reason")
+
+
+def parts_at(poison: Poison, block: Block) -> tuple[Part | None, ...]:
+    """Return what a poison is on each of the paths that parted at a test and were joined in ``block``; nothing if it is another's."""
+    site = object.__getattribute__(poison, "_site")
+    made_in, parts = object.__getattribute__(poison, "_parts")
+    return parts if made_in is block and not (site.is_loop or site.choice) else ()
+
+
+def use(poison: Poison) -> Any:
+    """Fork the site that made the poison."""
+    current().decisions.fork(object.__getattribute__(poison, "_site"), object.__getattribute__(poison, "_reason"))
+
+
+def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:
+    use(self)
+
+
+for _name in [
+    "add",
+    "radd",
+    "iadd",
+    "sub",
+    "rsub",
+    "isub",
+    "mul",
+    "rmul",
+    "imul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "pow",
+    "rpow",
+    "matmul",
+    "rmatmul",
+    "neg",
+    "pos",
+    "abs",
+    "invert",
+    "and",
+    "rand",
+    "or",
+    "ror",
+    "xor",
+    "rxor",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "bool",
+    "int",
+    "float",
+    "index",
+    "len",
+    "iter",
+    "next",
+    "getitem",
+    "setitem",
+    "delitem",
+    "contains",
+    "call",
+    "enter",
+    "exit",
+    "hash",
+    "str",
+    "repr",
+    "format",
+    "round",
+    "trunc",
+    "floor",
+    "ceil",
+    "setattr",
+]:
+    setattr(Poison, f"__{_name}__", _trap)

@@ -1,0 +1,97 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The memory of tensors: what it holds, and which memory may be one with another."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.clock import Dated, clock
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
+
+DTYPE_NAMES = {getattr(torch, name): name for name in ITEM_BYTES}
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+
+
+def tensor_type(t: torch.Tensor) -> TensorType:
+    """Return the HCFG type of a tensor."""
+    name = DTYPE_NAMES.get(t.dtype)
+    if name is None:
+        raise UnsupportedError(f"tensors of {t.dtype} are not supported", current().origin(), f"use one of {', '.join(ITEM_BYTES)}")
+    return TensorType(tuple(int(s) for s in t.shape), name)
+
+
+class Stale(Value):
+    """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
+
+    __slots__ = ("site",)
+
+    def __init__(self, type_: Any, site: Any) -> None:
+        super().__init__(type_)
+        self.site = site
+
+    def refuse(self) -> Any:
+        """Say why the contents cannot be read."""
+        current().decisions.fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
+
+
+class Storage(Dated):
+    """The memory that tensors share. Also a place of the journal.
+
+    Attributes
+    ----------
+    value : Value
+        The contents, in the shape of the base tensor.
+    version : int
+        Changes with ``value``; no number is used twice.
+    """
+
+    __slots__ = ("__weakref__", "born", "mergers", "shadows", "value", "version")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.version = self.born = next(clock)
+        #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
+        self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
+        #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
+        self.shadows: list[tuple[weakref.ref[Storage], Any]] = []
+
+    @property
+    def owner(self) -> Storage:
+        return self
+
+    @property
+    def key(self) -> Any:
+        return (id(self), "storage")
+
+    def read(self) -> Any:
+        return (self.value, self.version)
+
+    def write(self, contents: Any) -> None:
+        self.value, self.version = contents
+
+    def set(self, value: Value) -> None:
+        """Change the contents."""
+        stage = current()
+        for other, site in self.mergers:
+            if other() is not None:
+                stage.decisions.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")
+        for shadow, site in self.shadows:
+            twin = shadow()
+            if twin is not None:
+                stage.journal.touch(twin)
+                twin.value, twin.version = Stale(twin.value.type, site), next(clock)
+        stage.journal.touch(self)
+        self.value, self.version = value, next(clock)
+
+
+def may_be_one(a: Storage, b: Storage, site: Any) -> None:
+    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``site``."""
+    if a is not b:
+        a.shadows.append((weakref.ref(b), site))
+        b.shadows.append((weakref.ref(a), site))
