@@ -26,7 +26,7 @@ from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import special_method
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE
+from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -86,6 +86,8 @@ _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": o
 
 def new(x: Any) -> Any:
     """Note that a container is made here."""
+    for part in vars(x).values() if isinstance(x, type) else ():
+        current().heap.born(getattr(part, "__func__", part))
     return current().heap.born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
 
 

@@ -55,12 +55,14 @@ def stage(
         With the user's file, line and code.
     """
     inputs = Inputs(model, example_args, example_kwargs or {})
-    names = _tensor_names(model)
+    named = _named_tensors(model)
     state = ModelState([("", model)])
     while True:
         known = state.size
         session = Session(current_origin, Limits(max_paths, max_loop_trips))
-        session.get(Constants).names = names
+        constants = session.get(Constants)
+        constants.names = {id(t): n for n, t in reversed(named)}
+        constants.named = [t for _, t in named]
         program = Program(state, operators, run_function, run_method, keep_print)
         session.keep(program)
         entry = session.builder.entry
@@ -88,12 +90,12 @@ def stage(
     return graph
 
 
-def _tensor_names(model: Any) -> dict[int, str]:
-    names: dict[int, str] = {}
+def _named_tensors(model: Any) -> list[tuple[str, torch.Tensor]]:
+    named: list[tuple[str, torch.Tensor]] = []
     for prefix, module in _modules(model):
-        for n, t in itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
-            names.setdefault(id(t), f"{prefix}{n}")
-    return names
+        found = itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+        named += [(f"{prefix}{n}", t) for n, t in found]
+    return named
 
 
 def _modules(model: Any) -> list[tuple[str, torch.nn.Module]]:

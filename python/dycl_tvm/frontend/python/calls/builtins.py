@@ -25,7 +25,7 @@ from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.loops import SymbolicRange
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import special_method
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE
+from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars

@@ -18,7 +18,7 @@ from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.rewrite import rewrite
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Cell
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import array
 import io
+from collections import deque
 from typing import Any
 
-import numpy as np
 import torch
 
 from dycl_tvm.frontend.trace.clock import Dated, clock
 from dycl_tvm.frontend.trace.decisions import Decisions, Site
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Attribute, Contents, Journal
+from dycl_tvm.frontend.trace.heap.journal import Journal
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Attribute, Bytes, BUFFERS, Contents
 
 #: Objects whose contents are not saved before a change.
-_UNSAVED = (bytearray, array.array, np.ndarray, io.IOBase)
+_UNSAVED = (array.array, io.IOBase)
 
 
 class Heap:
@@ -49,6 +50,15 @@ class Heap:
         known = self._births.get(id(x))
         return known is not None and known[0] is x and known[1] > moment
 
+    def is_held_by_newer(self, x: Any, moment: int) -> bool:
+        """Whether an object that was made after a moment holds ``x`` in its attributes, or as one of its items."""
+        for holder, born in self._births.values():
+            if born > moment and holder is not x:
+                items = holder.values() if isinstance(holder, dict) else holder if isinstance(holder, (list, deque)) else ()
+                if any(item is x for item in (*items, *getattr(holder, "__dict__", {}).values())):
+                    return True
+        return False
+
     def changing(self, x: Any) -> None:
         """Save the contents of a container that is about to be changed."""
         if isinstance(x, MUTABLE):
@@ -56,6 +66,8 @@ class Heap:
             if site is not None:
                 self._decisions.fork(site, f"a {type(x).__name__} that two variables share on one path only is changed")
             self.journal.touch(Contents(x))
+        elif isinstance(x, BUFFERS):
+            self.journal.touch(Bytes(x))
         elif isinstance(x, _UNSAVED):
             self.check_undoable(x, f"a {type(x).__name__} made before a branch is changed in it")
 

@@ -20,8 +20,8 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.result_types import result_of
-from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, op_name, read, storage_of, write
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, write
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -229,16 +229,23 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
         (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
         assert value is not None
         result = fresh_like(meta, value)
-    storage = storage_of(base)
-    result.chain = ((func, args[1:], kwargs),)
+    try:
+        storage, chain = home(base)
+    except UnsupportedError:  # an unusual view of the model's: nothing is lost unless its memory is changed
+        may_be_one(result.storage_, storage_of(base), _Unusual())
+        return result
+    result.chain = (*chain, (func, args[1:], kwargs))
     result.storage_ = storage
     result._cached = (storage.version, result._cached[1])
     return result
 
 
-def home(t: torch.Tensor) -> tuple[Storage, tuple[Any, ...]]:
-    """Return the memory that a tensor lies in, and the views that lead from there to it."""
-    return storage_of(t), t.chain if isinstance(t, StagedTensor) else ()
+class _Unusual:
+    """In the place of a site: a view of the model's memory that cannot be written through."""
+
+    def refuse(self, reason: str) -> None:
+        """Refuse to read what may have been changed."""
+        raise UnsupportedError(reason, current().origin(), "give the tensor memory of its own: t = t.clone()")
 
 
 def _multi_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

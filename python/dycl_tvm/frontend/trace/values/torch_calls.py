@@ -14,8 +14,8 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.indices import check_index
-from dycl_tvm.frontend.trace.values.recorder import home, item, known_bounds, to_tensor, truth_of
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, read, select_at
+from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor, truth_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.
