@@ -41,6 +41,7 @@ __all__ = [
     "bool_op",
     "call",
     "chain",
+    "changing_globals",
     "compare",
     "delattr",
     "delitem",
@@ -51,8 +52,11 @@ __all__ = [
     "if_",
     "ifexp",
     "match_subject",
+    "module_globals",
+    "namespace",
     "new",
     "not_",
+    "own_globals",
     "raising",
     "setattr",
     "setitem",
@@ -63,6 +67,7 @@ __all__ = [
     "while_",
 ]
 
+own_globals = builtins.globals
 slice = builtins.slice  # rewritten code makes its slices by this name, whatever `slice` means to the user
 _IN_PLACE = {
     "add": operator.iadd,
@@ -212,7 +217,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
-    current().heap.changing(obj)
+    current().heap.changing_item(obj, index)
     obj[index] = value
 
 
@@ -228,9 +233,28 @@ def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
     obj[:] = items
 
 
+def namespace(obj: Any) -> Any:
+    """``obj.__dict__``."""
+    if isinstance(obj, Poison):
+        use(obj)
+    space = obj.__dict__
+    return current().heap.is_namespace(space, obj) if type(space) is dict else space
+
+
+def module_globals(space: dict[str, Any]) -> dict[str, Any]:
+    """``globals()``."""
+    return current().heap.is_namespace(space, space)
+
+
+def changing_globals(space: dict[str, Any], *names: str) -> None:
+    """Save global variables that are about to be assigned."""
+    for name in names:
+        current().heap.changing_attribute(space, name)
+
+
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
-    current().heap.changing(obj)
+    current().heap.changing_item(obj, index)
     del obj[index]
 
 

@@ -76,6 +76,7 @@ class Loop:
             assert self._inner is not None
             self._continues.append(capture_path(jump.env, self._inner.mark))
         self._tokens.append(token)
+        current().decisions.wait(token)
         return True
 
     def _own(self, variables: dict[str, Any]) -> dict[str, Any]:
@@ -319,6 +320,7 @@ class Loop:
             self._tokens.append(stage.decisions.open_site(cond))
             self._record_exit(cond, variables)
             assert self._exit is not None
+            stage.decisions.wait(self._tokens[-1])
             self._early_exits.append(self._exit)
             self._exit = None
         return decided is not False

@@ -8,6 +8,7 @@ which places a side changed, which is what a join has to merge. The cost is that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.frontend.trace.heap.places import Place
@@ -19,11 +20,23 @@ class Journal:
     def __init__(self) -> None:
         self._log: list[tuple[Place, Any]] = []
         self._seen: list[set[Any]] = [set()]
+        self._deferred: list[Callable[[], None]] = []
         #: How often something was about to be changed.
         self.touches = 0
 
+    def defer(self, settle: Callable[[], None]) -> None:
+        """Let ``settle`` note what is changed now, before the journal is used again."""
+        self._deferred.append(settle)
+
+    def settle(self) -> None:
+        """Note what was changed since :meth:`defer`."""
+        while self._deferred:
+            self._deferred.pop()()
+
     def touch(self, place: Place) -> None:
         """Save the contents of a place that is about to be changed."""
+        if self._deferred:
+            self.settle()
         self.touches += 1
         seen = self._seen[-1]
         key = place.key
@@ -42,11 +55,13 @@ class Journal:
 
     def open(self) -> int:
         """Open a scope; return the mark to give to the other methods."""
+        self.settle()
         self._seen.append(set())
         return len(self._log)
 
     def close(self) -> None:
         """Close the innermost scope; its changes stay and count to the scope around it."""
+        self.settle()
         inner = self._seen.pop()
         self._seen[-1] |= inner
 
@@ -61,6 +76,7 @@ class Journal:
 
     def changes(self, mark: int) -> dict[Any, Place]:
         """Return the places changed since ``mark``, by key, in order of first change."""
+        self.settle()
         found: dict[Any, Place] = {}
         for place, _ in self._log[mark:]:
             found.setdefault(place.key, place)
@@ -75,6 +91,7 @@ class Journal:
 
     def rollback(self, mark: int) -> None:
         """Undo all changes since ``mark``; the scopes stay as they are."""
+        self.settle()
         while len(self._log) > mark:
             place, contents = self._log.pop()
             place.write(contents)

@@ -150,9 +150,8 @@ class Attribute(One):
 
     __slots__ = ("_owner", "_space", "name")
 
-    def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self.name = owner, name
-        self._space = namespace_of(owner, name)
+    def __init__(self, owner: Any, name: str, space: dict[str, Any] | None) -> None:
+        self._owner, self.name, self._space = owner, name, space
 
     @property
     def owner(self) -> Any:
@@ -270,6 +269,11 @@ class Bytes(Place):
 
     def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
         return contents
+
+
+def attribute_of(owner: Any, name: str) -> Attribute:
+    """Return the place of an attribute; of a global variable, if ``owner`` is the dict that holds a module's."""
+    return Attribute(owner, name, owner if type(owner) is dict else namespace_of(owner, name))
 
 
 def place_of(x: Any) -> Place | None:

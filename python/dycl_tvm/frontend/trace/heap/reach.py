@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Attribute, Bytes, Cell, Contents, Place
+from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.visible import Hidden
 
 #: Objects that hold nothing that changes.
@@ -198,6 +198,6 @@ def places_in(x: Any) -> list[Place]:
     space = getattr(x, "__dict__", None)
     if isinstance(space, dict):
         found.append(Contents(space))
-    found += [Attribute(x, name) for name in slots_of(type(x))]
+    found += [attribute_of(x, name) for name in slots_of(type(x))]
     hidden = Hidden.of(x)
     return found if hidden is None else [*found, hidden]

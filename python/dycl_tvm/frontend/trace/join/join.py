@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -241,7 +241,7 @@ class Join:
                     self._keep_object(item)
         elif hasattr(x, "__dict__"):
             for name, item in vars(x).items():
-                if not any(Attribute(x, name).key in p.places for p in self.paths):
+                if not any(attribute_of(x, name).key in p.places for p in self.paths):
                     self._keep_object(item)
 
     def _memory(self, values: list[Value]) -> Value:
