@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
 from dycl_tvm.frontend.python.flow.choices import switch
+from dycl_tvm.frontend.python.flow.iteration import unpacked
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.truth import truth
@@ -63,6 +64,7 @@ __all__ = [
     "shown",
     "slice",
     "tail_call",
+    "unpacked",
     "users_locals",
     "while_",
 ]
@@ -137,7 +139,7 @@ def _contains(container: Any, x: Any) -> Any:
         items = container
         symbolic = symbolic or any(scalars.is_symbolic(i) or isinstance(i, torch.Tensor) for i in container)
     else:
-        return x in container
+        return x in unpacked(container)
     if not symbolic:
         return x in container
     if len(items) == 0:

@@ -10,6 +10,7 @@ the value that the model happened to have when it was built.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.class_patches import is_library_class, users_function
 from dycl_tvm.frontend.python.source.locate import is_library_file
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
-from dycl_tvm.frontend.trace.heap.reach import reach
+from dycl_tvm.frontend.trace.heap.reach import places_in, reach
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -77,11 +78,15 @@ class ModelState:
     ----------
     roots : list of (name, object)
         The objects that live on between calls.
+    twin : callable
+        Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
     """
 
-    def __init__(self, roots: list[tuple[str, Any]]) -> None:
+    def __init__(self, roots: list[tuple[str, Any]], twin: Callable[[Any], Any]) -> None:
         self._reachable: dict[int, tuple[Any, str]] = {}
-        #: Names of the places whose owner has none of its own: the dict that holds an object's attributes.
+        self._twin = twin
+        #: Places of the model that hold an iterator, and what stands for it there.
+        self._twins: list[tuple[Place, Any, Any]] = []
         self._reach(roots)
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
@@ -101,6 +106,7 @@ class ModelState:
 
     def _reach(self, roots: list[tuple[str, Any]]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
+        iterators = []
         for label, x in reach(roots, _is_library):
             self._reachable.setdefault(id(x), (x, label))
             space = getattr(x, "__dict__", None)
@@ -108,6 +114,32 @@ class ModelState:
                 self._reachable.setdefault(id(space), (space, label))
             if isinstance(x, types.FunctionType):
                 self._reachable.setdefault(id(x.__globals__), (x.__globals__, ""))
+            if hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor):
+                iterators.append((label, x))
+        for label, x in iterators:
+            self._add_twin(label, x)
+
+    def _add_twin(self, label: str, x: Any) -> None:
+        """Find where an iterator is held, and put another in its place for the time of staging."""
+        made = self._twin(x)
+        if made is x:
+            return
+        for holder, _ in list(self._reachable.values()):
+            for place in places_in(holder):
+                if _replace(place, x, made):
+                    self._twins.append((place, x, made))
+        self._reach([(label, made)])
+
+    def give_back_iterators(self) -> None:
+        """Put the model's own iterators back."""
+        while self._twins:
+            place, x, made = self._twins.pop()
+            _replace(place, made, x)
+
+    def lives_on(self, x: Any) -> bool:
+        """Whether an object is one of the model's."""
+        known = self._reachable.get(id(x))
+        return known is not None and known[0] is x
 
     def objects(self) -> list[Any]:
         """Return the objects that the model reaches."""
@@ -272,6 +304,16 @@ class ModelState:
                 if id(c.obj) in self._reachable:
                     self._shared.add(path)
         self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
+
+
+def _replace(place: Place, x: Any, other: Any) -> bool:
+    """Put another object where a place holds ``x``; return whether it does."""
+    raw = place.read()
+    items = place.flatten(raw)[1]
+    if not any(item is x for item in items):
+        return False
+    place.write(place.unflatten(raw, [other if item is x else item for item in items]))
+    return True
 
 
 def _is_library(x: Any) -> bool:

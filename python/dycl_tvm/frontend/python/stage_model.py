@@ -11,6 +11,7 @@ import torch
 
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
+from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
@@ -56,34 +57,37 @@ def stage(
     """
     inputs = Inputs(model, example_args, example_kwargs or {})
     named = _named_tensors(model)
-    state = ModelState([("", model)])
-    while True:
-        known = state.size
-        session = Session(current_origin, Limits(max_paths, max_loop_trips))
-        constants = session.get(Constants)
-        constants.names = {id(t): n for n, t in reversed(named)}
-        constants.named = [t for _, t in named]
-        program = Program(state, operators, run_function, run_method, keep_print)
-        session.keep(program)
-        entry = session.builder.entry
-        entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
-        values = list(entry.params)
-        variables = state.variables
-        state_params = [Value(v.type, v.name) for v in variables]
-        entry.params += state_params
+    state = ModelState([("", model)], twin)
+    try:
+        while True:
+            known = state.size
+            session = Session(current_origin, Limits(max_paths, max_loop_trips))
+            constants = session.get(Constants)
+            constants.names = {id(t): n for n, t in reversed(named)}
+            constants.named = [t for _, t in named]
+            program = Program(state, operators, run_function, run_method, keep_print)
+            session.keep(program)
+            entry = session.builder.entry
+            entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
+            values = list(entry.params)
+            variables = state.variables
+            state_params = [Value(v.type, v.name) for v in variables]
+            entry.params += state_params
 
-        def run(values: list[Value] = values) -> Any:
-            args, kwargs = inputs.build([fresh(v) for v in values])
-            return call_root(model, args, kwargs)
+            def run(values: list[Value] = values) -> Any:
+                args, kwargs = inputs.build([fresh(v) for v in values])
+                return call_root(model, args, kwargs)
 
-        try:
-            for obj in state.objects():
-                program.classes.patch(type(obj))
-            Exploration(session, state_params, run).explore()
-        finally:
-            program.classes.restore()
-        if state.size == known:
-            break
+            try:
+                for obj in state.objects():
+                    program.classes.patch(type(obj))
+                Exploration(session, state_params, run).explore()
+            finally:
+                program.classes.restore()
+            if state.size == known:
+                break
+    finally:
+        state.give_back_iterators()
     graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)

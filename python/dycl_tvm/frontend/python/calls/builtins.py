@@ -18,6 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
+from dycl_tvm.frontend.python.calls.iterators import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
@@ -371,6 +372,7 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 TABLE: dict[Any, Substitute] = {
+    **ITERATORS,
     int: _convert("int"),
     float: _convert("float"),
     bool: _convert("bool"),

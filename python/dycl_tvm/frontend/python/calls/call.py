@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 import types
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
+from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.class_patches import users_function
 from dycl_tvm.frontend.python.exits import exits
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
@@ -124,7 +126,7 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
         result = made(*args, **kwargs)
     finally:
         exits().offer_root(False)
-    return stage.heap.born(result) if isinstance(result, types.GeneratorType) else result
+    return stage.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
 
 
 def _touch_cells(function: types.FunctionType) -> None:
@@ -264,7 +266,9 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = callee(*args, **kwargs)
     finally:
         stage.native_depth -= python
-    return stage.heap.born(result) if hasattr(type(result), "__next__") else result
+    if not hasattr(type(result), "__next__"):
+        return result
+    return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else stage.heap.born(result)
 
 
 def _hashable(x: Any) -> bool:

@@ -483,6 +483,18 @@ class Rewriter(StoreRewriter):
         """Note that a list is made here."""
         return self._new(node) if isinstance(node.ctx, ast.Load) else node
 
+    def visit_Starred(self, node: ast.Starred) -> ast.expr:
+        """Note what is unpacked into arguments or items."""
+        if isinstance(node.ctx, ast.Load):
+            return placed(ast.Starred(operator_call("unpacked", node, self.visit(node.value)), ast.Load()), node)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        """Note what a comprehension goes over."""
+        made: ast.comprehension = self.generic_visit(node)  # type: ignore[assignment]
+        made.iter = operator_call("unpacked", made.iter, made.iter)
+        return made
+
     visit_Dict = visit_Set = visit_GeneratorExp = visit_ListComp = visit_DictComp = visit_SetComp = _new
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:

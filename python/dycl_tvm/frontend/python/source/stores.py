@@ -62,6 +62,7 @@ class StoreRewriter(ast.NodeTransformer):
                 name: ast.expr = ast.Name(temporary, ast.Store())
                 elements.append(ast.Starred(name, ast.Store()) if isinstance(element, ast.Starred) else name)
                 after += self._store(inner, ast.Name(temporary, ast.Load()), node)
+            value = operator_call("unpacked", node, value)
             return [placed(ast.Assign([ast.Tuple(elements, ast.Store())], value), node), *after]
         return [placed(ast.Assign([target], value), node)]
 

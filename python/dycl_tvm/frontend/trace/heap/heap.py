@@ -29,6 +29,7 @@ class Heap:
         self._births: dict[int, tuple[Any, int]] = {}
         #: Containers that two names share on one path only, by identity: the site at which the paths parted.
         self.guarded: dict[int, Any] = {}
+        self._generators: dict[int, tuple[Any, types.FunctionType]] = {}
         self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
         #: What may be undone around the place at hand: (moment of its beginning, site, or the loop that may yet be rolled).
         self.undoable: list[tuple[int, Any]] = []
@@ -40,6 +41,7 @@ class Heap:
         self.undoable = []
         self.guarded.clear()
         self._namespaces.clear()
+        self._generators.clear()
 
     def born(self, x: Any) -> Any:
         """Note that an object is made now."""
@@ -81,6 +83,16 @@ class Heap:
         """Save all variables that a function closes over."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             self.journal.touch(Cell(cell, name))
+
+    def born_generator(self, generator: Any, function: types.FunctionType) -> Any:
+        """Note that a generator is made now, and by which function."""
+        self._generators[id(generator)] = (generator, function)
+        return self.born(generator)
+
+    def cells_of(self, generator: Any) -> list[types.FunctionType]:
+        """Return the function that made a generator: its cells may change whenever the generator goes on."""
+        known = self._generators.get(id(generator))
+        return [known[1]] if known is not None and known[0] is generator else []
 
     def is_namespace(self, space: dict[str, Any], owner: Any) -> dict[str, Any]:
         """Note that a dict holds the attributes of an object, or the globals of a module: its items are these."""
