@@ -41,13 +41,14 @@ from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense
-from dycl_tvm.build import simplify, stage_model
+from dycl_tvm.build import simplify
 from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import constant_params
 from dycl_tvm.compile.pipeline import legalise
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.progress import Phases
+from dycl_tvm.staging import stage_model
 from dycl_tvm.target import resolve_target
 
 #: A choice is kept if it is so many times as fast as the cost model's, in the geometric mean over the numbers of threads and with each of

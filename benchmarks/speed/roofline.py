@@ -153,7 +153,7 @@ def measure(folder: Path, threads: int) -> dict[str, Any]:
     whole = load(artifact.export_library(out / "model.so"), artifact.save_params(out / "model.params"), threads)
     whole(*inputs)
     runs = whole.kernels_run
-    program, library = artifact._lowered.program, artifact._lowered.library
+    program, library = artifact._lowered.program, artifact._code.library
     alone = loops(program)
     codegen.link(alone, library, out / "kernels.so", artifact.target.target)
     codegen.save_params(alone, out / "kernels.params")

@@ -118,10 +118,11 @@ class Artifact:
         What it was compiled for.
     """
 
-    def __init__(self, hcfg: HCFG, lowered: Lowered, target: ResolvedTarget, passes: PassStats, phases: Phases) -> None:
+    def __init__(self, hcfg: HCFG, lowered: Lowered, code: codegen.Code, target: ResolvedTarget, passes: PassStats, phases: Phases) -> None:
         self.hcfg = hcfg
         self.target = target
         self._lowered = lowered
+        self._code = code
         self._passes = passes
         self._phases = phases
 
@@ -132,7 +133,7 @@ class Artifact:
 
     def source(self) -> str:
         """Return the generated C++ of the dispatcher."""
-        return codegen.generate(self._lowered.program)
+        return self._code.source
 
     def export_library(self, path: PathLike, embed_params: bool = False, *, cxx: str = "") -> Path:
         """Write the shared library.
@@ -157,9 +158,7 @@ class Artifact:
         """
         out = Path(path)
         with self._phases.phase("link", f"write {out}"):
-            codegen.link(
-                self._lowered.program, self._lowered.library, out, self.target.target, embed_params, glibc=self.target.glibc, cxx=cxx
-            )
+            codegen.link(self._lowered.program, self._code.library, out, self.target.target, embed_params, glibc=self.target.glibc, cxx=cxx)
         return out
 
     def save_params(self, path: PathLike) -> Path:

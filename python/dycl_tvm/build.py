@@ -3,28 +3,22 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from dycl_tvm import compile, passes
+from dycl_tvm import codegen, compile, passes
 from dycl_tvm.artifact import Artifact
-from dycl_tvm.codegen.cross import compiler_for
-from dycl_tvm.codegen.cuda import add_device_code
-from dycl_tvm.codegen.machine import machine_of, runs_here
-from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions, has_amx
-from dycl_tvm.errors import UsageError
-from dycl_tvm.example_inputs import TensorSpec, check_model, identifier, is_exported_program, name_of, normalise
-from dycl_tvm.frontend.onnx import is_onnx
-from dycl_tvm.frontend.python import stage
+from dycl_tvm.compile import Accuracy
+from dycl_tvm.example_inputs import TensorSpec
 from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.options import check_kernel_options, check_passes, check_target
 from dycl_tvm.progress import Phases, ProgressLike
-from dycl_tvm.target import ResolvedTarget, TargetLike, check_buildable, resolve_target
+from dycl_tvm.staging import stage_model
+from dycl_tvm.target import TargetLike
 
-__all__ = ["TensorSpec", "build", "simplify", "stage_model"]
+__all__ = ["TensorSpec", "build", "simplify"]
 
 
 @young_garbage_only()
@@ -126,12 +120,13 @@ def build(
     CompileError
         If a kernel cannot be compiled.
     """
+    # the options
     phases = Phases(progress)
-    resolved = resolve_target(target, host)
-    check_buildable(resolved)
-    check_tool_chain(resolved)
+    machine = check_target(target, host)
+    kernel_options = check_kernel_options(machine, disable_families, accuracy, layout_planning, tune, tuning_file)
     check_passes(disable_passes)
-    options = _kernel_options(resolved, disable_families, accuracy, layout_planning, tune, tuning_file)
+
+    # the front end: what the model does on every path
     graph = stage_model(
         model,
         example_inputs,
@@ -144,131 +139,25 @@ def build(
         keep_print=keep_print,
         phases=phases,
     )
+
+    # the passes: a smaller graph, of calls of sub-DNNs
     stats = simplify(graph, disable_passes, phases)
+
+    # the kernels, and the graph as instructions that call them
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
         lowered = compile.lower(
             graph,
-            resolved.target,
+            machine.target,
             disabled_backends=disable_backends,
             enabled_backends=enable_backends,
             progress=phases.step,
-            options=options,
+            options=kernel_options,
         )
-        lowered.library = add_device_code(lowered.program, lowered.library)
-    return Artifact(graph, lowered, resolved, stats, phases)
 
-
-def check_tool_chain(target: ResolvedTarget) -> None:
-    """Refuse to begin where the compiler that the end needs is missing; a build for this machine may as well be only looked at.
-
-    Raises
-    ------
-    CompileError
-        If there is no cross-compiler; the message says how to get one.
-    """
-    if not target.is_native:
-        compiler_for(machine_of(target.target), target.glibc)
-
-
-def _kernel_options(
-    target: ResolvedTarget,
-    disable_families: Collection[str],
-    accuracy: Accuracy,
-    layout_planning: bool,
-    tune: bool | float,
-    tuning_file: str | os.PathLike[str] | None,
-) -> KernelOptions:
-    if accuracy not in get_args(Accuracy):
-        raise UsageError(f"accuracy is one of {', '.join(get_args(Accuracy))}, not {accuracy!r}")
-    if accuracy == "fp16" and str(target.target.kind) != "cuda":
-        raise UsageError("accuracy='fp16' is for GPUs, not for this target; CPUs have 'bf16', and model.half() is compiled as it is")
-    if accuracy == "bf16x3" and not has_amx(target.target):
-        raise UsageError("accuracy='bf16x3' is for CPUs with AMX, such as target 'llvm -mcpu=sapphirerapids'; this target has none")
-    unknown = set(disable_families) - FAMILIES
-    if isinstance(disable_families, str) or unknown:
-        raise UsageError(f"disable_families is a collection of names among {', '.join(sorted(FAMILIES))}, not {disable_families!r}")
-    if not isinstance(tune, (bool, int, float)) or not 0 <= tune < math.inf:
-        raise UsageError(f"tune is True, or how many seconds may be spent on measurements, not {tune!r}")
-    seconds = DEFAULT_TUNING_SECONDS if tune is True else float(tune)
-    if seconds and disable_families:
-        raise UsageError("tune chooses among all families, for later builds too: leave out disable_families or tune")
-    if seconds and not runs_here(target.target):
-        raise UsageError(
-            "tune measures kernels on this machine, which the target is not; tune on a machine of its kind and give tuning_file"
-        )
-    return KernelOptions(accuracy, frozenset(disable_families), layout_planning, seconds, os.fspath(tuning_file) if tuning_file else "")
-
-
-def stage_model(
-    model: Any,
-    example_inputs: Any = None,
-    *,
-    example_kwargs: Mapping[str, Any] | None = None,
-    input_shapes: Mapping[str, Any] | None = None,
-    input_values: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    max_paths: int | None = None,
-    max_loop_trips: int | None = None,
-    keep_print: bool = False,
-    phases: Phases,
-) -> HCFG:
-    """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
-    if is_onnx(model):
-        if example_inputs is not None or example_kwargs:
-            raise UsageError("an ONNX model says itself what its inputs are; give sizes that it leaves open as input_shapes")
-        return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
-    if input_values is not None:
-        raise UsageError("input_values is for ONNX models; in Python, give a function that has the value")
-    if is_exported_program(model):
-        return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases)
-    if input_shapes is not None:
-        raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
-    check_model(model)
-    args, kwargs = normalise(example_inputs, example_kwargs)
-    options = {k: v for k, v in (("max_paths", max_paths), ("max_loop_trips", max_loop_trips)) if v is not None}
-    with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)
-        verify(graph)
-    return graph
-
-
-def _stage_onnx(
-    model: Any,
-    input_shapes: Mapping[str, Any] | None,
-    input_values: Mapping[str, Any] | None,
-    name: str | None,
-    max_paths: int | None,
-    phases: Phases,
-) -> HCFG:
-    from dycl_tvm.frontend.onnx import stage_onnx
-
-    with phases.phase("stage", "run the ONNX graph symbolically"):
-        graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, name=name, max_paths=max_paths)
-        graph.name = identifier(graph.name)
-        verify(graph)
-    return graph
-
-
-def _stage_exported(
-    program: Any,
-    example_inputs: Any,
-    example_kwargs: Any,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    name: str | None,
-    phases: Phases,
-) -> HCFG:
-    from dycl_tvm.frontend import exported
-
-    if example_inputs is None and not example_kwargs:
-        args, kwargs = normalise(*exported.example_inputs_of(program, input_shapes))
-    elif input_shapes is not None:
-        raise UsageError("give the shapes of an exported program by example_inputs or by input_shapes, not by both")
-    else:
-        args, kwargs = normalise(example_inputs, example_kwargs)
-    with phases.phase("stage", f"read {len(program.graph.nodes)} nodes"):
-        graph = exported.stage_exported(program, args, kwargs, name=identifier(name or "exported"))
-        verify(graph)
-    return graph
+    # the code: the instructions as C++, the images of device functions; it is linked where the artefact is written
+    with phases.phase("codegen", f"{len(lowered.program.blocks)} blocks"):
+        code = codegen.generate_code(lowered.program, lowered.library)
+    return Artifact(graph, lowered, code, machine, stats, phases)
 
 
 def simplify(graph: HCFG, disable_passes: Collection[str], phases: Phases) -> passes.PassStats:
@@ -276,19 +165,3 @@ def simplify(graph: HCFG, disable_passes: Collection[str], phases: Phases) -> pa
     check_passes(disable_passes)
     with phases.phase("passes", f"simplify {len(graph.blocks)} blocks"):
         return passes.run_passes(graph, disable_passes)
-
-
-def check_passes(disabled: Collection[str]) -> None:
-    """Refuse names that are no passes, before any long work.
-
-    Raises
-    ------
-    UsageError
-        With the names that there are.
-    """
-    if isinstance(disabled, str):
-        raise UsageError(f"disable_passes is a collection of names: [{disabled!r}]")
-    known = [pass_name for pass_name, _ in passes.PASSES[:-1]]
-    for pass_name in disabled:
-        if pass_name not in known:
-            raise UsageError(f"there is no pass {pass_name!r} that could be left out; there are {', '.join(known)}")

@@ -83,7 +83,7 @@ def _leaf(value: Any, where: str) -> Any:
         if value.is_sparse or value.is_quantized or value.is_complex():
             raise UsageError(f"{where} is sparse, quantised or complex; dense real tensors are supported")
         if type(value) is torch.Tensor and value.device.type == "cpu":
-            return value.detach()
+            return value
         return torch.zeros(_static_shape(value.shape, where), dtype=value.dtype)
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value).copy())

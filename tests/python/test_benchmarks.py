@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 from dycl_tvm.backends.tir_cpu.database import Database
-from dycl_tvm.build import simplify, stage_model
+from dycl_tvm.build import simplify
 from dycl_tvm.compare import difference
 from dycl_tvm.compile.program import KernelCall, Slot
 from dycl_tvm.hcfg.nodes import SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.progress import Phases
+from dycl_tvm.staging import stage_model
 from dycl_tvm.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

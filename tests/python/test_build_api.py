@@ -17,10 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dycl_tvm
 from dycl_tvm import TargetError, TensorSpec, UnsupportedError, UsageError
-from dycl_tvm.build import stage_model
 from dycl_tvm.compare import difference
 from dycl_tvm.example_inputs import check_model, identifier, name_of, normalise
 from dycl_tvm.progress import Phases
+from dycl_tvm.staging import stage_model
 
 
 class TwoExits(nn.Module):

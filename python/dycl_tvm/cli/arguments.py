@@ -80,3 +80,18 @@ def new_parser(commands: Any, name: str, summary: str, epilog: str) -> argparse.
     )
     common(command)
     return command
+
+
+def target_options(command: argparse.ArgumentParser) -> None:
+    """Add the options that say for which machine."""
+    command.add_argument(
+        "-t",
+        "--target",
+        default="llvm",
+        help='"llvm" (default: CPUs of this architecture, with AVX2 on x86-64), "native" (this CPU), "llvm -mcpu=...", a tag such as '
+        "nvidia/jetson-tx2, or JSON",
+    )
+    command.add_argument("--host", help="CPU that runs the dispatcher of a device target")
+    command.add_argument(
+        "--cxx", default="", metavar="COMMAND", help="C++ compiler with options; by default CXX, or zig for other machines"
+    )

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dycl_tvm.cli.arguments import MODEL_FORMS, MODEL_HELP, model_options, new_parser, positive
+from dycl_tvm.cli.arguments import MODEL_FORMS, MODEL_HELP, model_options, new_parser, positive, target_options
 from dycl_tvm.cli.exit_codes import OK
 from dycl_tvm.cli.models import model_and_inputs
 from dycl_tvm.errors import UsageError
@@ -69,21 +69,6 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--num-cases", type=positive, default=16, metavar="N", help="how many calls --cases records (default 16)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(handler=_handle)
-
-
-def target_options(command: argparse.ArgumentParser) -> None:
-    """Add the options that say for which machine."""
-    command.add_argument(
-        "-t",
-        "--target",
-        default="llvm",
-        help='"llvm" (default: CPUs of this architecture, with AVX2 on x86-64), "native" (this CPU), "llvm -mcpu=...", a tag such as '
-        "nvidia/jetson-tx2, or JSON",
-    )
-    command.add_argument("--host", help="CPU that runs the dispatcher of a device target")
-    command.add_argument(
-        "--cxx", default="", metavar="COMMAND", help="C++ compiler with options; by default CXX, or zig for other machines"
-    )
 
 
 def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) -> Artifact:

@@ -60,8 +60,9 @@ def _handle(args: argparse.Namespace) -> int:
 
 def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCFG:
     """Return the graph of the model that the options of a command name."""
-    from dycl_tvm.build import simplify, stage_model
+    from dycl_tvm.build import simplify
     from dycl_tvm.progress import Phases
+    from dycl_tvm.staging import stage_model
 
     model, inputs = model_and_inputs(args.what, args.state_dict, args.input)
     phases = Phases(not args.quiet)

@@ -8,9 +8,12 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dycl_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from dycl_tvm.zoo import Entry
 
 _SPEC = re.compile(r"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?$")
 _NUMBER = re.compile(r"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<kind>int|float|bool):(?P<value>.+)$")
@@ -35,7 +38,8 @@ def load_model(reference: str, state_dict: str | None = None) -> tuple[Any, tupl
     if not colon or not where or not path:
         raise UsageError(f"{reference!r} names no model; write zoo:NAME, file.py:OBJECT, package.module:OBJECT, model.onnx or program.pt2")
     if where == "zoo":
-        model, examples = _from_zoo(path)
+        entry = zoo_entry(path)
+        model, examples = entry.model, tuple(entry.example_inputs)
     else:
         model, examples = _resolve(_module(where), path, reference), None
         if isinstance(model, tuple) and len(model) == 2:
@@ -124,11 +128,19 @@ def _exported(path: str) -> Any:
         raise UsageError(f"{path} is not a program that torch.export.save wrote: {str(err).strip().splitlines()[0]}") from err
 
 
-def _from_zoo(name: str) -> tuple[Any, tuple[Any, ...]]:
-    from dycl_tvm.cli.zoo import zoo_entry
+def zoo_entry(name: str) -> Entry:
+    """Make a network of the zoo.
 
-    entry = zoo_entry(name)
-    return entry.model, tuple(entry.example_inputs)
+    Raises
+    ------
+    UsageError
+        If there is none of that name.
+    """
+    from dycl_tvm import zoo
+
+    if name not in zoo.names():
+        raise UsageError(f"there is no network {name!r} in the zoo; there are {', '.join(zoo.names())}")
+    return zoo.load(name)
 
 
 def _module(where: str) -> Any:

@@ -7,15 +7,11 @@ import argparse
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dycl_tvm.cli.arguments import new_parser, positive
-from dycl_tvm.cli.compile import target_options
+from dycl_tvm.cli.arguments import new_parser, positive, target_options
 from dycl_tvm.cli.exit_codes import FAILURE, OK
-from dycl_tvm.errors import UsageError
-
-if TYPE_CHECKING:
-    from dycl_tvm.zoo import Entry
+from dycl_tvm.cli.models import zoo_entry
 
 _EPILOG = """\
 examples:
@@ -46,21 +42,6 @@ def add_parser(commands: Any) -> None:
     checking.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     target_options(checking)
     checking.set_defaults(handler=_check)
-
-
-def zoo_entry(name: str) -> Entry:
-    """Make a network of the zoo.
-
-    Raises
-    ------
-    UsageError
-        If there is none of that name.
-    """
-    from dycl_tvm import zoo
-
-    if name not in zoo.names():
-        raise UsageError(f"there is no network {name!r} in the zoo; there are {', '.join(zoo.names())}")
-    return zoo.load(name)
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ RESERVED_SYMBOLS = frozenset(
         "reset_state", "metadata", "abi_version",
     )
 )  # fmt: skip
+
+
+#: What may look at a dispatcher before it is linked: its program, the compiler, its objects with those of the runtime, the metadata.
+Watch = Callable[[Program, toolchain.Compiler, Sequence[Path], dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ def link(
     embed_params: bool = False,
     glibc: str = "",
     cxx: str = "",
+    watch: Watch | None = None,
 ) -> Linked:
     """Compile the dispatcher of a program and link the library.
 
@@ -81,6 +87,8 @@ def link(
         The newest glibc that the library may need, such as ``2.27``. Left out: any for this machine, JetPack 4's for others.
     cxx : str, optional
         The C++ compiler, see :func:`dycl_tvm.codegen.cross.compiler_for`.
+    watch : callable, optional
+        Gets the objects of the dispatcher before they are linked with the kernels, and may refuse them.
 
     Raises
     ------
@@ -112,6 +120,10 @@ def link(
             write_params(scratch / "params.bin", weight_tensors(program), fingerprint, digest)
         objects = [_compile(compiler, path) for path in inputs]
         clock.lap("compile")
+        if watch is not None:
+            made = [o for p, o in zip(inputs, objects) if p.suffix == ".S" or p.name in ("dispatcher.cc", "artifact_info.cc")]
+            watch(program, compiler, [*made, *runtime], metadata)
+            clock.lap("verify")
         if out.suffix == ".a":
             _publish(_archive(compiler, [*objects, *runtime], scratch), out)
             clock.lap("link")

@@ -30,14 +30,14 @@ from dycl_tvm.compile.device_branches import find_segments
 from dycl_tvm.compile.half import prepare_half
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import Layouts, constant_params, plan_layouts
-from dycl_tvm.compile.lowering import Lowering
+from dycl_tvm.compile.lowering import Lowering, Placement
 from dycl_tvm.compile.pipeline import KernelSet, build_kernels, legalise, to_kernels
 from dycl_tvm.compile.program import CopyTensor, KernelCall, KernelLibrary, Program
 from dycl_tvm.compile.stats import CompileStats
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
 
-__all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "has_amx", "lower"]
+__all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "Placement", "has_amx", "lower"]
 
 
 @dataclass
@@ -51,12 +51,15 @@ class Lowered:
     ir_module : tvm.IRModule
         One global Relax function a sub-DNN, as imported.
     stats : CompileStats
+    placement : Placement
+        Where the graph is in the program.
     """
 
     program: Program
     library: KernelLibrary
     ir_module: tvm.IRModule
     stats: CompileStats
+    placement: Placement
 
 
 def lower(
@@ -165,7 +168,7 @@ def lower(
     stats.estimated = selector.choices() - stats.measured
     if on_device:
         stats.families = dict(sorted(Counter(rules.values()).items()))
-    return Lowered(program, library, imported, stats)
+    return Lowered(program, library, imported, stats, lowering.placement())
 
 
 def has_amx(target: tvm.target.Target) -> bool:

@@ -128,7 +128,7 @@ class _Flattener:
 
     def _view(self, of: int, type_: Any) -> int:
         number = self._new(type_)
-        self.out.alias[number] = of
+        self.out.alias[number] = self.out.root(of)
         return number
 
     def _emit(self, symbol: str, backend: str, inputs: list[int], type_: Any) -> Any:

@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
 from dycl_tvm.backends import tir_cuda
+from dycl_tvm.backends.lowering_passes import lowering
 from dycl_tvm.compile.program import DeviceCode, Kernel, Launch, Workspace
 from dycl_tvm.compile.reducers import register_reducers
 from dycl_tvm.errors import CompileError
@@ -122,7 +123,7 @@ def _build(symbol: str, fn: Any, target: tvm.target.Target, half: bool) -> Devic
 
 def _lower(symbol: str, candidate: tir_cuda.Candidate, target: tvm.target.Target) -> DeviceKernel:
     module = tvm.IRModule({symbol: candidate.function.with_attr("global_symbol", symbol)})
-    pipeline, _, finalize = tirx.get_tir_pipeline("s_tir")
+    pipeline, finalize = lowering()
     with target, tvm.transform.PassContext(opt_level=3):
         module = pipeline(tirx.transform.BindTarget(target)(module))
         host, devices = split_host_device_mods(module)

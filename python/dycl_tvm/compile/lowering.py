@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,28 @@ from dycl_tvm.hcfg.nodes import (
 from dycl_tvm.hcfg.types import ScalarKind, ScalarType, TensorType
 
 
+@dataclass
+class Placement:
+    """Where the graph is in its Program, for those who compare the two.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        The graph's blocks in the order of the Program's.
+    slots : dict
+        ``id`` of each tensor value to its slot, whose type is that of the array in memory; constants are not in it.
+    regs : dict
+        ``id`` of each host scalar to its register.
+    instrs : dict
+        ``id`` of each step to the numbers of its instructions in its block.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    slots: dict[int, Slot] = field(default_factory=dict)
+    regs: dict[int, Reg] = field(default_factory=dict)
+    instrs: dict[int, range] = field(default_factory=dict)
+
+
 class Lowering:
     """State of one lowering; :meth:`run` gives the Program.
 
@@ -105,6 +127,7 @@ class Lowering:
             if isinstance(block.terminator, Return):
                 self.return_of.setdefault(id(block.terminator.site), block.terminator)
         self.site_index = {key: k for k, key in enumerate(self.return_of)}
+        self.instrs: dict[int, range] = {}
         self._folded: dict[Any, list[Any]] = {}
         self._fold_runner: BuildTimeKernels | None = None
 
@@ -137,6 +160,12 @@ class Lowering:
             arena_bytes=self.plan.bytes + self.scratch_bytes,
             state=self._state_homes(),
         )
+
+    def placement(self) -> Placement:
+        """Return where the graph is in the Program that :meth:`run` gave."""
+        values = [v for b in self.graph.blocks for v in (*b.params, *(r for s in b.steps for r in s.results()))]
+        slots = {id(v): self._value_slot(v) for v in values if isinstance(v.type, TensorType) and self._where(v).constant is None}
+        return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs)
 
     def _entry_places(self) -> list[Slot | Reg]:
         inputs: list[Slot | Reg] = []
@@ -194,12 +223,14 @@ class Lowering:
     def _draft(self, block: Block) -> list[Any]:
         draft: list[Any] = []
         for step in block.steps:
+            start = len(draft)
             if isinstance(step, SubDNNCall):
                 draft += self._call(step)
             elif isinstance(step, HostOp):
                 draft.append(self._host(step))
             elif isinstance(step, TensorOp):
                 raise AssertionError(f"the graph has not been outlined: {step.op} stands in block {block.name}")
+            self.instrs[id(step)] = range(start, len(draft))
         return draft
 
     def _host(self, step: HostOp) -> Any:
@@ -337,7 +368,7 @@ class Lowering:
                 instrs.append(WriteItem(self._slot(item[1], item[2]), item[3]))
             else:
                 args = tuple(self._slot(p, t) for p, t in item[2])
-                instrs.append(KernelCall(self.sites, item[1], args, item[4]))
+                instrs.append(KernelCall(self.sites, item[1], args, item[4], item[3]))
                 self.sites += 1
         return CodeBlock(block.name, instrs, self._end(block), block.origin)
 

@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax
 
 from dycl_tvm.backends import tir_cpu
+from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.expression import elementwise
 from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
@@ -39,7 +40,8 @@ def to_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Lower what is left of Relax operators to calls of fused PrimFuncs."""
     passes = tvm.transform.Sequential(
         [
-            relax.transform.DeadCodeElimination(),
+            tvm.transform.module_pass(lambda m, _: without_dead_bindings(m), opt_level=0, name="WithoutDeadBindings"),
+            relax.transform.DeadCodeElimination(),  # functions; for bindings it takes the square of their number
             relax.transform.LegalizeOps(LEGALIZE),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FuseOps(),
@@ -49,6 +51,28 @@ def to_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     )
     with target, tvm.transform.PassContext(opt_level=3):
         return passes(mod)
+
+
+def without_dead_bindings(mod: tvm.IRModule) -> tvm.IRModule:
+    """Drop the bindings that no result depends on, in time linear in their number; all calls are pure here."""
+    changed = {}
+    for gv, fn in mod.functions_items():
+        if not isinstance(fn, relax.Function):
+            continue
+        needed = set(relax.analysis.free_vars(fn.body.body))
+        blocks = []
+        for block in reversed(fn.body.blocks):
+            kept = []
+            for binding in reversed(block.bindings):
+                if binding.var in needed:
+                    kept.append(binding)
+                    needed.update(relax.analysis.free_vars(binding.value))
+            blocks.append(type(block)(kept[::-1]))
+        body = relax.SeqExpr(blocks[::-1], fn.body.body)
+        changed[gv] = relax.Function(fn.params, body, fn.ret_ty, fn.is_pure, fn.attrs, fn.span)
+    for gv, fn in changed.items():
+        mod.update_func(gv, fn)
+    return mod
 
 
 @dataclass
@@ -156,5 +180,4 @@ def _object(chunk: dict[str, Any], target: tvm.target.Target, unscheduled: list[
 
 
 def _compile(chunk: dict[str, Any], target: tvm.target.Target) -> Any:
-    built = tvm.compile(tvm.IRModule({k: fn if SCHEDULED in fn.attrs else with_functions(fn) for k, fn in chunk.items()}), target=target)
-    return getattr(built, "mod", built)
+    return compile_kernels({k: fn if SCHEDULED in fn.attrs else with_functions(fn) for k, fn in chunk.items()}, target)

@@ -51,12 +51,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """Run a kernel; inputs first, outputs last. ``site`` numbers the calls of the program from 0."""
+    """Run a kernel; ``inputs`` of its arguments come first, the outputs last. ``site`` numbers the calls of the program from 0."""
 
     site: int
     kernel: int
     args: tuple[Slot, ...]
     sub_dnn: str
+    inputs: int = 0
 
 
 @dataclass(frozen=True)

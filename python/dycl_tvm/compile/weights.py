@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import tvm
 
+from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.compile.program import Slot, Weight
 from dycl_tvm.hcfg.types import TensorType
 
@@ -59,7 +60,7 @@ class BuildTimeKernels:
         if not symbols:
             return
         host = tvm.target.Target("llvm")
-        built = tvm.compile(tvm.IRModule({s: functions[s].with_attr("global_symbol", s) for s in symbols}), target=host)
+        built = compile_kernels({s: functions[s].with_attr("global_symbol", s) for s in symbols}, host)
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "fold.so")
             built.export_library(path)

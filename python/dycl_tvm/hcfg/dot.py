@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from dycl_tvm.hcfg.analysis import reverse_postorder
-from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Raise, Return, Switch
+from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Raise, Return, Switch, printer
 from dycl_tvm.hcfg.text import Names
 
 #: Longest line in a box.
 WIDTH = 88
 
 
+@printer("dot")
 def to_dot(graph: HCFG) -> str:
     """Return the graph in the DOT language: a box a block, with its steps; edges labelled by what decides them."""
     names = Names(graph)

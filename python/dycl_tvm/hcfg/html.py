@@ -7,11 +7,12 @@ import json
 from html import escape
 from typing import Any
 
-from dycl_tvm.hcfg.nodes import HCFG, Block, Origin, SubDNNCall
+from dycl_tvm.hcfg.nodes import HCFG, Block, Origin, SubDNNCall, printer
 from dycl_tvm.hcfg.svg import to_svg
 from dycl_tvm.hcfg.text import Names, origin_of_terminator, sub_dnn_lines, summary
 
 
+@printer("html")
 def to_html(graph: HCFG) -> str:
     """Return the page. It needs nothing from outside: no scripts, styles, fonts or pictures are fetched."""
     names = Names(graph)

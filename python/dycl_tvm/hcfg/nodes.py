@@ -12,7 +12,7 @@ Constants are values that are defined everywhere. Python numbers may stand direc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -285,27 +285,19 @@ class HCFG:
     state: list[StateVar] = field(default_factory=list)
 
     def __str__(self) -> str:
-        from dycl_tvm.hcfg.text import to_text  # the printers know the nodes, not the reverse
-
-        return to_text(self)
+        return _printers["text"](self)
 
     def to_dot(self) -> str:
         """Return the graph as Graphviz source."""
-        from dycl_tvm.hcfg.dot import to_dot
-
-        return to_dot(self)
+        return _printers["dot"](self)
 
     def to_svg(self) -> str:
         """Return a picture of the graph as SVG."""
-        from dycl_tvm.hcfg.svg import to_svg
-
-        return to_svg(self)
+        return _printers["svg"](self)
 
     def to_html(self) -> str:
         """Return a self-contained page that shows the graph, its steps and the user's source."""
-        from dycl_tvm.hcfg.html import to_html
-
-        return to_html(self)
+        return _printers["html"](self)
 
     @property
     def entry(self) -> Block:
@@ -346,6 +338,21 @@ class HCFG:
             if isinstance(var.initial, Constant):
                 seen.setdefault(id(var.initial), var.initial)
         return list(seen.values())
+
+
+Printer = Callable[[HCFG], str]
+#: How a graph is shown, by format. Printers know graphs, and a graph finds its printers here.
+_printers: dict[str, Printer] = {}
+
+
+def printer(name: str) -> Callable[[Printer], Printer]:
+    """Make a function the printer of a format."""
+
+    def register(function: Printer) -> Printer:
+        _printers[name] = function
+        return function
+
+    return register
 
 
 def edges_of(terminator: Terminator | None) -> list[Edge]:

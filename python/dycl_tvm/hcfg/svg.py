@@ -9,7 +9,7 @@ from html import escape
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.dot import edge_labels, shorten
 from dycl_tvm.hcfg.layout import Layout, layered
-from dycl_tvm.hcfg.nodes import HCFG, Block, HostOp, Raise, Return, SubDNNCall, TensorOp
+from dycl_tvm.hcfg.nodes import HCFG, Block, HostOp, Raise, Return, SubDNNCall, TensorOp, printer
 from dycl_tvm.hcfg.text import Names
 
 _CHARACTER = 6.7  # width of a character of the font
@@ -36,6 +36,7 @@ svg.hcfg .label{fill:#953800;stroke:#fff;stroke-width:3px;paint-order:stroke}
 """
 
 
+@printer("svg")
 def to_svg(graph: HCFG) -> str:
     """Return the picture of a graph: a box a block, edges labelled true, false or by index; loops lead back dashed."""
     names = Names(graph)

@@ -23,9 +23,11 @@ from dycl_tvm.hcfg.nodes import (
     SubDNNCall,
     Switch,
     Value,
+    printer,
 )
 
 
+@printer("text")
 def to_text(graph: HCFG) -> str:
     """Return the listing of a graph: header, blocks, and the bodies of the sub-DNNs."""
     names = Names(graph)

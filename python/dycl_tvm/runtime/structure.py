@@ -124,7 +124,9 @@ def _root(node: Structure, names: Sequence[str]) -> str:
 
 def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tuple[str, Any]]) -> None:
     if "leaf" in structure:
-        found[structure["leaf"]] = (where, value)
+        first, known = found.setdefault(structure["leaf"], (where, value))
+        if known is not value:
+            raise ValueError(f"{where} must be the very tensor that {first} is, as it was when the model was built")
         return
     if "const" in structure:
         want = structure["const"]

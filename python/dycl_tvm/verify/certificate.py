@@ -78,6 +78,10 @@ class Kernels:
         The largest error in units of its bound: 1.0 lies on the bound.
     worst : str
         The sub-DNN that had it.
+    calls : int
+        Calls of the whole lowered program in step with its graph, in which every value was compared wherever it was read.
+    edges, edges_total
+        Edges of the program's branches and switches that these calls took, of all.
     twin : str
         The target for which kernels were compiled to be run here, where the build's own does not run on this machine; else empty.
     reason : str
@@ -89,6 +93,9 @@ class Kernels:
     runs: int = 0
     largest_error: float = 0.0
     worst: str = ""
+    calls: int = 0
+    edges: int = 0
+    edges_total: int = 0
     twin: str = ""
     reason: str = ""
 

@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,24 +38,16 @@ ALLOWED: dict[str, set[str]] = {
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
     "coverage": {"errors", "hcfg", "runtime"},
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "target", "onnx_export", "verify"},
+    "options": {"errors", "passes", "compile", "codegen", "target"},
+    "staging": {"errors", "hcfg", "frontend", "progress", "example_inputs"},
     "build": {
-        "errors",
-        "hcfg",
-        "frontend",
-        "passes",
-        "compile",
-        "codegen",
-        "garbage",
-        "progress",
-        "target",
-        "example_inputs",
-        "artifact",
-        "verify",
+        *("options", "staging", "hcfg", "passes", "compile", "codegen", "verify", "artifact"),
+        *("errors", "garbage", "progress", "target", "example_inputs"),
     },
     "deploy": {"codegen", "errors", "runtime", "target"},
     "cli": {
         *("_version", "artifact", "build", "compare", "coverage", "deploy", "errors", "example_inputs", "frontend", "hcfg"),
-        *("passes", "progress", "runtime", "target", "verify", "zoo"),
+        *("passes", "progress", "runtime", "staging", "target", "verify", "zoo"),
     },
 }
 #: Imports that a room may not have at all, anywhere in it.
@@ -119,17 +112,108 @@ def test_no_cycles_between_rooms() -> None:
         if room in ("__init__", "errors"):
             continue
         graph.setdefault(room, set()).update(to for dotted, _ in _imports(path) if (to := _target_room(dotted)) and to != room)
-    done: list[str] = []
+    found = cycle_in({room: sorted(to) for room, to in graph.items()})
+    assert not found, " -> ".join(found)
 
-    def visit(room: str, way: tuple[str, ...]) -> None:
-        assert room not in way, " -> ".join((*way, room))
-        if room not in done:
-            for to in sorted(graph.get(room, ())):
-                visit(to, (*way, room))
-            done.append(room)
 
-    for room in sorted(graph):
-        visit(room, ())
+def _modules() -> dict[str, Path]:
+    """Return every file of the package by its dotted name."""
+    return {".".join(("dycl_tvm", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): p for p in _files()}
+
+
+def _imported_modules(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, int]]:
+    """Yield (module, line) of what a file imports of the package: a name of a module counts as the module."""
+    for dotted, line in _imports(path):
+        module = dotted if dotted in modules else dotted.rpartition(".")[0]
+        if module in modules and modules[module] != path:
+            yield module, line
+
+
+def cycle_in(graph: dict[str, list[str]]) -> list[str]:
+    """Return the nodes of one cycle, in order; nothing if there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, way: list[str]) -> list[str]:
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node not in done:
+            for to in graph.get(node, []):
+                if found := visit(to, [*way, node]):
+                    return found
+            done.add(node)
+        return []
+
+    return next((found for node in sorted(graph) if (found := visit(node, []))), [])
+
+
+def test_no_cycles_between_files() -> None:
+    """Imports inside of functions and for type checkers count too; the annotations of errors do not run."""
+    modules = _modules()
+    graph = {
+        name: [to for to, _ in _imported_modules(path, modules)]
+        for name, path in modules.items()
+        if name not in ("dycl_tvm", "dycl_tvm.errors")  # the public names come from everywhere, lazily
+    }
+    found = cycle_in(graph)
+    assert not found, " -> ".join(found)
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycle_in({"a": ["b", "c"], "b": ["d"], "c": ["b"], "d": []}) == []
+    assert cycle_in({"a": ["b"], "b": ["c"], "c": ["d", "b"]}) == ["b", "c", "b"]
+
+
+#: The front end from the bottom to the top: a file may import those of its own layer and of the layers below.
+FRONTEND_LAYERS = (
+    ("trace.clock", "trace.control_flow", "trace.limits", "trace.record"),
+    ("trace.decisions",),
+    ("trace.heap",),
+    ("trace.session",),
+    ("trace.values",),
+    ("trace.join",),
+    ("trace.results", "trace.signature"),
+    ("onnx", "exported", "python.source"),
+    ("python.class_patches", "python.persistent_state", "python.program", "python.attributes"),
+    ("python.flow",),
+    ("python.calls",),
+    ("python.operators",),
+    ("python.explore", "python.stage_model"),
+)
+
+
+def _layer(module: str) -> int | None:
+    """Return the layer of a module of the front end; None if it has none."""
+    name = module.removeprefix("dycl_tvm.frontend.")
+    if name == "python":  # the package shows its one function
+        return len(FRONTEND_LAYERS)
+    for number, layer in enumerate(FRONTEND_LAYERS):
+        if any(name == prefix or name.startswith(f"{prefix}.") for prefix in layer):
+            return number
+    return None
+
+
+def test_the_front_end_is_in_layers() -> None:
+    modules = {name: path for name, path in _modules().items() if name.startswith("dycl_tvm.frontend.")}
+    unplaced = [name for name in modules if _layer(name) is None and name != "dycl_tvm.frontend.trace"]
+    assert not unplaced, f"place them in FRONTEND_LAYERS: {unplaced}"
+    upwards = []
+    for name, path in modules.items():
+        for to, line in _imported_modules(path, modules):
+            here, there = _layer(name), _layer(to)
+            assert here is not None and there is not None
+            siblings = {name.split(".")[2], to.split(".")[2]}
+            if there > here or (here == there and len(siblings) > 1):
+                upwards.append(f"{path.relative_to(PACKAGE)}:{line} imports {to}")
+    assert not upwards
+
+
+def test_front_ends_do_not_know_each_other() -> None:
+    modules = _modules()
+    for name, path in modules.items():
+        room = name.split(".")[2] if name.startswith("dycl_tvm.frontend.") else None
+        for to, line in _imported_modules(path, modules) if room else ():
+            other = to.split(".")[2] if to.startswith("dycl_tvm.frontend.") else room
+            assert other in (room, "trace"), f"{path}:{line}: {room} may not import {to}"
 
 
 def _loaded_after(statement: str) -> set[str]:

@@ -154,7 +154,7 @@ def test_an_index_without_a_side_is_an_error_and_leaves_the_state(
     assert isinstance(read, ReadItem) and isinstance(expert, Slot) and program.device is not None
     block.instrs[-1] = replace(read, src=expert)
     program.device = replace(program.device, segments=find_segments(program))
-    link(program, lowered.library, tmp_path / "model.so", resolve_target(TARGET, "llvm").target)
+    link(program, artifact._code.library, tmp_path / "model.so", resolve_target(TARGET, "llvm").target)
     save_params(program, tmp_path / "model.params")
     gpu.configure(90, WITH)
     gpu.use_kernels(artifact)

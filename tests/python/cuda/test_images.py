@@ -179,8 +179,8 @@ def test_the_gate_is_in_the_way_of_libraries_for_gpus(monkeypatch: pytest.Monkey
     device = art._lowered.program.device
     assert device is not None
     other = compile_images(replace(device, arch="sm_70"))
-    sources = tuple((name, image_source(other) if name == "device.S" else text) for name, text in art._lowered.library.sources)
-    monkeypatch.setattr(art._lowered, "library", replace(art._lowered.library, sources=sources))
+    sources = tuple((name, image_source(other) if name == "device.S" else text) for name, text in art._code.library.sources)
+    monkeypatch.setattr(art, "_code", replace(art._code, library=replace(art._code.library, sources=sources)))
     with pytest.raises(BuildGateError, match="machine code for sm_70, the target is sm_72"):
         art.export_library(tmp_path / "model.so")
     assert not list(tmp_path.iterdir())

@@ -14,10 +14,11 @@ import dycl_tvm
 from dycl_tvm import compile as compiler
 from dycl_tvm import zoo
 from dycl_tvm.artifact import Artifact
-from dycl_tvm.build import simplify, stage_model
-from dycl_tvm.codegen.cuda import add_device_code
+from dycl_tvm.build import simplify
+from dycl_tvm.codegen import generate_code
 from dycl_tvm.compare import difference
 from dycl_tvm.progress import Phases
+from dycl_tvm.staging import stage_model
 from dycl_tvm.target import resolve_target
 
 #: Architecture and CUDA version of the board's driver.
@@ -36,8 +37,8 @@ def build(name: str, arch: str) -> tuple[zoo.Entry, Artifact]:
     entry, graph, stats = staged(name)
     target = resolve_target(f"cuda -arch={arch}", "llvm")
     lowered = compiler.lower(graph, target.target)
-    lowered.library = add_device_code(lowered.program, lowered.library)
-    return entry, Artifact(graph, lowered, target, stats, Phases(None))
+    code = generate_code(lowered.program, lowered.library)
+    return entry, Artifact(graph, lowered, code, target, stats, Phases(None))
 
 
 @pytest.mark.parametrize("arch", list(DRIVERS))

@@ -17,6 +17,7 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.runtime.structure import flatten_call
 
 
 def same(a: Any, b: Any) -> bool:
@@ -52,6 +53,11 @@ def leaves(args: Any) -> list[Any]:
     return [x for x in torch.utils._pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
 
 
+def given(graph: HCFG, args: tuple[Any, ...]) -> list[Any]:
+    """Return the inputs of a graph in a call: a tensor that was given twice in the example is one input."""
+    return [leaf for _, leaf in flatten_call(graph.input_structure, args, {}, graph.input_names)]
+
+
 def check(
     model: Callable[..., Any], inputs: Iterable[tuple[Any, ...]], *, paths: int = 1, blocks: int | None = None, **options: Any
 ) -> HCFG:
@@ -71,7 +77,7 @@ def check(
         except Exception as error:
             want = error
         try:
-            got, path = interpret(graph, leaves(copy.deepcopy(args)))[:2]
+            got, path = interpret(graph, given(graph, copy.deepcopy(args)))[:2]
             taken.add(tuple(path))
         except Exception as error:
             got = error

@@ -167,7 +167,8 @@ PROGRAM = """
 import sys
 import torch
 from torch import nn
-from dycl_tvm.build import Phases, stage_model
+from dycl_tvm.progress import Phases
+from dycl_tvm.staging import stage_model
 
 class Net(nn.Module):
     def __init__(self):

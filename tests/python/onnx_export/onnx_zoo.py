@@ -21,7 +21,6 @@ import torch
 import torch.utils._pytree as pytree
 
 from dycl_tvm import passes, zoo
-from dycl_tvm.build import stage_model
 from dycl_tvm.hcfg.analysis import count_paths
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
@@ -29,6 +28,7 @@ from dycl_tvm.onnx_export import OnnxModel, SplitModel, export_model, export_spl
 from dycl_tvm.onnx_export.guards import with_guards
 from dycl_tvm.progress import Phases
 from dycl_tvm.runtime.structure import unflatten
+from dycl_tvm.staging import stage_model
 
 
 def graph_of(model: Any, args: Any) -> HCFG:

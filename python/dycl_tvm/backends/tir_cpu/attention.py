@@ -37,19 +37,20 @@ class _Steps:
 
 def join(graph: Graph, mod: tvm.IRModule, takes: Callable[[Attention], bool]) -> None:
     """Replace the nodes of each attention that ``takes`` wants by one."""
-    for node in list(graph.nodes):
+    replaced: dict[Node, Node | None] = {}
+    for node in graph.nodes:
         if node.anchor == "relax.nn.softmax":
             found = _Match(graph, mod, node).run()
             if found is not None and found[0].attention is not None and takes(found[0].attention[0]):
-                _replace(graph, *found)
+                new, old = found
+                replaced |= {**dict.fromkeys(old), old[-1]: new}
+                _rewire(new, old)
+    graph.nodes = [kept for kept in (replaced.get(n, n) for n in graph.nodes) if kept is not None]
 
 
-def _replace(graph: Graph, new: Node, old: Sequence[Node]) -> None:
+def _rewire(new: Node, old: Sequence[Node]) -> None:
     assert new.output is not None
-    graph.nodes[graph.nodes.index(old[-1])] = new
     for node in old:
-        if node in graph.nodes:
-            graph.nodes.remove(node)
         for var in node.inputs:
             var.users = [u for u in var.users if u is not node]
     new.output.producer = new

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ class _Function:
     def __init__(self, module: ModuleEmitter, graph: Graph, params: Sequence[int], results: Sequence[int]) -> None:
         self.module, self.bb, self.graph = module, module.bb, graph
         self.param_blocks, self.result_blocks = params, results
-        self.env: dict[tuple[int, int], Any] = {}  # (id of Var, block) to expression
+        self.env: dict[int, dict[int, Any]] = defaultdict(dict)  # id of Var to its expressions, by block
         self.other: dict[Any, Any] = {}  # old Relax variable that is no tensor (tuples) to the new one
         self._views: dict[Any, Any] = {}
         self._source: dict[Any, Any] = {}  # of a view, the array that it shows
@@ -58,7 +59,7 @@ class _Function:
         params = []
         for var, block in zip(self.graph.params, self.param_blocks):
             new = relax.Var(var.relax_var.name, _type(Tensor(var.tensor.shape, var.tensor.dtype, block)))
-            self.env[id(var), block] = new
+            self.env[id(var)][block] = new
             params.append(new)
         position = {id(n): k for k, n in enumerate(self.graph.nodes)}
         # a group stands where its last node was: only there are all its operands known
@@ -80,14 +81,14 @@ class _Function:
             return
         for single in (node, *node.absorbed):
             if single.anchor == "view" and single.output is not None:
-                self.env[id(single.output), 1] = self._view(self.read(single.inputs[0], single.inputs[0].tensor), single.output.tensor)
+                self.env[id(single.output)][1] = self._view(self.read(single.inputs[0], single.inputs[0].tensor), single.output.tensor)
             else:
                 self._copy(single)
 
     def _copy(self, node: Node) -> None:
         new = self.bb.emit(self._substitute(node.value))
         if node.output is not None:
-            self.env[id(node.output), 1] = new
+            self.env[id(node.output)][1] = new
         else:
             self.other[node.relax_var] = new
 
@@ -116,14 +117,13 @@ class _Function:
         return self._view(self._stored(var, tensor.block), tensor)
 
     def _stored(self, var: Var, block: int) -> Any:
+        stored = self.env[id(var)]
         if isinstance(var.relax_var, tvm.ir.GenericConst):
-            self.env.setdefault((id(var), 1), var.relax_var)
-        found = self.env.get((id(var), block))
-        if found is None:
-            have = next(b for v, b in self.env if v == id(var))
-            source = Tensor(var.tensor.shape, var.tensor.dtype, have)
-            found = self.env[id(var), block] = self._relaid(self.env[id(var), have], source, block)
-        return found
+            stored.setdefault(1, var.relax_var)
+        if block not in stored:
+            have, expr = next(iter(stored.items()))
+            stored[block] = self._relaid(expr, Tensor(var.tensor.shape, var.tensor.dtype, have), block)
+        return stored[block]
 
     def _relaid(self, expr: Any, source: Tensor, block: int) -> Any:
         target = Tensor(source.shape, source.dtype, block)
@@ -158,7 +158,7 @@ class _Function:
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:
         """Define a tensor of the function."""
         own = Tensor(var.tensor.shape, var.tensor.dtype, tensor.block)
-        self.env[id(var), tensor.block] = self._view(expr, own)
+        self.env[id(var)][tensor.block] = self._view(expr, own)
 
 
 def _type(tensor: Tensor) -> Any:

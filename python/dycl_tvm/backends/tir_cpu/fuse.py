@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import ALONE, Graph, Node, Var
@@ -11,13 +11,16 @@ from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
 
 #: Element-wise nodes of one epilogue; an operand that several of them read is written out each time.
 _LONGEST = 12
+#: Nodes that are looked at for one answer about dependence; beyond it the answer is yes, so that time stays linear in the network.
+_FARTHEST = 1000
 
 
 def fuse(graph: Graph) -> None:
     """Give each anchor the element-wise nodes that follow it, as far as its own result is read by nothing else."""
+    position = {id(node): k for k, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if node.host is None and node.output is not None and not node.output.constant and _is_anchor(node):
-            for follower in _closed(node):
+            for follower in _closed(node, position):
                 follower.host = node
                 node.absorbed.append(follower)
 
@@ -26,7 +29,7 @@ def _is_anchor(node: Node) -> bool:
     return node.anchor not in ("", "view", *ALONE) and (node.anchor != "tir" or node.channelwise is not None)
 
 
-def _closed(node: Node) -> list[Node]:
+def _closed(node: Node, position: Mapping[int, int]) -> list[Node]:
     """Return the longest run of followers after which only the last result is read from outside."""
     assert node.output is not None
     shape, dtype = node.output.tensor.shape, node.output.tensor.dtype
@@ -35,7 +38,7 @@ def _closed(node: Node) -> list[Node]:
     best: list[Node] = []
     while len(taken) < _LONGEST:
         candidates = [u for v in inside for u in v.users if u not in taken]
-        following = next((u for u in candidates if _fits(u, shape, dtype) and _ready(u, inside, taken, node)), None)
+        following = next((u for u in candidates if _fits(u, shape, dtype) and _ready(u, inside, node, position)), None)
         if following is None or any(v.is_result for v in inside):
             break
         assert following.output is not None
@@ -55,23 +58,31 @@ def _fits(node: Node, shape: tuple[int, ...], dtype: str) -> bool:
     return all(i.tensor.dtype == dtype for i in node.inputs)
 
 
-def _ready(node: Node, inside: dict[Var, None], taken: Sequence[Node], anchor: Node) -> bool:
+def _ready(node: Node, inside: dict[Var, None], anchor: Node, position: Mapping[int, int]) -> bool:
     """Whether the other operands do not depend on what is being fused: then the group can stand where its last node does."""
     for operand, shape in _reads(node):
         if operand in inside:
             if node.output is None or shape != node.output.tensor.shape:
                 return False
-        elif _depends(operand, anchor, set()):
+        elif _depends(operand, anchor, position):
             return False
     return True
 
 
-def _depends(var: Var, anchor: Node, seen: set[int]) -> bool:
-    node = var.producer
-    if node is None or id(node) in seen:
-        return False
-    seen.add(id(node))
-    return node is anchor or any(_depends(i, anchor, seen) for i in node.inputs)
+def _depends(var: Var, anchor: Node, position: Mapping[int, int]) -> bool:
+    """Whether a tensor depends on a node; what stands before the node in the graph does not."""
+    first = position[id(anchor)]
+    seen: set[int] = set()
+    waiting = [var.producer]
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in seen or position[id(node)] < first:
+            continue
+        if node is anchor or len(seen) == _FARTHEST:
+            return True
+        seen.add(id(node))
+        waiting += (i.producer for i in node.inputs)
+    return False
 
 
 Operand = tuple[Var, tuple[int, ...]]

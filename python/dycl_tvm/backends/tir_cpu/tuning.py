@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.families import amx
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Dense, Plan
@@ -63,7 +64,7 @@ class Candidates:
         kernels = [family.kernel(work, plan, machine, NOTHING).with_attr("global_symbol", n) for n, (family, plan) in zip(names, plans)]
         if amx.used_by(kernels):
             amx.request()
-        module = tvm.compile(tvm.IRModule(dict(zip(names, kernels))), target=target)
+        module = compile_kernels(dict(zip(names, kernels)), target)
         flush = np.zeros(2 * machine.l3, np.uint8) if cold else None
         self._runs = [_Run(module[n], [_array(p) for p in fn.params], flush) for n, fn in zip(names, kernels)]
 

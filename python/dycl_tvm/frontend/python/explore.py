@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.errors import PathExplosionError, UnsupportedError
-from dycl_tvm.frontend.python.exits import exits, is_users, origin_of
+from dycl_tvm.frontend.python.flow.exits import exits, is_users, origin_of
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import Dead, ForkRequired

@@ -31,7 +31,9 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
+from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 __all__ = [
@@ -104,7 +106,7 @@ def compare(op: str, a: Any, b: Any) -> Any:
     if op in _COMPARISONS:
         return _COMPARISONS[op](a, b)
     if a is b and op in ("is", "is_not") and not (isinstance(a, Poison) and is_unbound(a)):
-        return op == "is"
+        return op == "is"  # one object of staging is one in eager too, on every path
     for x in (a, b):
         if isinstance(x, Poison):
             use(x)
@@ -116,36 +118,44 @@ def compare(op: str, a: Any, b: Any) -> Any:
 
 
 def _identical(a: Any, b: Any) -> Any:
-    """Identity; of a run-time number with True, False or another number: equality of value and type."""
+    """Identity as in eager; of a run-time number with True, False or another number: equality of value and type."""
     if (scalars.is_symbolic(a) or scalars.is_symbolic(b)) and a is not b:
         numbers = [x for x in (a, b) if scalars.is_symbolic(x) or isinstance(x, (bool, int, float))]
         if len(numbers) == 2 and all(scalars._kind(scalars.operand_of(x)) == "bool" for x in numbers):
             return a == b
         if len(numbers) == 2:
             raise UnsupportedError("the identity (`is`) of a number known only at run time", current().origin(), "compare with ==")
-    return a is b
+    return are_one(a, b)
 
 
 def _contains(container: Any, x: Any) -> Any:
     if isinstance(container, torch.Tensor):
-        return x in container if not isinstance(x, torch.Tensor) else (container == x).any()
+        return item((container == x).any()) if isinstance(x, torch.Tensor) else x in container
     method = special_method(container, "__contains__")
     if method is not None:
         return scalars.wrap(truth(method(x)))
-    symbolic = scalars.is_symbolic(x) or isinstance(x, torch.Tensor)
-    if isinstance(container, dict):
-        items: Any = list(container)
-    elif isinstance(container, (list, tuple, set, frozenset, deque, range)):
+    if isinstance(container, (dict, set, frozenset)):  # found by hash: tensors by identity, numbers by value
+        if isinstance(x, torch.Tensor):
+            return any(are_one(x, i) for i in container if isinstance(i, torch.Tensor))
+        items: Any = [i for i in container if isinstance(i, (bool, int, float))]
+        symbolic = scalars.is_symbolic(x)
+    elif isinstance(container, (list, tuple, deque, range)):
         items = container
-        symbolic = symbolic or any(scalars.is_symbolic(i) or isinstance(i, torch.Tensor) for i in container)
+        symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *container))
     else:
         return x in unpacked(container)
     if not symbolic:
         return x in container
     if len(items) == 0:
         return False
-    tests = [lambda i=i: x is i or x == i for i in items]
-    return bool_op("or", True, tests[0](), *tests[1:])
+    tests = [lambda i=i: _equal_item(x, i) for i in items]
+    return scalars.wrap(truth(bool_op("or", True, tests[0](), *tests[1:])))
+
+
+def _equal_item(x: Any, member: Any) -> Any:
+    """Compare as a list does with its items: by identity, then by ``==``."""
+    numbers = scalars.is_symbolic(x) or scalars.is_symbolic(member)
+    return True if not numbers and compare("is", member, x) else member == x
 
 
 def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:

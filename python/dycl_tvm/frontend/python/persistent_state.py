@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.class_patches import is_library_class, users_function
+from dycl_tvm.frontend.python.class_patches import is_library_class, users_function
 from dycl_tvm.frontend.python.source.locate import is_library_file
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import places_in, reach
@@ -39,6 +39,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.identity import mark_outside
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
@@ -182,6 +183,7 @@ class ModelState:
             if isinstance(c, TensorLeaf):
                 assert isinstance(param, Value)
                 fresh = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
+                mark_outside(fresh, "state")
                 made[path] = fresh.storage_
                 return fresh
             return scalars.wrap(param)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.calls.class_patches import ClassPatches, Run, users_function
+from dycl_tvm.frontend.python.class_patches import ClassPatches, Run, users_function
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current

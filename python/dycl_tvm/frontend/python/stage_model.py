@@ -20,7 +20,6 @@ from dycl_tvm.frontend.trace.limits import MAX_RUNS, Limits
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
-from dycl_tvm.frontend.trace.values.tensors import fresh
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Value
 
@@ -75,7 +74,7 @@ def stage(
             entry.params += state_params
 
             def run(values: list[Value] = values) -> Any:
-                args, kwargs = inputs.build([fresh(v) for v in values])
+                args, kwargs = inputs.build(inputs.tensors(values))
                 return call_root(model, args, kwargs)
 
             try:

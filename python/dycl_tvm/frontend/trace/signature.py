@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UsageError
-from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
+from dycl_tvm.errors import UnsupportedError, UsageError
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.identity import mark_outside
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like
+from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
 
@@ -40,6 +44,8 @@ class Inputs:
         self.names: list[str] = []
         self.types: list[TensorType] = []
         self._classes: dict[tuple[str, tuple[str, ...]], type] = {}
+        #: The example tensors; one that is given twice is one input.
+        self._examples: list[_Example] = []
         self.structure: Structure = {"dict": [[name, self._describe(value, name)] for name, value in bound.arguments.items()]}
         entries = {inspect.Parameter.VAR_POSITIONAL: "varargs", inspect.Parameter.VAR_KEYWORD: "varkw"}
         for name in bound.arguments:
@@ -52,6 +58,11 @@ class Inputs:
                 raise UsageError(f"the example input `{where}` has the dtype {x.dtype}; supported are {', '.join(DTYPE_NAMES.values())}")
             if not all(isinstance(s, int) for s in x.shape):
                 raise UsageError(f"the example input `{where}` has the symbolic shape {tuple(x.shape)}; give every dimension a number")
+            if isinstance(x, torch.Tensor):
+                for k, known in enumerate(self._examples):
+                    if known.given is x:
+                        return {"leaf": k, "type": "tensor"}
+            self._examples.append(_Example(x, self._examples))
             self.names.append(where)
             self.types.append(TensorType(tuple(int(s) for s in x.shape), DTYPE_NAMES[x.dtype]))
             return {"leaf": len(self.names) - 1, "type": "tensor"}
@@ -75,9 +86,25 @@ class Inputs:
             "give tensors, numbers, strings, None, and tuples, lists and dicts of them"
         )
 
+    def tensors(self, values: list[Value]) -> list[torch.Tensor]:
+        """Return the tensors that a run of the program is given: strides, memory and ``requires_grad`` are those of the examples."""
+        made: list[StagedTensor] = []
+        for value, example in zip(values, self._examples):
+            if example.same is None:
+                t = fresh_like(example.meta, value)
+                mark_outside(t.storage_, "input")
+            else:
+                home = made[example.same].storage_
+                t = StagedTensor(example.meta, home, (), home.value)
+            mark_outside(t, "input")
+            for k in example.overlaps:
+                may_be_one(t.storage_, made[k].storage_, _Overlap())
+            made.append(t)
+        return list(made)
+
     def build(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the given leaves."""
-        assert len(leaf_types(self.structure)) == len(leaves)
+        assert len(leaf_types(self.structure)) == len(leaves) == len(self.names)
         arguments = self._with_classes(unflatten(self.structure, lambda k, _: leaves[k]))
         bound = inspect.BoundArguments(self._signature, arguments)  # type: ignore[arg-type]
         return bound.args, bound.kwargs
@@ -89,6 +116,63 @@ class Inputs:
         if isinstance(x, (tuple, list)):
             return type(x)(self._with_classes(v) for v in x)
         return {k: self._with_classes(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+class _Example:
+    """What counts of an example tensor: how it lies in memory, and which of those before it lie there too.
+
+    Attributes
+    ----------
+    meta : torch.Tensor
+        Its shape, strides and dtype.
+    same : int or None
+        One before it that is the same view of the same memory.
+    overlaps : list of int
+        Those before it that have memory in common with it otherwise.
+    """
+
+    def __init__(self, given: Any, before: list[_Example]) -> None:
+        self.given, self.same = given, None
+        self.overlaps: list[int] = []
+        if not isinstance(given, torch.Tensor):
+            self.meta = torch.empty(tuple(given.shape), dtype=given.dtype, device="meta")
+            return
+        self.meta = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device="meta", requires_grad=given.requires_grad)
+        for k, other in enumerate(before):
+            if self._view() == other._view():
+                self.same = k
+            elif self._overlaps(other):
+                self.overlaps.append(k)
+
+    def _view(self) -> Any:
+        """Return what is equal for two tensors that are the same view of the same memory."""
+        t = self.given
+        return (t.data_ptr(), t.shape, t.stride(), t.dtype) if _has_memory(t) else id(t)
+
+    def _overlaps(self, other: _Example) -> bool:
+        if not _has_memory(self.given) or not _has_memory(other.given):
+            return False
+        (start, end), (begin, until) = (
+            (t.data_ptr(), t.data_ptr() + t.element_size() * (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))))
+            for t in (self.given, other.given)
+        )
+        return bool(start < until and begin < end)
+
+
+def _has_memory(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and t.device.type == "cpu" and t.numel() > 0 and type(t) is torch.Tensor
+
+
+class _Overlap:
+    """In the place of a site: two example inputs overlap in memory."""
+
+    def refuse(self, reason: str) -> None:
+        """Refuse to read one after a change of the other."""
+        raise UnsupportedError(
+            "an input is changed in place, and another that overlaps with it in memory is read (so did the example inputs)",
+            current().origin(),
+            "give inputs of their own memory: x.clone()",
+        )
 
 
 def record_fields(x: Any) -> list[str] | None:

@@ -30,9 +30,12 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.identity import join_identities, settle
+from dycl_tvm.frontend.trace.values.layouts import join_layouts
+from dycl_tvm.frontend.trace.values.opaque import ObjectId
 from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.storage import may_be_one
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, storage_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, read, storage_of
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -107,21 +110,6 @@ def _abs(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return abs(args[0])
 
 
-class _Extremum:
-    """In the place of a site: ``max`` of tensors gives one of them, not a new one, and which one is known only at run time."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def refuse(self, reason: str) -> None:
-        """Refuse to read what may have been changed."""
-        raise UnsupportedError(
-            f"{reason}: {self.name}() gives one of its arguments",
-            current().origin(),
-            f"use torch.{self.name}imum(), which gives a new tensor",
-        )
-
-
 def _extremum(largest: bool) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = list(args[0]) if len(args) == 1 else list(args)
@@ -134,9 +122,13 @@ def _extremum(largest: bool) -> Substitute:
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
             raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
         if any(isinstance(v, torch.Tensor) for v in values):
-            best = values[0]
+            best, forked = values[0], current().decisions.chosen_by_tests()
+            site = None if forked else current().decisions.choice_site()
             for v in values[1:]:
                 better = v > best if largest else v < best
+                if forked:
+                    best = v if better else best  # a truth test: each path knows which one it is
+                    continue
                 if _differ(v, best):
                     best = ifexp(better, lambda v=v: v, lambda best=best: best)
                     continue
@@ -145,8 +137,13 @@ def _extremum(largest: bool) -> Substitute:
                     if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor)
                     else scalars.select(_number(better), _number(v), _number(best))
                 )
-            for v in values if isinstance(best, StagedTensor) and not any(best is v for v in values) else ():
-                may_be_one(storage_of(best), storage_of(v), _Extremum(callee.__name__))
+            if isinstance(best, StagedTensor) and not any(best is v for v in values):  # it is one of them in eager, not a new one
+                tensors = [v for v in values if isinstance(v, torch.Tensor)]
+                best = fresh_like(join_layouts(tensors, site), read(best)) if len({v.shape for v in tensors}) == 1 else best
+                join_identities(best, tensors, site)
+                join_identities(best.storage_, map(storage_of, tensors), site)
+                for v in tensors:
+                    may_be_one(storage_of(best), storage_of(v), site)
             return scalars.mark_mixed(best, _mixed(values))
         return scalars.mark_mixed(scalars.extremum(values, largest), _mixed(values))
 
@@ -364,6 +361,14 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return callee(*args, **kwargs)
 
 
+def _id(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``id`` and ``hash``: those of a tensor say which one it is, and no more."""
+    if isinstance(args[0], Poison):
+        use(args[0])
+    settle(args[0], f"the {callee.__name__}")
+    return ObjectId(args[0]) if isinstance(args[0], torch.Tensor) else callee(*args)
+
+
 def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(args[0], Poison):
         use(args[0])
@@ -387,6 +392,8 @@ TABLE: dict[Any, Substitute] = {
     isinstance: _isinstance,
     type: _type,
     len: _len,
+    id: _id,
+    hash: _id,
     setattr: _setattr,
     hasattr: _attributes,
     getattr: _attributes,

@@ -14,9 +14,9 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
-from dycl_tvm.frontend.python.calls.class_patches import users_function
-from dycl_tvm.frontend.python.exits import exits
+from dycl_tvm.frontend.python.class_patches import users_function
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
+from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.rewrite import rewrite

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError
-from dycl_tvm.frontend.python.exits import exits
+from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump

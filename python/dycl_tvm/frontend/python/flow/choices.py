@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import DyclError
-from dycl_tvm.frontend.python.exits import exits
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
+from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.poison import Poison

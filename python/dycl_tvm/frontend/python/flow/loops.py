@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError, UnsupportedError
-from dycl_tvm.frontend.python.exits import exits
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
+from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import Dead, Jump, Restart

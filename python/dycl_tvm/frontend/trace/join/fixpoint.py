@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import torch
-
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.heap.places import MISSING, Place
@@ -30,11 +28,12 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.join import describe
+from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
+from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 Path = tuple[Any, ...]
@@ -97,6 +96,7 @@ class Header:
         self._links: set[tuple[Path, Any]] = set()
         self._fresh: dict[Path, Storage] = {}
         self._homes: dict[Path, Storage] = {}
+        self._identities = LoopIdentities(self._clock, site)
 
     def open(self, unset: set[str]) -> dict[str, Any]:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
@@ -131,7 +131,8 @@ class Header:
     def close(self, env: dict[str, Any], changed: dict[Any, Place], before: dict[Any, Any]) -> bool:
         """Compare the state at the end of the body; jump back if the header is general enough."""
         stage = current()
-        known = self._size()
+        known = self._known()
+        self._identities.begin()
         self._homes, self._backs = {}, {}
         found: dict[Path, Operand] = {}
         for name, value in env.items():
@@ -145,13 +146,15 @@ class Header:
             self._compare_place(key, place, found)
         self._link(self._homes)
         self._shared.update(path for paths in self._backs.values() if len(paths) > 1 for path in paths)
-        if known != self._size():
+        if known != self._known():
             return False
         stage.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
         return True
 
-    def _size(self) -> tuple[int, ...]:
-        return (len(self._general), len(self._poisoned), len(self._places), len(self._links), len(self._shared))
+    def _known(self) -> tuple[int, ...]:
+        """Return what only grows from round to round."""
+        sets = (self._general, self._poisoned, self._places, self._links, self._shared)
+        return (*map(len, sets), self._identities.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -179,8 +182,7 @@ class Header:
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):
                 return Poison(self.site, _STALE)
-            meta = torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta")
-            made = fresh_like(meta, self._param(path, tensor_type(c.obj), c.value))
+            made = self._identities.header_tensor(path, c.obj, self._param(path, tensor_type(c.obj), c.value))
             self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
             return made
         if isinstance(c, NumberLeaf) and path in self._general:
@@ -233,6 +235,7 @@ class Header:
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:
                 found[path] = back.value
+                self._identities.note(path, back.obj)
                 self._homes[path] = storage_of(back.obj)
                 if isinstance(back.value, Stale):
                     self._poisoned[path] = _STALE

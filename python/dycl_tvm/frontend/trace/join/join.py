@@ -33,6 +33,8 @@ from dycl_tvm.frontend.trace.join.captured import (
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.identity import join_identities
+from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -152,7 +154,7 @@ class Join:
             if isinstance(first, Items):
                 return self._container(found, what)  # type: ignore[arg-type]
             if same_plain([c.obj for c in found]):
-                return first.obj
+                return self._equal(found)
         return self._poison(found, what)
 
     def _poison(self, found: list[Captured], what: str) -> Poison:
@@ -164,12 +166,19 @@ class Join:
     def _number(self, found: list[NumberLeaf], what: str) -> Any:
         first = found[0]
         if all(same_number(c, first) for c in found):
-            return first.obj
+            return self._equal(found)
         kinds = {scalars._kind(c.operand) for c in found}
         if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         kind = kinds.pop()
         return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.strip("`")), self.site)  # type: ignore[arg-type]
+
+    def _equal(self, found: list[Any]) -> Any:
+        """Return one of several equal objects that cannot be changed; only their identity tells them apart."""
+        first = found[0].obj
+        if not scalars.is_symbolic(first) and any(c.obj is not first for c in found):
+            join_identities(first, [c.obj for c in found], self.site)
+        return first
 
     def _tensor(self, found: list[TensorLeaf], what: str) -> Any:
         first = found[0]
@@ -180,10 +189,9 @@ class Join:
         if key not in self._memo:
             same = all(c.value is first.value for c in found)
             value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.strip("`"))
-            strides = {c.obj.stride() for c in found}
-            meta = torch.empty_strided(first.obj.shape, first.obj.stride(), dtype=first.obj.dtype, device="meta")
-            merged = fresh_like(meta if len(strides) == 1 else torch.empty_like(meta, memory_format=torch.contiguous_format), value)
-            self._memo[key] = merged
+            merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.site), value)
+            join_identities(merged, [c.obj for c in found], self.site)
+            join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.site)
             self._keep += [c.obj for c in found]
             for c in found:
                 storage = storage_of(c.obj)
@@ -203,6 +211,7 @@ class Join:
                 for c in found:
                     self._targets.setdefault(id(c.obj), set()).add(id(merged))
                     self._keep.append(c.obj)
+            join_identities(merged, [c.obj for c in found], self.site)
             self._memo[key] = merged
         return self._memo[key]
 

@@ -65,7 +65,8 @@ def key_of(node: Any) -> Hashable:
     if isinstance(node, (tuple, list)):
         return (isinstance(node, list), *[key_of(n) for n in node])
     if isinstance(node, torch.Tensor):
-        return node.shape, node.stride(), node.dtype
+        layouts = getattr(node, "layouts", None)  # the strides of some depend on the path, see layouts.py
+        return node.shape, node.stride() if layouts is None else layouts.strides, node.dtype
     if isinstance(node, dict):
         return (dict, *[(k, key_of(n)) for k, n in node.items()])
     return kind, repr(node)

@@ -144,21 +144,6 @@ def _kind(op: Operand) -> str:
     return "bool" if isinstance(op, bool) else "int" if isinstance(op, int) else "float"
 
 
-_PLAIN: dict[str, Any] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "truediv": lambda a, b: a / b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "pow": lambda a, b: a**b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-}
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
@@ -194,21 +179,22 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Any:
     a, b = _check_literal(a), _check_literal(b)
     kinds = {_kind(a), _kind(b)}
     if op in COMPARISONS:
-        if "float" in kinds:
-            if kinds == {"float", "int"}:
-                _refuse_inexact(a, b)
-            a, b = as_float(a), as_float(b)
-        elif kinds != {"bool"} or op not in ("eq", "ne"):
+        if "float" not in kinds and (kinds != {"bool"} or op not in ("eq", "ne")):
             a, b = as_int(a), as_int(b)
-        return emit(op, a, b, type_=BOOL)
+        return emit(op, a, b, type_=BOOL)  # of an int and a float: exact, as Python's, not by a conversion of the int
     if op in ("truediv", "floordiv", "mod"):
         _guard(arithmetic("eq", b, 0) if isinstance(b, Value) else b == 0, ZeroDivisionError, "division by zero")
+    if op == "truediv" and "float" not in kinds:
+        return emit(op, as_int(a), as_int(b), type_=FLOAT)  # the quotient of two ints is rounded once
     if op == "truediv":
         return emit(op, as_float(a), as_float(b), type_=FLOAT)
+    if op == "pow" and "float" not in kinds and not isinstance(b, Value) and b < 0:
+        _guard(arithmetic("eq", a, 0) if isinstance(a, Value) else a == 0, ZeroDivisionError, "0.0 cannot be raised to a negative power")
+        return emit(op, as_float(a), as_float(b), type_=FLOAT)
     if op == "pow" and "float" not in kinds:
-        if isinstance(b, Value) or b < 0:
+        if isinstance(b, Value):
             raise UnsupportedError(
-                "an int raised to a power that is known only at run time, or is negative, has no fixed type",
+                "an int raised to a power that is known only at run time has no fixed type",
                 current().origin(),
                 "raise a float: float(a) ** b",
             )
@@ -227,15 +213,6 @@ def _guard(failing: Any, error: type[Exception], message: str) -> None:
         return
     if stage.decisions.decide(truth_operand(failing)):
         raise error(message)
-
-
-def _refuse_inexact(a: Operand, b: Operand) -> None:
-    """Python compares int with float exactly; a conversion to float is exact only below 2**53."""
-    for x in (a, b):
-        if isinstance(x, int) and not isinstance(x, (bool, Value)) and abs(x) > 2**53:
-            raise UnsupportedError(
-                "an int above 2**53 is compared with a float that is known only at run time", current().origin(), "compare ints with ints"
-            )
 
 
 def _binary(op: str, swapped: bool) -> Any:
@@ -325,9 +302,16 @@ def _rounding(op: str) -> Any:
             refuse_mixed(self.node.mixed, f"given to {op}()")
         if self.node.kind != "float":
             return wrap(as_int(self.node.value), self.node.site)
+        _guard_rounding(self)
         return emit(op, self.node.value, type_=INT)
 
     return method
+
+
+def _guard_rounding(x: Any) -> None:
+    """Infinity and NaN have no int; other floats have one, if perhaps of more than 64 bits, which is an error at run time."""
+    _guard(arithmetic("ne", x.node.value, x.node.value), ValueError, "cannot convert float NaN to integer")
+    _guard(_is_infinite(x.node.value), OverflowError, "cannot convert float infinity to integer")
 
 
 def _refuse_bits(name: str) -> Any:
@@ -381,7 +365,7 @@ _METHODS: dict[str, Any] = {
     "__ror__": _logical("or"),
     "__rxor__": _logical("xor"),
     "__neg__": _negative,
-    "__pos__": lambda self: self,
+    "__pos__": lambda self: wrap(as_int(self.node.value), self.node.site) if self.node.kind == "bool" else self,
     "__abs__": _absolute,
     "__round__": _rounding("round"),
     "__trunc__": _rounding("trunc"),
@@ -398,7 +382,22 @@ _METHODS["__float__"] = lambda self: self.node.guard_float("", 0)
 _METHODS["__repr__"] = lambda self: self.node.text() if staging() else self.node.str()
 _METHODS["__format__"] = lambda self, _spec: self.node.text()
 
-HostInt: type = type("HostInt", (torch.SymInt,), dict(_METHODS))
+
+def _refuse_method(name: str) -> Any:
+    def method(self: Any, *_args: Any, **_kwargs: Any) -> Any:
+        raise UnsupportedError(f"{name} of a number that is known only at run time", current().origin(), "use arithmetic and comparisons")
+
+    return method
+
+
+#: What Python's numbers have and torch's symbolic ones have otherwise, or not.
+for _name in ("as_integer_ratio", "bit_length", "bit_count", "to_bytes", "is_integer", "hex"):
+    _METHODS.setdefault(_name, _refuse_method(_name))
+_METHODS["conjugate"] = lambda self: +self
+_METHODS["real"] = property(lambda self: +self)
+_METHODS["imag"] = property(lambda self: 0.0 if self.node.kind == "float" else 0)
+
+HostInt: type = type("HostInt", (torch.SymInt,), {**_METHODS, "numerator": _METHODS["real"], "denominator": property(lambda self: 1)})
 HostFloat: type = type("HostFloat", (torch.SymFloat,), dict(_METHODS))
 HostBool: type = type("HostBool", (torch.SymBool,), {k: v for k, v in _METHODS.items() if k != "__index__"})
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -454,11 +453,12 @@ def convert(x: Any, kind: str) -> Any:
     if kind == "bool":
         return wrap(truth_operand(x))
     if kind == "int" and _kind(op) == "float":
-        _guard(x != x, ValueError, "cannot convert float NaN to integer")
-        _guard(
-            arithmetic("ge", emit("abs", op, type_=FLOAT).node.value, 2.0**63), OverflowError, "cannot convert float infinity to integer"
-        )
+        _guard_rounding(x)
     return emit(f"to_{kind}", op, type_=INT if kind == "int" else FLOAT)
+
+
+def _is_infinite(op: Value) -> Any:
+    return arithmetic("eq", emit("abs", op, type_=FLOAT).node.value, math.inf)
 
 
 def extremum(values: list[Any], largest: bool) -> Any:
@@ -506,5 +506,7 @@ def math_call(name: str, x: Any) -> Any:
     elif name == "log":
         _guard(x <= 0, ValueError, "math domain error")
     elif name == "exp":
-        _guard(x > 709.782712893384, OverflowError, "math range error")
+        _guard(arithmetic("gt", as_float(operand_of(x)), 709.782712893384), OverflowError, "math range error")
+    elif name in ("sin", "cos"):
+        _guard(_is_infinite(x.node.value) if x.node.kind == "float" else False, ValueError, "math domain error")
     return emit(name, as_float(operand_of(x)), type_=FLOAT)

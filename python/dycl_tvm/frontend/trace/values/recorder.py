@@ -19,9 +19,11 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.in_place import check_in_place
+from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, write
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, view_of, write
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -88,6 +90,9 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func._opname
     if func is aten._local_scalar_dense.default:
         return item(args[0])
+    if name in QUESTIONS:
+        layouts = layouts_of(args[0])
+        return func(*args, **kwargs) if layouts is None else layouts.settle()
     if name.rstrip("_") in RANDOM and not _is_identity_dropout(name, args):
         raise UnsupportedError(
             f"{name}() gives another result at every call",
@@ -152,13 +157,16 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
     key = (func, tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
     known = folded.get(key)
     if known is None:
-        size = sum(m.numel() for m in tensors_of(_meta_result(func, args, kwargs)))
+        metas = _meta_result(func, args, kwargs)
+        size = sum(m.numel() for m in tensors_of(metas))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
             return None
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
             data = iter(constants)
             result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
-            known = folded[key] = (map_tensors(_kept, result), constants)
+            kept = [_Kept(m, _constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
+            rest = iter(kept)
+            known = folded[key] = (map_leaves(lambda _: next(rest), result), constants)
     return map_leaves(lambda k: fresh_like(k.meta, k.constant) if isinstance(k, _Kept) else k, known[0])
 
 
@@ -170,13 +178,18 @@ class _Kept:
     constant: Constant
 
 
-def _kept(t: torch.Tensor) -> _Kept:
-    meta = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
-    return _Kept(meta, Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format)))
+def _constant_of(t: torch.Tensor) -> Constant:
+    return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format))
 
 
 def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on meta tensors."""
+    ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
+    if ambiguous:
+        return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
+    ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
+    if ambiguous:
+        return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     metas = current().get(Known).metas
     key = (func, key_of(args), key_of(kwargs))
     known = metas.get(key)
@@ -218,7 +231,8 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if known is not None:
         known_bounds()[value] = known
     storage, chain = home(base)
-    return StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value)
+    view = StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, int(base.storage_offset() + meta.storage_offset()))
+    return view if func._opname == "detach" else view_of(base, view)
 
 
 def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -237,7 +251,7 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
     result.chain = (*chain, (func, args[1:], kwargs))
     result.storage_ = storage
     result._cached = (storage.version, result._cached[1])
-    return result
+    return result if func._opname == "detach" else view_of(base, result)
 
 
 class _Unusual:
@@ -274,6 +288,7 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
     name = func._opname
     if names == ["out"]:
         out = bound.pop("out")
+        check_in_place(func, args, kwargs, out)
         result = _functional_twin(func, name)(
             *[bound[a.name] for a in func._schema.arguments if a.name in bound and not a.kwarg_only],
             **{a.name: bound[a.name] for a in func._schema.arguments if a.name in bound and a.kwarg_only},
@@ -285,6 +300,8 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
             f"{name}() changes more than one tensor in place", current().origin(), "use the form that returns new tensors"
         )
     target = args[0]
+    if name not in _METADATA_CHANGES:
+        check_in_place(func, args, kwargs, target)
     if name in ("copy_", "fill_", "zero_"):
         if name == "copy_":
             source = args[1]
@@ -317,6 +334,8 @@ def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwa
     packet = getattr(aten, func._opname.rstrip("_"))
     twin = next(getattr(packet, o) for o in (func._overloadname, "int", "default") if o in packet.overloads())
     view = dispatch(twin, (target, *args), kwargs)
+    if target.layouts is not None:
+        target.layouts.settle()
     current().heap.check_undoable(target.storage_, "the shape of a tensor made before a branch is changed in place in it")
     with torch._C._DisableTorchDispatch():
         func(target, *args, **kwargs)
@@ -344,8 +363,6 @@ def _functional_twin(func: Any, name: str) -> Any:
 
 
 def _store(target: torch.Tensor, result: torch.Tensor) -> None:
-    if tuple(result.shape) != tuple(target.shape):
-        raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}")
     write(target, read(_cast(result, target.dtype)))
 
 

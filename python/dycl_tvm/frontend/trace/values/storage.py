@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.clock import Dated, clock
+from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.heap.places import One
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.identity import Carrier, Identity
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
 
@@ -42,7 +43,7 @@ class Stale(Value):
         current().decisions.fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
 
 
-class Storage(Dated, One):
+class Storage(Carrier, One):
     """The memory that tensors share. Also a place of the journal.
 
     Attributes
@@ -53,10 +54,11 @@ class Storage(Dated, One):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "memory", "mergers", "real", "shadows", "value", "version")
+    __slots__ = ("__weakref__", "born", "identity", "memory", "mergers", "real", "shadows", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
+        self.identity: Identity | None = None
         self.version = self.born = next(clock)
         #: The real tensor that lies in all of this memory, if it is that of the model.
         self.real: torch.Tensor | None = None

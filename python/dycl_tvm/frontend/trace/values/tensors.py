@@ -15,8 +15,11 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.identity import Carrier, Identity, settle
+from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -27,26 +30,43 @@ aten = torch.ops.aten
 ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-class StagedTensor(torch.Tensor):
-    """A tensor known at run time (or a constant made while staging). See the module's text."""
+class StagedTensor(torch.Tensor, Carrier):
+    """A tensor known at run time (or a constant made while staging). See the module's text.
+
+    Attributes
+    ----------
+    storage_, chain
+        Its memory, and the views that lead from there to it.
+    base : torch.Tensor or None
+        The tensor that it was made a view of.
+    layouts : Layouts or None
+        The strides that it may have, if they depend on the path: PyTorch then asks for them by operators (:mod:`.layouts`).
+    """
 
     storage_: Storage
     chain: tuple[ViewStep, ...]
+    base: torch.Tensor | None
+    layouts: Layouts | None
+    identity: Identity | None
+    born: int
     _cached: tuple[int, Value]
 
     @staticmethod
-    def __new__(cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value) -> StagedTensor:
-        """Wrap a storage; ``meta`` gives shape and strides, ``value`` what the tensor holds now."""
+    def __new__(cls, meta: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], value: Value, offset: int = 0) -> StagedTensor:
+        """Wrap a storage at an offset; ``meta`` gives shape and strides, ``value`` what the tensor holds now."""
+        layouts = layouts_of(meta)
         self: StagedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             meta.shape,
             strides=meta.stride(),
-            storage_offset=meta.storage_offset(),
+            storage_offset=offset,
             dtype=meta.dtype,
             device=torch.device("cpu"),
-            requires_grad=False,
+            requires_grad=meta.requires_grad,
+            dispatch_sizes_strides_policy=None if layouts is None else "strides",
         )
-        self.storage_, self.chain = storage, chain
+        self.storage_, self.chain, self.layouts, self.base = storage, chain, layouts, None
+        self.identity, self.born = None, next(clock)
         self._cached = (storage.version, value)
         return self
 
@@ -56,6 +76,10 @@ class StagedTensor(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Refuse to run outside of a stage."""
         raise RuntimeError(f"{func} was called on a staged tensor after staging ended")
+
+    def __hash__(self) -> int:
+        settle(self, "the hash")
+        return id(self)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if staging():
@@ -150,8 +174,15 @@ SELECT_AT = SelectAt()
 def select_at(base: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], dim: int, position: Value) -> StagedTensor:
     """Return the view of ``base`` (of a storage, by a chain) at an index known only at run time."""
     value = _select_at(read(base), dim, position)
-    meta = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device="meta").select(dim, 0)
-    return StagedTensor(meta, storage, (*chain, (SELECT_AT, (dim, position), {})), value)
+    meta = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device="meta").select(dim, 0)  # forks if it has several
+    return view_of(base, StagedTensor(meta, storage, (*chain, (SELECT_AT, (dim, position), {})), value))
+
+
+def view_of(base: torch.Tensor, view: StagedTensor) -> StagedTensor:
+    """Note of what a tensor is a view."""
+    view.base = getattr(base, "base", None)
+    view.base = base if view.base is None else view.base
+    return view
 
 
 def _select_at(value: Value, dim: int, position: Value) -> Value:

@@ -13,7 +13,9 @@ from torch.overrides import TorchFunctionMode
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
+from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at
 from dycl_tvm.hcfg.nodes import Value
@@ -220,6 +222,19 @@ def _deepcopy(t: torch.Tensor, memo: Any) -> torch.Tensor:
     return t.clone()
 
 
+def _base(t: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor that a view was made of; None for what is no view."""
+    settle(t, "the base")
+    return t.base if isinstance(t, StagedTensor) else t._base
+
+
+def _unknown(what: str) -> Callable[..., Any]:
+    def method(t: torch.Tensor, *_args: Any) -> Any:
+        raise UnsupportedError(f"{what} of a tensor", current().origin(), "compute on the tensor itself")
+
+    return method
+
+
 _T = torch.Tensor
 HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.__bool__: _bool,
@@ -249,4 +264,13 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.data.__get__: _data,  # type: ignore[attr-defined]
     _T.data.__set__: _set_data,  # type: ignore[attr-defined]
     _T.__deepcopy__: _deepcopy,
+    _T.data_ptr: Address,
+    _T.storage_offset: offset_of,
+    _T.untyped_storage: Memory,
+    _T.is_set_to: is_set_to,
+    _T._is_view: lambda t: _base(t) is not None,
+    _T._base.__get__: _base,  # type: ignore[union-attr]
+    _T._version.__get__: _unknown("the count of changes in place"),  # type: ignore[attr-defined]
+    _T.storage: _unknown("the typed storage"),
+    _T.set_: _unknown("a change of the memory"),
 }

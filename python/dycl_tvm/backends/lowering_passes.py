@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""TVM's lowering of scheduled PrimFuncs, with a flattening of buffers that keeps every index.
+
+TVM's own ``FlattenBuffer`` hands each flat index to its detection of iterator maps, which is wrong in this version: it takes
+``(i // 2 + 1) % 2 * 2 + (i % 2 + 1) % 2`` for ``(i + 2) % 4``. It does so for variables of loops only. Here the loops' variables
+in indices have stand-ins while that pass runs, so that the plain offset is left; the ordinary simplifier, which knows the ranges
+of the loops, then shortens it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir.expr import TensorLoad, Var
+from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
+
+_NAME = "dycl"
+
+
+def compile_kernels(functions: dict[str, Any], target: tvm.target.Target) -> Any:
+    """Compile scheduled PrimFuncs by their symbols; return the module of them."""
+    _register()
+    built = tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline=_NAME)
+    return getattr(built, "mod", built)
+
+
+def lowering() -> tuple[Any, Any]:
+    """Return the pass that lowers bound functions, and what makes the passes that finish those of a device."""
+    _register()
+    passes, _, finish_device = get_tir_pipeline(_NAME)
+    return passes, finish_device
+
+
+def _register() -> None:
+    register_tir_pipeline(_NAME, _pipeline)
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    stock, finish_host, finish_device = get_tir_pipeline("s_tir")
+
+    @tvm.transform.module_pass(opt_level=0, name="dycl.Lower")
+    def lower(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
+        # TVM's pipeline looks its passes up by name when it runs
+        flatten = tirx.transform.FlattenBuffer
+        tirx.transform.FlattenBuffer = lambda: _flattening(flatten())
+        try:
+            return stock(mod)
+        finally:
+            tirx.transform.FlattenBuffer = flatten
+
+    return lower, finish_host, finish_device
+
+
+def _flattening(flatten: Any) -> Any:
+    @tvm.transform.module_pass(opt_level=0, name="dycl.FlattenBuffer")
+    def run(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
+        hidden = _Hidden()
+        mod = _each_body(mod, hidden.hide)
+        return s_tir.transform.StmtSimplify()(_each_body(flatten(mod), hidden.show))
+
+    return run
+
+
+def _each_body(mod: tvm.IRModule, change: Any) -> tvm.IRModule:
+    return tvm.IRModule({gv: fn.with_body(change(fn.body)) for gv, fn in mod.functions_items()}, attrs=mod.attrs)
+
+
+def _divides(body: Any) -> bool:
+    """Whether there is a quotient or a remainder: without one, an index is a sum that nothing can be read wrongly in."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(body, [(tirx.FloorDiv, found.append), (tirx.FloorMod, found.append)])
+    return bool(found)
+
+
+class _Hidden:
+    """Stand-ins of variables."""
+
+    def __init__(self) -> None:
+        self._stand_in: dict[Any, Any] = {}
+        self._variable: dict[Any, Any] = {}
+
+    def hide(self, body: Any) -> Any:
+        """Put stand-ins for the variables in the indices of loads and stores."""
+        if not _divides(body):
+            return body
+        return tvm_ffi.structural_map(
+            body,
+            [
+                (TensorLoad, lambda load: tirx.BufferLoad(load.source, [self._hidden(i) for i in load.indices])),
+                (tirx.BufferStore, lambda s: tirx.BufferStore(s.buffer, s.value, [self._hidden(i) for i in s.indices])),
+            ],
+        )
+
+    def show(self, body: Any) -> Any:
+        """Put the variables back."""
+        return tvm_ffi.structural_map(body, (Var, lambda v: self._variable.get(v, v))) if self._variable else body
+
+    def _hidden(self, index: Any) -> Any:
+        return tvm_ffi.structural_map(index, (Var, self._hide_variable))
+
+    def _hide_variable(self, variable: Any) -> Any:
+        if not isinstance(variable.ty, tvm.ir.PrimType) or variable in self._variable:
+            return variable
+        found = self._stand_in.get(variable)
+        if found is None:
+            found = self._stand_in[variable] = Var(variable.name, variable.ty)
+            self._variable[found] = variable
+        return found

@@ -1,0 +1,113 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What eager refuses of an operator that changes a tensor in place: other dtypes, other shapes, memory that overlaps.
+
+The operator itself says so: it is run on real memory of the same shapes, strides, dtypes and aliases, filled with one number. What it
+raises there is the program's own error.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of
+from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, storage_of
+
+#: What has more elements than this is tried on the device ``meta``, which does not see overlaps.
+_ELEMENTS = 1 << 22
+
+
+class _Tried:
+    """What was tried and raised nothing."""
+
+    def __init__(self) -> None:
+        self.keys: set[Any] = set()
+
+
+def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: torch.Tensor) -> None:
+    """Raise what eager raises if an operator may not write its result to ``target``, one of its arguments."""
+    stage = current()
+    tried = stage.get(_Tried).keys
+    tensors = tensors_of(args, kwargs)
+    for layouts in filter(None, map(layouts_of, tensors)):
+        layouts.settle()
+    memory = [_memory(t, tensors) for t in tensors]
+    key = ("in place", func, key_of(args), key_of(kwargs), tuple(memory))
+    if key in tried:
+        return
+    shape: Any = target.shape
+    with torch.utils._python_dispatch._disable_current_modes(), warnings.catch_warnings():  # type: ignore[attr-defined]
+        warnings.simplefilter("ignore")  # `out` of another shape
+        copies = _copies(tensors, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
+        try:
+            func(*_with(copies, args), **_with(copies, kwargs))
+            shape = copies[id(target)].shape
+        except NotImplementedError:  # the operator cannot be tried without its values
+            pass
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            if "not implemented for" not in str(error):  # on this device; the target is another
+                error.__dycl_raised__ = True  # type: ignore[union-attr]
+                raise
+        overlap = _reads_what_it_writes(tensors, memory, target)
+    if shape != target.shape:
+        raise UnsupportedError(
+            f"{func._opname.rstrip('_')}() gives its tensor `out` another shape", stage.origin(), "give `out` the shape of the result"
+        )
+    if overlap:
+        raise UnsupportedError(
+            f"{func._opname}() reads memory through one view and writes to it through another that overlaps",
+            stage.origin(),
+            "copy what it reads: x[1:] += x[:-1].clone()",
+        )
+    tried.add(key)
+
+
+def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:
+    """Whether another tensor overlaps with the one that is written to; eager's result then depends on the order of the elements."""
+    home, offset = memory[next(i for i, t in enumerate(tensors) if t is target)]
+    others = [
+        (t, at)
+        for t, (where, at) in zip(tensors, memory)
+        if where == home and t is not target and (at, t.shape, t.stride()) != (offset, target.shape, target.stride())
+    ]
+    if not others:
+        return False
+    written = torch.zeros(max(_end(t, at) for t, at in [*others, (target, offset)]), dtype=torch.bool)
+    written.as_strided(target.shape, target.stride(), offset).fill_(True)
+    return any(bool(written.as_strided(t.shape, t.stride(), at).any()) for t, at in others)
+
+
+def _end(t: torch.Tensor, offset: int) -> int:
+    """Return how much memory a tensor needs that begins at an offset."""
+    return offset + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+
+
+def _memory(t: torch.Tensor, tensors: list[torch.Tensor]) -> tuple[int, int]:
+    """Return where a tensor lies: the number of the first of the tensors in its memory, and its offset there."""
+    if isinstance(t, StagedTensor) and any(op is SELECT_AT for op, _, _ in t.chain):
+        return -1 - next(i for i, other in enumerate(tensors) if other is t), 0  # its offset is known at run time only
+    storage = storage_of(t)
+    return next(i for i, other in enumerate(tensors) if storage_of(other) is storage), int(t.storage_offset())
+
+
+def _copies(tensors: list[torch.Tensor], memory: list[tuple[int, int]], fill: int) -> dict[int, torch.Tensor]:
+    """Make tensors that lie in memory like those given; by their ids."""
+    device = "cpu" if sum(t.numel() for t in tensors) <= _ELEMENTS else "meta"
+    extents: dict[int, int] = {}
+    for t, (home, offset) in zip(tensors, memory):
+        extents[home] = max(extents.get(home, 0), _end(t, offset))
+    storages: dict[int, torch.Tensor] = {}
+    copies = {}
+    for t, (home, offset) in zip(tensors, memory):
+        storage = storages.setdefault(home, torch.full((extents[home],), fill, dtype=t.dtype, device=device))
+        copies[id(t)] = storage.as_strided(t.shape, t.stride(), offset)
+    return copies
+
+
+def _with(copies: dict[int, torch.Tensor], given: Any) -> Any:
+    return map_leaves(lambda a: copies[id(a)] if isinstance(a, torch.Tensor) else a, given)

@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Tensors whose strides depend on the path: a join of tensors of one shape that lie otherwise in memory, and what is computed of it.
+
+PyTorch itself asks for strides (``reshape`` is a view or a copy by them), so such a tensor answers by operators of ATen, which come to the
+recorder; there the join is forked. The result of an operator is found for each of the layouts; mostly it is the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, tensors_of
+
+aten = torch.ops.aten
+
+#: Results are found for no more combinations of layouts than this; for more the join is forked.
+_COMBINATIONS = 16
+#: The operators by which PyTorch asks.
+QUESTIONS = frozenset(
+    ["stride", "sym_stride", "is_contiguous", "sym_is_contiguous", "is_strides_like_format", "is_non_overlapping_and_dense"]
+)
+
+
+class Layouts:
+    """The strides that a tensor may have, and the site to fork so that they are known."""
+
+    __slots__ = ("site", "strides")
+
+    def __init__(self, strides: Iterable[tuple[int, ...]], site: Any) -> None:
+        self.strides, self.site = tuple(dict.fromkeys(strides)), site
+
+    def settle(self) -> Any:
+        """Fork: what is asked for depends on the strides."""
+        current().decisions.fork(self.site, "how a tensor lies in memory depends on the path, and is asked for")
+
+
+def layouts_of(t: torch.Tensor) -> Layouts | None:
+    """Return the layouts of a staged tensor, or of one on the device ``meta`` made by :func:`meta_with`; None if there is one only."""
+    found: Layouts | None = getattr(t, "layouts", None)
+    return found
+
+
+def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
+    """Return the strides that a tensor may have."""
+    layouts = layouts_of(t)
+    return (tuple(t.stride()),) if layouts is None else layouts.strides
+
+
+def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[int, ...]], site: Any) -> torch.Tensor:
+    """Make a tensor on the device ``meta`` that has one of several strides."""
+    layouts = Layouts(strides, site)
+    meta = torch.empty_strided(tuple(shape), layouts.strides[0], dtype=dtype, device="meta")
+    if len(layouts.strides) > 1:
+        meta.layouts = layouts  # type: ignore[attr-defined]
+    return meta
+
+
+def meta_like(t: torch.Tensor) -> torch.Tensor:
+    """Make a tensor on the device ``meta`` that lies in memory as another does."""
+    layouts = layouts_of(t)
+    return meta_with(t.shape, t.dtype, strides_of(t), None if layouts is None else layouts.site)
+
+
+def join_layouts(tensors: Sequence[torch.Tensor], site: Any) -> torch.Tensor:
+    """Make a tensor on the device ``meta`` that lies in memory as one of several do, on the paths of ``site``."""
+    first = strides_of(tensors[0])
+    sites = [layouts.site for layouts in map(layouts_of, tensors) if layouts is not None]
+    if any(strides_of(t) != first for t in tensors):
+        sites.append(site)
+    earliest = min(sites, key=lambda s: s.index, default=None)
+    return meta_with(tensors[0].shape, tensors[0].dtype, [s for t in tensors for s in strides_of(t)], earliest)
+
+
+def _certain(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return t if layouts_of(t) is None else torch.empty_strided(tuple(t.shape), strides, dtype=t.dtype, device="meta")
+
+
+def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any, ambiguous: list[Layouts]) -> Any:
+    """Return the result of an operator on tensors of which some have several layouts.
+
+    Parameters
+    ----------
+    result : callable
+        Gives the result for arguments of certain layouts.
+    args, kwargs
+        The arguments.
+    ambiguous : list of Layouts
+        Those of their tensors that have several.
+    """
+    sites = [a.site for a in ambiguous]
+    first = ambiguous[sites.index(min(sites, key=lambda s: s.index))]
+    tensors = {id(t): t for t in tensors_of(args, kwargs)}
+    choices = [[(i, s) for s in strides_of(t)] for i, t in tensors.items()]
+    found: list[Any] = []
+    errors: list[Exception] = []
+    for count, combination in enumerate(itertools.product(*choices)):
+        if count == _COMBINATIONS:
+            first.settle()
+        metas = {i: _certain(tensors[i], s) for i, s in combination}
+        with_metas = lambda x, metas=metas: metas[id(x)] if isinstance(x, torch.Tensor) else x  # noqa: E731
+        try:
+            found.append(result(map_leaves(with_metas, args), map_leaves(with_metas, kwargs)))
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            errors.append(error)
+    if errors and found:
+        first.settle()
+    if errors:
+        raise errors[0]
+    columns = [list(column) for column in zip(*map(leaves, found))]
+    if any(isinstance(c[0], torch.Tensor) and {(x.shape, x.dtype) for x in c} != {(c[0].shape, c[0].dtype)} for c in columns):
+        first.settle()
+    joined = iter(
+        meta_with(c[0].shape, c[0].dtype, [tuple(x.stride()) for x in c], first.site) if isinstance(c[0], torch.Tensor) else c[0]
+        for c in columns
+    )
+    return map_leaves(lambda _: next(joined), found[0])

@@ -1,0 +1,87 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Staging: from any model that ``build`` takes to its control flow graph, by the front end for its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dycl_tvm.errors import UsageError
+from dycl_tvm.example_inputs import check_model, identifier, is_exported_program, name_of, normalise
+from dycl_tvm.frontend.onnx import is_onnx
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.progress import Phases
+
+
+def stage_model(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    input_shapes: Mapping[str, Any] | None = None,
+    input_values: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    max_paths: int | None = None,
+    max_loop_trips: int | None = None,
+    keep_print: bool = False,
+    phases: Phases,
+) -> HCFG:
+    """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
+    if is_onnx(model):
+        if example_inputs is not None or example_kwargs:
+            raise UsageError("an ONNX model says itself what its inputs are; give sizes that it leaves open as input_shapes")
+        return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
+    if input_values is not None:
+        raise UsageError("input_values is for ONNX models; in Python, give a function that has the value")
+    if is_exported_program(model):
+        return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases)
+    if input_shapes is not None:
+        raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
+    check_model(model)
+    args, kwargs = normalise(example_inputs, example_kwargs)
+    options = {k: v for k, v in (("max_paths", max_paths), ("max_loop_trips", max_loop_trips)) if v is not None}
+    with phases.phase("stage", "run the forward symbolically"):
+        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)
+        verify(graph)
+    return graph
+
+
+def _stage_onnx(
+    model: Any,
+    input_shapes: Mapping[str, Any] | None,
+    input_values: Mapping[str, Any] | None,
+    name: str | None,
+    max_paths: int | None,
+    phases: Phases,
+) -> HCFG:
+    from dycl_tvm.frontend.onnx import stage_onnx
+
+    with phases.phase("stage", "run the ONNX graph symbolically"):
+        graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, name=name, max_paths=max_paths)
+        graph.name = identifier(graph.name)
+        verify(graph)
+    return graph
+
+
+def _stage_exported(
+    program: Any,
+    example_inputs: Any,
+    example_kwargs: Any,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    name: str | None,
+    phases: Phases,
+) -> HCFG:
+    from dycl_tvm.frontend import exported
+
+    if example_inputs is None and not example_kwargs:
+        args, kwargs = normalise(*exported.example_inputs_of(program, input_shapes))
+    elif input_shapes is not None:
+        raise UsageError("give the shapes of an exported program by example_inputs or by input_shapes, not by both")
+    else:
+        args, kwargs = normalise(example_inputs, example_kwargs)
+    with phases.phase("stage", f"read {len(program.graph.nodes)} nodes"):
+        graph = exported.stage_exported(program, args, kwargs, name=identifier(name or "exported"))
+        verify(graph)
+    return graph

@@ -1,0 +1,321 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The generated dispatcher against its Program: the very object that is linked, with kernels that only watch.
+
+The object of the dispatcher is linked a second time, with kernels that call back into this process. There each call is compared with what
+the Program, run by Python, calls at that moment: which kernel, with which tensors, holding which numbers. What a kernel "computes" is
+drawn at random, for both, so that decisions fall this way and that whatever the network computes; results, path and state must agree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dycl_tvm.codegen import toolchain
+from dycl_tvm.codegen.toolchain import Compiler
+from dycl_tvm.codegen.weights import weight_tensors
+from dycl_tvm.compile.program import (
+    CondGoto,
+    Fail,
+    Goto,
+    HostInstr,
+    KernelCall,
+    Leave,
+    Program,
+    Reg,
+    Slot,
+    SwitchGoto,
+)
+from dycl_tvm.errors import RunError, VerificationError
+from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.module import Model, Module
+from dycl_tvm.runtime.params import data_digest, write_params
+from dycl_tvm.verify.machine import Machine, random_tensor
+from dycl_tvm.verify.memory import POISON
+
+#: Of a tensor that a kernel gets so many bytes are compared at its begin and at its end.
+_BYTES = 2048
+#: Runs that bring nothing new, after which it is enough.
+_IDLE = 15
+#: Calls of kernels after which a run is given up.
+_LONG = 3000
+_STUB = """#include <tvm/ffi/c_api.h>
+typedef int (*Hook)(int kernel, const TVMFFIAny* args, int count);
+static Hook hook;
+__attribute__((visibility("default"))) void dycl_verify_hook(Hook h) { hook = h; }
+#define KERNEL(k, name) \\
+  __attribute__((visibility("default"))) int __tvm_ffi_##name(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) { \\
+    (void)self, (void)result; \\
+    return hook(k, args, count); \\
+  }
+"""
+
+
+class Dispatcher:
+    """Checks dispatchers while they are linked: :meth:`watch` is what :func:`dycl_tvm.codegen.link` calls with the objects.
+
+    Parameters
+    ----------
+    calls : int
+        Runs at most.
+    seed : int
+        Of all random choices.
+
+    Attributes
+    ----------
+    runs, decisions, decisions_total : int
+        What was covered: runs, and ways out of branches and choices, of all.
+    """
+
+    def __init__(self, calls: int = 200, seed: int = 0) -> None:
+        self.calls, self.seed = calls, seed
+        self.runs = self.decisions = self.decisions_total = 0
+
+    def watch(self, program: Program, compiler: Compiler, objects: Sequence[Path], metadata: dict[str, Any]) -> None:
+        """Link a dispatcher with watching kernels, run it, and compare.
+
+        Parameters
+        ----------
+        program : Program
+        compiler : Compiler
+            Of the machine that builds.
+        objects : sequence of Path
+            Those of the dispatcher and of the artefact's description, and those of the runtime.
+        metadata : dict
+            Of the library.
+
+        Raises
+        ------
+        VerificationError
+            If the dispatcher does something else than its Program.
+        """
+        with tempfile.TemporaryDirectory(prefix="dycl-verify-") as folder:
+            module, library = _load(program, compiler, objects, metadata, Path(folder))
+            self._run(program, module, library)
+
+    def _run(self, program: Program, module: Module, library: ctypes.CDLL) -> None:
+        watched = _Watched(program, library, self.seed)
+        self.decisions_total = len(watched.open)
+        idle = 0
+        for call in range(self.calls):
+            if call % 4 == 0:
+                watched.machine.begin()
+                module.reset_state()
+            left = len(watched.open)
+            watched.call(module)
+            self.runs = call + 1
+            idle = 0 if len(watched.open) < left else idle + 1
+            if call >= 4 and (not watched.open or idle > _IDLE):
+                break
+        self.decisions = self.decisions_total - len(watched.open)
+
+
+def _load(
+    program: Program, compiler: Compiler, objects: Sequence[Path], metadata: dict[str, Any], folder: Path
+) -> tuple[Module, ctypes.CDLL]:
+    stub, out, params = folder / "stub.c", folder / "watched.so", folder / "watched.params"
+    stub.write_text(_STUB + "".join(f"KERNEL({k}, {kernel.symbol})\n" for k, kernel in enumerate(program.kernels)))
+    compiler.run(
+        ["-x", "c", "-fPIC", "-O0", *toolchain.include_flags(), "-c", str(stub), "-o", str(stub.with_suffix(".o"))], "compile stubs"
+    )
+    inputs = [*map(str, objects), str(stub.with_suffix(".o"))]
+    command = [*toolchain.LINK_FLAGS, *compiler.link_flags, "-o", str(out), *inputs, *toolchain.LINK_LIBRARIES]
+    compiler.run([f for f in command if f != "-Wl,-z,nodelete"], "link the dispatcher for its check")
+    if program.weights:
+        write_params(params, weight_tensors(program), metadata["fingerprint"], data_digest(weight_tensors(program)))
+    library = capi.open_library(str(out))
+    # leaves only: structures are not the dispatcher's
+    flat = {
+        **metadata,
+        "input_structure": _flat([t["type"] for t in metadata["inputs"]]),
+        "sites": [{**site, "structure": _flat([t["type"] for t in site["types"]])} for site in metadata["sites"]],
+    }
+    return Module(Model(library, flat, str(params) if program.weights else None), num_threads=1), library
+
+
+def _flat(types: Sequence[str]) -> dict[str, Any]:
+    return {"tuple": [{"leaf": k, "type": t} for k, t in enumerate(types)]}
+
+
+class _Watched:
+    """A Program in step with a dispatcher."""
+
+    def __init__(self, program: Program, library: ctypes.CDLL, seed: int) -> None:
+        self.program, self.machine = program, Machine(program)
+        self.choices, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
+        self.open = {
+            (b.end.site, k)
+            for b in program.blocks
+            if isinstance(b.end, (CondGoto, SwitchGoto))
+            for k in range(2 if isinstance(b.end, CondGoto) else len(b.end.targets))
+        }
+        ways = {float(k) for b in program.blocks if isinstance(b.end, SwitchGoto) for k in range(len(b.end.targets))}
+        self.numbers = sorted(ways | {float(a) for b in program.blocks for i in b.instrs if isinstance(i, HostInstr) for a in _numbers(i)})
+        self.problem: Exception | None = None
+        self.path: list[tuple[int, int]] = []
+        self.result: tuple[str, Any] = ("", None)
+        self.steps: Iterator[KernelCall] = iter(())
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+        self._callback = kind(self._kernel)  # must live as long as the library
+        library.dycl_verify_hook(self._callback)
+
+    def call(self, module: Module) -> None:
+        """Make one call of both."""
+        inputs = [self._draw(home) for home in self.program.inputs]
+        self.path, self.problem, self.calls = [], None, 0
+        for home, value in zip(self.program.inputs, inputs):
+            if isinstance(home, Slot):
+                self.machine.memory.inputs[home.index] = value.clone()
+            else:
+                self.machine.regs[home.index] = value
+        self.steps = self._program()
+        try:
+            got: tuple[str, Any] = ("returns", module(*(v.clone() if isinstance(v, torch.Tensor) else v for v in inputs)))
+        except RunError as error:
+            got = ("raises", error.kind)
+        if isinstance(self.problem, _Long):
+            self.machine.begin()
+            module.reset_state()
+            return
+        if self.problem is not None:
+            raise self.problem
+        if next(self.steps, None) is not None:
+            raise self._wrong("ends, where its program calls another kernel")
+        taken = [(d.decision, int(d.choice)) for d in module.last_path.branches]
+        if taken != self.path[-len(taken) :] or (len(taken) != len(self.path) and len(self.path) <= 4096):
+            raise self._wrong(f"took the decisions {taken[-8:]}, its program {self.path[-8:]}")
+        self.open -= set(self.path)
+        self._compare(got)
+
+    def _compare(self, got: tuple[str, Any]) -> None:
+        kind, value = self.result
+        if got[0] != kind or (kind == "raises" and got[1] != value):
+            raise self._wrong(f"{got[0]} {got[1] if got[0] == 'raises' else ''}, its program {kind} {value if kind == 'raises' else ''}")
+        if kind == "returns":
+            for k, (have, want) in enumerate(zip(got[1], value, strict=True)):
+                if not _equal(have, want):
+                    raise self._wrong(f"returns another result {k} than its program")
+
+    def _program(self) -> Iterator[KernelCall]:
+        """Run the Program; stop before each kernel, which the caller fills."""
+        at = 0
+        machine = self.machine
+        try:
+            while True:
+                block = self.program.blocks[at]
+                for instr in block.instrs:
+                    if isinstance(instr, KernelCall):
+                        yield instr
+                    else:
+                        machine.execute(instr)
+                end = block.end
+                if isinstance(end, Fail):
+                    self.result = ("raises", end.kind)
+                    return
+                if isinstance(end, Leave):
+                    for move in end.moves:
+                        machine.execute(move)
+                    self.result = ("returns", [machine.read(v).clone() if isinstance(v, Slot) else machine.scalar(v) for v in end.values])
+                    return
+                goto = self._decide(end)
+                for move in goto.moves:
+                    machine.execute(move)
+                at = goto.target
+        except (ArithmeticError, ValueError, IndexError) as error:
+            self.result = ("raises", type(error).__name__)
+
+    def _decide(self, end: Goto | CondGoto | SwitchGoto) -> Goto:
+        if isinstance(end, Goto):
+            return end
+        if isinstance(end, CondGoto):
+            taken = bool(self.machine.scalar(end.cond))
+            self.path.append((end.site, int(taken)))
+            return end.then if taken else end.orelse
+        index = self.machine.scalar(end.index)
+        if not 0 <= index < len(end.targets):
+            raise IndexError(index)
+        self.path.append((end.site, index))
+        return end.targets[index]
+
+    def _kernel(self, kernel: int, args: int, count: int) -> int:
+        """Stand for a kernel: compare its call with the Program's, and give both the same random results."""
+        try:
+            self.calls += 1
+            if self.calls > _LONG:
+                raise _Long
+            instr = next(self.steps, None)
+            if instr is None:
+                raise self._wrong(f"calls {self.program.kernels[kernel].symbol}, where its program ends")
+            if instr.kernel != kernel or count != len(instr.args):
+                raise self._wrong(f"calls {self.program.kernels[kernel].symbol}, its program {self.program.kernels[instr.kernel].symbol}")
+            given = ctypes.cast(args, ctypes.POINTER(_Argument))
+            for k, slot in enumerate(instr.args):
+                tensor = given[k].value.contents
+                if tuple(tensor.shape[: tensor.ndim]) != slot.type.shape:
+                    raise self._wrong(f"gives {self.program.kernels[kernel].symbol} an argument {k} of another shape")
+                here = self.machine.memory.tensor(slot)
+                if k < instr.inputs:
+                    self._same(instr, k, tensor.data, _raw(here), slot)
+                else:
+                    here.copy_(self._invent(slot))
+                    raw = _raw(here)
+                    ctypes.memmove(tensor.data, raw.data_ptr(), raw.numel())
+        except Exception as error:  # it must not leave through C
+            self.problem = error
+            return -1
+        return 0
+
+    def _same(self, instr: KernelCall, k: int, address: int, raw: torch.Tensor, slot: Slot) -> None:
+        size = raw.numel()
+        for start in {0, max(0, size - _BYTES)}:
+            want = raw[start : min(size, start + _BYTES)]
+            if not want.numel():
+                continue
+            have = torch.frombuffer(bytearray(ctypes.string_at(address + start, want.numel())), dtype=torch.uint8)
+            if not bool(((have == want) | (want == POISON)).all()):
+                call = f"{self.program.kernels[instr.kernel].symbol} (call {instr.site} of {instr.sub_dnn})"
+                raise self._wrong(f"gives {call} other numbers in argument {k} ({slot.space}) than its program")
+
+    def _invent(self, slot: Slot) -> torch.Tensor:
+        """Return random numbers; few together are likely to be read by the host, which compares them with its own."""
+        drawn = random_tensor(slot.type, self.noise)
+        if drawn.numel() <= 4 and self.numbers and drawn.dtype != torch.bool and self.choices.random() < 0.5:
+            near = self.choices.choice(self.numbers) + self.choices.choice((0, 0, -1, 1, 1e-3, -1e-3))
+            drawn = torch.full(slot.type.shape, near, dtype=torch.float64).to(drawn.dtype)
+        return drawn
+
+    def _draw(self, home: Slot | Reg) -> Any:
+        if isinstance(home, Slot):
+            return self._invent(home)
+        return {"int": self.choices.randrange(4), "float": self.choices.gauss(0, 1), "bool": self.choices.random() < 0.5}[home.kind]
+
+    def _wrong(self, what: str) -> VerificationError:
+        return VerificationError(f"the generated dispatcher of {self.program.name} {what}; decisions on the way: {self.path[-12:]}")
+
+
+class _Long(Exception):
+    """A loop that random numbers do not end."""
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("type_index", ctypes.c_int32), ("padding", ctypes.c_uint32), ("value", ctypes.POINTER(capi.DLTensor)))
+
+
+def _equal(have: Any, want: Any) -> bool:
+    if isinstance(want, torch.Tensor):
+        return torch.equal(_raw(have), _raw(want))
+    return bool(have == want) or (have != have and want != want)
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _numbers(instr: HostInstr) -> list[float]:
+    return [float(a) for a in instr.args if isinstance(a, (int, float)) and not isinstance(a, bool) and abs(a) < 1e6]

@@ -1,0 +1,248 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Compiled sub-DNNs against ATen: the very kernels that are shipped, on numbers that were chosen to be awkward."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from dycl_tvm.compile import Lowered
+from dycl_tvm.compile.program import KernelCall, Slot
+from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
+from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.verify.certificate import Kernels
+from dycl_tvm.verify.memory import CompiledKernels, Memory, pack, unpack
+from dycl_tvm.verify.reference import Deviation, Reference, Undefined, compare, has_products, spreads_infinities, work_of
+
+#: Disturbed runs of a comparison, and of one that is in doubt.
+_SAMPLES, _MORE_SAMPLES = 2, 24
+#: What :func:`work_of` counts: in float64 and in float32 this much is done in a second.
+_RATE = {torch.float64: 1.5e9, torch.float32: 1.5e10}
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A kind of operands: ``scale`` of normally distributed numbers, or the ``values`` among which a ``share`` of the elements is drawn.
+
+    Not ``anywhere``: only where it is known what such operands must give. ``thorough`` is for the full check.
+    """
+
+    name: str
+    scale: float = 1.0
+    values: tuple[float, ...] = ()
+    share: float = 1.0
+    anywhere: bool = True
+    thorough: bool = False
+
+
+_TINY, _HUGE = 1e-40, 3e38
+REGIMES = (
+    Regime("normal"),
+    Regime("ties", values=(-1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0)),
+    Regime("small", 1e-6),
+    Regime("large", 1e3),
+    Regime("huge", 1e20, anywhere=False, thorough=True),
+    Regime("infinities", values=(math.inf, -math.inf), share=0.05, anywhere=False),
+    Regime("NaN", values=(math.nan,), share=0.02, anywhere=False),
+    Regime("extremes", values=(_HUGE, -_HUGE, 1e38, 1e30, 1e19, 1e10, 1e5, 88.0, -88.0, 1e-5, 1e-6, 1e-19, 1e-38, _TINY, -_TINY, 0.0, -0.0,
+           math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0), anywhere=False),
+)  # fmt: skip
+
+
+def check_kernels(
+    graph: HCFG,
+    lowered: Lowered,
+    compiled: CompiledKernels,
+    *,
+    accuracy: str = "default",
+    seconds: float = 2.0,
+    seed: int = 0,
+    thorough: bool = False,
+    known: Collection[str] = (),
+) -> Kernels:
+    """Run each distinct sub-DNN of a build as it was compiled, and compare it with ATen.
+
+    Parameters
+    ----------
+    graph : HCFG
+        After the passes.
+    lowered : Lowered
+        What was compiled of it.
+    compiled : CompiledKernels
+        Its kernels, which run on this machine.
+    accuracy : str
+        As :func:`dycl_tvm.build` has it.
+    seconds : float
+        About how long this may take. It counts operations, not time: two builds check the same.
+    seed : int
+        Of all random numbers.
+    thorough : bool
+        Also magnitudes that only the most careful algorithms survive.
+    known : collection of str
+        Sub-DNNs that were compared with ATen in float32 already: they are left out where float64 would take too long.
+
+    Raises
+    ------
+    VerificationError
+        If a result differs by more than rounding errors can explain.
+    """
+    sites = list(_sites(graph, lowered))
+    if not sites:
+        return Kernels(total=len(graph.sub_dnns()), checked=len(graph.sub_dnns()))
+    checker = _Checker(lowered, compiled, accuracy, seed)
+    left, done = seconds, set(known)
+    for number, regime in enumerate(REGIMES):
+        if regime.thorough and not thorough:
+            continue
+        for site in sorted(sites, key=lambda s: work_of(s.sub)):
+            wide = torch.float64
+            if number == 0 and checker.cost(site, wide) > max(left, seconds / 4):
+                wide = torch.float32
+            cost = checker.cost(site, wide)
+            if cost > left or (wide == torch.float32 and site.sub.name in known):
+                continue
+            if checker.check(site, number, wide):
+                left -= cost
+                done.add(site.sub.name)
+    missing = [s.sub.name for s in sites if s.sub.name not in done]
+    reason = f"{len(missing)} of {len(sites)} sub-DNNs would have taken too long" if missing else ""
+    total = len(graph.sub_dnns())
+    return dataclasses.replace(checker.result, checked=total - len(missing), total=total, reason=reason)
+
+
+@dataclass
+class _Site:
+    """A place at which a sub-DNN is called, and the instructions that the call became."""
+
+    sub: SubDNN
+    step: SubDNNCall
+    calls: list[KernelCall]
+    args: list[Slot | None]
+    results: list[Slot | None]
+
+
+def _sites(graph: HCFG, lowered: Lowered) -> Iterator[_Site]:
+    """Yield the first place of each sub-DNN that has kernels at all."""
+    seen: set[int] = set()
+    where = lowered.placement
+    for block, code in zip(where.blocks, lowered.program.blocks, strict=True):
+        for step in block.steps:
+            if isinstance(step, SubDNNCall) and id(step.callee) not in seen:
+                seen.add(id(step.callee))
+                calls = [code.instrs[k] for k in where.instrs[id(step)]]
+                if calls:
+                    args = [where.slots.get(id(a)) for a in step.args]
+                    yield _Site(step.callee, step, calls, args, [where.slots.get(id(r)) for r in step.outputs])  # type: ignore[arg-type]
+
+
+class _Checker:
+    def __init__(self, lowered: Lowered, kernels: CompiledKernels, accuracy: str, seed: int) -> None:
+        self.program, self.kernels, self.accuracy, self.seed = lowered.program, kernels, accuracy, seed
+        self.memory = Memory(lowered.program)
+        self.result = Kernels()
+
+    def cost(self, site: _Site, wide: torch.dtype) -> float:
+        """Return about how many seconds a comparison takes."""
+        return (1 + _SAMPLES) * work_of(site.sub) / _RATE[wide] + 2e-4 * len(site.sub.ops)
+
+    def check(self, site: _Site, number: int, wide: torch.dtype) -> bool:
+        """Compare one execution; whether there was one."""
+        regime = REGIMES[number]
+        reference = Reference(site.sub, self.accuracy, wide)
+        if not regime.anywhere and self._blind(site.sub, regime, reference):
+            return False
+        if number and not any(a is not None and a.type.dtype.startswith(("float", "bfloat")) for a in site.args):
+            return False
+        noise = torch.Generator().manual_seed(self.seed * 1009 + number)
+        try:
+            args = self.place(site, regime, noise)
+            expected = reference.expect(args, _SAMPLES, self.seed)
+        except Undefined:
+            return False
+        got = self.run(site)
+        found = compare(expected, got)
+        if found.error > 1:  # in doubt: more samples, and what eager itself gives
+            with torch.no_grad():
+                own = reference.in_own_types(args)
+            more = reference.expect(args, _MORE_SAMPLES if work_of(site.sub) < 1e8 else 6, self.seed + 1)
+            more.samples += expected.samples
+            found = compare(more, got, own)
+            if found.error > 1:
+                self.fail(site, regime, found)
+        self.result = dataclasses.replace(self.result, runs=self.result.runs + 1)
+        if found.error > self.result.largest_error:
+            self.result = dataclasses.replace(self.result, largest_error=round(found.error, 4), worst=site.sub.name)
+        return True
+
+    def _blind(self, sub: SubDNN, regime: Regime, reference: Reference) -> bool:
+        """Whether nobody can say what operands of a kind must give: sums overflow in the one order and not in the other."""
+        if regime.name == "extremes":
+            return not reference.element_wise
+        return spreads_infinities(sub) or (has_products(sub) and (regime.name == "huge" or self.accuracy not in ("default", "strict")))
+
+    def place(self, site: _Site, regime: Regime, noise: torch.Generator) -> list[torch.Tensor]:
+        """Fill the memory with operands; return what a kernel finds there."""
+        self.memory.poison()
+        for value, slot in zip(site.step.args, site.args):
+            if isinstance(value, Constant) or slot is None:
+                continue
+            array = pack(_draw(value.type, regime, noise), slot.type)  # type: ignore[arg-type]
+            if slot.space == "arena":
+                self.memory.tensor(slot).copy_(array)
+            else:
+                (self.memory.inputs if slot.space == "input" else self.memory.state)[slot.index] = array
+        # two operands may lie at one place: what is there counts
+        return [
+            a.data if isinstance(a, Constant) else unpack(self.memory.tensor(s), a.type).clone()  # type: ignore[union-attr, arg-type]
+            for a, s in zip(site.step.args, site.args)
+        ]
+
+    def run(self, site: _Site) -> list[torch.Tensor]:
+        """Run the kernels of a call; nothing but their own results may change."""
+        before = self.memory.arena.clone()
+        for call in site.calls:
+            self.memory.call(self.kernels, call)
+        results = [
+            r.data if isinstance(r, Constant) else unpack(self.memory.tensor(s), r.type).clone()  # type: ignore[union-attr, arg-type]
+            for r, s in zip(site.step.outputs, site.results)
+            if s is not None
+        ]
+        written = self.memory.arena
+        for call in site.calls:
+            for slot in call.args:
+                if slot.space == "arena":
+                    before[slot.offset : slot.offset + slot.type.nbytes] = written[slot.offset : slot.offset + slot.type.nbytes]
+        self.memory.check_guards(site.sub.name)
+        if not torch.equal(before, written):
+            raise VerificationError(f"the kernels of {site.sub.name} write to memory that is not theirs")
+        return results
+
+    def fail(self, site: _Site, regime: Regime, found: Deviation) -> None:
+        """Say what is wrong."""
+        symbols = ", ".join(dict.fromkeys(self.program.kernels[c.kernel].symbol for c in site.calls))
+        ops = ", ".join(dict.fromkeys(op.op.removeprefix("aten.").rpartition(".")[0] for op in site.sub.ops))
+        where = f" ({site.step.origin})" if site.step.origin else ""
+        raise VerificationError(
+            f"a compiled sub-DNN differs from PyTorch: {site.sub.name}{where}, on operands of the kind {regime.name!r}: {found.text}\n"
+            f"operators: {ops}\nkernels: {symbols}\nThe build is wrong, and nothing was written. Please report it."
+        )
+
+
+def _draw(type_: TensorType, regime: Regime, noise: torch.Generator) -> torch.Tensor:
+    """Return a random tensor."""
+    dtype = getattr(torch, type_.dtype)
+    if dtype == torch.bool:
+        return torch.rand(type_.shape, generator=noise) < 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(0, 2, type_.shape, generator=noise).to(dtype)
+    drawn = torch.randn(type_.shape, generator=noise) * regime.scale
+    if regime.values:
+        among = torch.tensor(regime.values, dtype=torch.float64).to(dtype).double()
+        chosen = among[torch.randint(0, len(among), type_.shape, generator=noise)]
+        drawn = torch.where(torch.rand(type_.shape, generator=noise) < regime.share, chosen, drawn.double())
+    return drawn.to(dtype)

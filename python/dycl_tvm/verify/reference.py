@@ -1,0 +1,354 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What a sub-DNN must give: ATen in float64, operator by operator, each result rounded to its type; and how far a kernel may be from it.
+
+The bound comes from Monte Carlo arithmetic (D. S. Parker, 1997; M. Frechtling and P. Leong, 2015): the same operators run again on operands
+and with results that are disturbed at random by several units of roundoff, wherever an operator rounds at all. How far these samples lie
+from the undisturbed result shows what rounding errors can do to it: cancellation, division by small numbers and long chains widen the
+bound, copies and exact arithmetic leave none. An integer or a bool is decided where all samples agree.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dycl_tvm.hcfg.interpreter import resolve
+from dycl_tvm.hcfg.nodes import Constant, SubDNN, TensorOp, Value, map_operands
+from dycl_tvm.hcfg.types import TensorType
+
+#: Unit roundoff by dtype.
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+#: Of the factors of products, where a build may round them.
+FACTOR_UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+#: Operators with products of factors.
+_PRODUCTS = frozenset(
+    "aten." + name + ".default"
+    for name in (
+        "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "matmul",
+        "linear", "dot", "vdot", "inner", "einsum", "scaled_dot_product_attention", "bilinear", "_convolution", "tensordot", "chain_matmul",
+    )
+) | frozenset(("aten.conv_transpose2d.input", "aten.conv_transpose3d.input", "aten.lstm.input", "aten.gru.input", "aten.conv1d.padding",
+    "aten.conv2d.padding"))  # fmt: skip
+#: Operators that look at the bits of a number, which float64 does not share.
+_BITS = frozenset(("aten.view.dtype", "aten.nextafter.default", "aten.frexp.Tensor", "aten.signbit.default"))
+#: Disturbances in units of roundoff: of one element-wise operation, and for each sum of k terms that many times its square root.
+_ELEMENT, _SUM = 32.0, 8.0
+#: Elements of which the usual deviation in a tensor is estimated.
+_SAMPLE = 4096
+
+
+@dataclass
+class Expected:
+    """Results of a sub-DNN and what is known of their errors.
+
+    Attributes
+    ----------
+    results : list of Tensor
+        In float64 where they are floating-point numbers.
+    samples : list of list
+        The same of each disturbed run.
+    types : list of TensorType
+    """
+
+    results: list[Any]
+    samples: list[list[Any]]
+    types: list[TensorType]
+
+
+class Undefined(Exception):
+    """PyTorch refuses the operands: there is no result to compare with."""
+
+
+class Reference:
+    """Runs a sub-DNN on tensors.
+
+    Parameters
+    ----------
+    sub : SubDNN
+    accuracy : str
+        What the build allows, see :func:`dycl_tvm.build`.
+    wide : torch.dtype
+        In which type it computes. float32 is for what would take too long: then the disturbances stand for its own errors too.
+    """
+
+    def __init__(self, sub: SubDNN, accuracy: str, wide: torch.dtype = torch.float64) -> None:
+        self.sub = sub
+        self.wide = wide
+        self.factor_unit = FACTOR_UNIT.get(accuracy, 0.0)
+        #: Whether each result element comes from single elements of the operands: then any magnitude may be tried.
+        self.element_wise = all(torch.Tag.pointwise in resolve(op.op).tags or op.op in _MOVES for op in sub.ops)
+
+    def expect(self, args: Sequence[torch.Tensor], samples: int, seed: int) -> Expected:
+        """Return the results, with ``samples`` disturbed runs.
+
+        Raises
+        ------
+        Undefined
+            If PyTorch refuses the operands.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        with _computing_in(self.wide):
+            results, rounding = self._run(args, None, [])
+            disturbed = [self._run(args, generator, rounding)[0] for _ in range(samples)]
+        types = [v.type for v in self.sub.results]
+        return Expected(results, disturbed, types)  # type: ignore[arg-type]  # results of sub-DNNs are tensors
+
+    def in_own_types(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the results of PyTorch's eager mode, in the types of the graph."""
+        frame: dict[Value, Any] = dict(zip(self.sub.params, args))
+        with torch.no_grad():
+            for op in self.sub.ops:
+                for value, result in zip(op.outputs, _run_op(op, frame, lambda t: t, None)):
+                    if value is not None:
+                        frame[value] = result
+        return [frame[v] for v in self.sub.results]
+
+    def _run(self, args: Sequence[torch.Tensor], noise: torch.Generator | None, rounding: list[bool]) -> tuple[list[Any], list[bool]]:
+        """Run the operators; ``rounding`` says which of them round, and is found out by the run without noise."""
+        frame: dict[Value, Any] = {p: _wide(a, self.wide) for p, a in zip(self.sub.params, args)}
+        found: list[bool] = []
+        for k, op in enumerate(self.sub.ops):
+            terms, amount = _terms(op), self._amount(op)
+            ties = op.op in _TIES
+            disturbs = noise is not None and (rounding[k] or ties)
+            change = functools.partial(_disturbed, noise=noise if disturbs and terms else None, amount=amount, apart=ties)
+            raw = _run_op(op, frame, change, self.wide)
+            rounds = False
+            for value, result in zip(op.outputs, raw):
+                if value is None or result is None:
+                    continue
+                assert isinstance(value.type, TensorType)
+                exact = _wide(result, self.wide)
+                if noise is None:
+                    frame[value] = _rounded(exact, value.type)
+                    rounds = rounds or self._rounds(op, exact, frame[value])
+                else:
+                    frame[value] = _rounded(_disturbed(exact, noise, amount) if disturbs else exact, value.type)
+            found.append(rounds)
+        return [frame[v] for v in self.sub.results], found
+
+    def _rounds(self, op: TensorOp, exact: torch.Tensor, rounded: torch.Tensor) -> bool:
+        if not exact.is_floating_point():
+            return False
+        if self.wide == torch.float64 and UNIT[op.results()[0].type.dtype] > UNIT["float64"]:  # type: ignore[union-attr]
+            return not torch.equal(exact.nan_to_num(), rounded.nan_to_num())
+        return op.op not in _MOVES
+
+    def _amount(self, op: TensorOp) -> float:
+        """Return how much an operator's numbers are disturbed, relative to themselves."""
+        types = [v.type for v in (*op.operands(), *op.results()) if isinstance(v.type, TensorType)]
+        unit = max((UNIT.get(t.dtype, 0.0) for t in types), default=0.0)  # the coarsest type that it touches
+        amount = unit * (_ELEMENT + _SUM * math.sqrt(_terms(op)))
+        return max(amount, 4 * self.factor_unit) if op.op in _PRODUCTS and self.factor_unit else amount
+
+
+#: Operators that put equal numbers in an order which nobody has promised.
+_TIES = frozenset(
+    f"aten.{n}" for n in ("topk.default", "sort.default", "argsort.default", "kthvalue.default", "median.dim", "mode.default")
+)
+#: Operators that only move numbers.
+_MOVES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default", "reshape.default", "permute.default", "transpose.int", "t.default", "unsqueeze.default",
+        "squeeze.dim", "squeeze.default", "squeeze.dims", "expand.default", "slice.Tensor", "select.int", "cat.default",
+        "stack.default", "flatten.using_ints", "_unsafe_view.default", "split.Tensor", "split_with_sizes.default",
+        "chunk.default", "unbind.int", "constant_pad_nd.default", "flip.default", "roll.default", "repeat.default",
+        "clone.default", "alias.default", "detach.default", "narrow.default", "expand_as.default", "contiguous.default",
+        "movedim.intlist", "unflatten.int",
+    )
+)  # fmt: skip
+
+
+@contextmanager
+def _computing_in(dtype: torch.dtype) -> Iterator[None]:
+    """Compute without gradients, and in one type wherever an operator is free to choose."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _run_op(op: TensorOp, frame: dict[Value, Any], change: Callable[[Any], Any], wide: torch.dtype | None) -> list[Any]:
+    """Run an operator on operands that ``change`` has seen; in ``wide``, or (None) in the graph's own types."""
+    own = wide is None or op.op in _BITS
+
+    def operand(value: Value) -> Any:
+        tensor = value.data if isinstance(value, Constant) else frame[value]
+        if own:
+            return tensor.to(getattr(torch, value.type.dtype))  # type: ignore[union-attr]
+        return change(_wide(tensor, wide))  # type: ignore[arg-type]
+
+    args, kwargs = map_operands(op.args, operand), map_operands(op.kwargs, operand)
+    if not own:
+        args, kwargs = _with_type(args, wide), _with_type(kwargs, wide)
+    try:
+        result = resolve(op.op)(*args, **kwargs)
+    except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:
+        raise Undefined(f"{op.op}: {error}") from None
+    found: list[Any] = []
+    _flatten(result, found)
+    return found
+
+
+def _with_type(node: Any, wide: Any) -> Any:
+    """Replace the floating-point types that an operator is asked for."""
+    if isinstance(node, torch.dtype):
+        return wide if node.is_floating_point else node
+    if isinstance(node, (list, tuple)):
+        return type(node)(_with_type(n, wide) for n in node)
+    if isinstance(node, dict):
+        return {k: _with_type(v, wide) for k, v in node.items()}
+    return node
+
+
+def _flatten(result: Any, out: list[Any]) -> None:
+    if isinstance(result, (list, tuple)):
+        for r in result:
+            _flatten(r, out)
+    else:
+        out.append(result)
+
+
+def _wide(tensor: torch.Tensor, wide: torch.dtype = torch.float64) -> torch.Tensor:
+    return tensor.to(wide) if tensor.is_floating_point() else tensor
+
+
+def _rounded(tensor: torch.Tensor, type_: TensorType) -> torch.Tensor:
+    """Return a result rounded to its type, in the type in which it came if both are floating-point ones."""
+    rounded = tensor.to(getattr(torch, type_.dtype))
+    return _wide(rounded, tensor.dtype) if tensor.is_floating_point() else rounded
+
+
+def _disturbed(tensor: Any, noise: torch.Generator | None, amount: float, apart: bool = False) -> Any:
+    """Return a tensor whose elements are changed a little, relative to themselves; with ``apart`` so that no two are equal."""
+    if noise is None or not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        return tensor
+    factor = torch.empty(tensor.shape, dtype=torch.float32).uniform_(-amount, amount, generator=noise)
+    largest = tensor.abs().nan_to_num(0, 0, 0).max() if apart and tensor.numel() else 0.0
+    return tensor + factor.to(tensor.dtype) * (tensor.abs() + largest).nan_to_num(0, 0, 0)
+
+
+def _terms(op: TensorOp) -> int:
+    """Return how many terms the sums of an operator have; 0 for those that have none."""
+    if torch.Tag.pointwise in resolve(op.op).tags or op.op in _MOVES:
+        return 0
+    shapes = [v.type.shape for v in op.operands() if isinstance(v.type, TensorType)]
+    if not shapes:
+        return 0
+    if op.op in _PRODUCTS and len(shapes) > 1:
+        first, second = math.prod(shapes[0]), math.prod(shapes[1])
+        out = max((v.type.numel for v in op.results() if isinstance(v.type, TensorType)), default=1)
+        if "conv" in op.op:
+            return max(1, second // max(1, shapes[1][0]))
+        return max(1, math.isqrt(first * second // max(1, out)) if out else 1)
+    return max(1, max((max(s, default=1) for s in shapes), default=1))
+
+
+@dataclass
+class Deviation:
+    """The worst element of a comparison: its error in units of its bound, and what stands there."""
+
+    error: float
+    text: str
+
+
+def compare(expected: Expected, got: Sequence[torch.Tensor], own: Sequence[torch.Tensor] | None = None) -> Deviation:
+    """Return the worst element of all results; an error over 1.0 is a difference.
+
+    Parameters
+    ----------
+    expected : Expected
+    got : sequence of Tensor
+        What the kernels gave.
+    own : sequence of Tensor, optional
+        What PyTorch gives in the graph's own types: an element that agrees with it is right too. It overflows where float64 does not.
+    """
+    worst = Deviation(0.0, "")
+    for k, (want, type_, have) in enumerate(zip(expected.results, expected.types, got)):
+        samples = [s[k] for s in expected.samples]
+        found = _ratios(want, samples, have, type_)
+        if own is not None and bool((found > 1).any()):
+            exact = _wide(own[k])
+            same = (exact - _wide(have)).abs() <= 1e-5 * exact.abs() if have.is_floating_point() else exact == have
+            same |= (exact == _wide(have)) | (exact.isnan() & have.isnan() if have.is_floating_point() else False)
+            found = torch.where(same, torch.zeros(()), found)
+        if found.numel() == 0:
+            continue
+        at = int(found.argmax())
+        error = float(found.reshape(-1)[at])
+        if error > worst.error:
+            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), have.shape)) if have.dim() else ()
+            wrong = int((found > 1).sum())
+            text = f"result {k}{list(index)} is {have.reshape(-1)[at].item()!r}, ATen in float64 gives {want.reshape(-1)[at].item()!r}"
+            worst = Deviation(error, text + (f"; {wrong} of {found.numel()} elements differ" if wrong else ""))
+    return worst
+
+
+def _ratios(want: torch.Tensor, samples: Sequence[torch.Tensor], have: torch.Tensor, type_: TensorType) -> torch.Tensor:
+    """Return the error of each element in units of its bound."""
+    if have.numel() == 0:
+        return torch.zeros(have.shape)
+    if not have.is_floating_point():
+        decided = torch.ones(want.shape, dtype=torch.bool)
+        for sample in samples:
+            decided &= sample == want
+        return torch.where((have != want) & decided, math.inf, 0.0)
+    got, want, samples = have.double(), want.double(), [s.double() for s in samples]
+    stack = torch.stack([want, *samples])
+    finite = torch.isfinite(stack).all(0)
+    deviation = (stack[1:] - want).abs().amax(0) if samples else torch.zeros_like(want)
+    deviation = torch.where(finite, deviation, 0.0)
+    unit = UNIT[type_.dtype]
+    bound = 2 * deviation + 2 * _usual(deviation, finite) + 4 * unit * want.abs() + torch.finfo(getattr(torch, type_.dtype)).tiny
+    error = (got - want).abs() / bound
+    # NaN and infinities stand where they stand, unless a disturbance already moves them.
+    same_class = (got.isnan() & want.isnan()) | (got == want)
+    undecided = ~finite & torch.isfinite(stack).any(0) | (stack.isnan().any(0) & ~stack.isnan().all(0))
+    error = torch.where(finite & torch.isfinite(got), error, torch.where(same_class | undecided, 0.0, math.inf))
+    return torch.where(same_class, 0.0, error)
+
+
+def _usual(deviation: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
+    """Return the deviation that nine of ten elements stay below."""
+    flat = deviation.reshape(-1)
+    step = max(1, flat.numel() // _SAMPLE)
+    return torch.quantile(flat[::step][:_SAMPLE], 0.9)
+
+
+def has_products(sub: SubDNN) -> bool:
+    """Whether a sub-DNN multiplies matrices or convolves."""
+    return any(op.op in _PRODUCTS for op in sub.ops)
+
+
+def spreads_infinities(sub: SubDNN) -> bool:
+    """Whether a sub-DNN convolves, eliminates or attends: the algorithms for these carry infinities and NaNs to different neighbours."""
+    return any(word in op.op for op in sub.ops for word in ("conv", "linalg", "attention"))
+
+
+def work_of(sub: SubDNN) -> float:
+    """Return about how many multiplications and element operations a sub-DNN has."""
+    total = 0.0
+    for op in sub.ops:
+        out = sum(v.type.numel for v in op.results() if isinstance(v.type, TensorType))
+        total += 10 * out + (out * _terms(op) if op.op in _PRODUCTS else 0)
+    return total
+
+
+def reads_indices(sub: SubDNN) -> bool:
+    """Whether a sub-DNN takes positions from tensors: wrong ones may lead out of its memory, so PyTorch is asked first."""
+    return any(
+        torch.Tag.pointwise not in resolve(op.op).tags
+        and op.op not in _MOVES
+        and any(isinstance(v.type, TensorType) and v.type.dtype.startswith(("int", "uint")) for v in op.operands())
+        for op in sub.ops
+    )

@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Numbers at their limits: exactly as in Python, or refused; a number that leaves 64 bits is an error at run time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from differential import check, stage
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.interpreter import interpret
+
+LARGE = 2**53 + 1
+INTS = [(torch.tensor(v),) for v in (3, 0, -7, LARGE, -LARGE, 2**62 + 1, 2**63 - 1, -(2**63))]
+FLOATS = [(torch.tensor(v, dtype=torch.float64),) for v in (0.5, -2.5, 1.5, 2.0**53, math.inf, -math.inf, math.nan)]
+
+
+def test_ints_beyond_the_precision_of_floats():
+    def f(n):
+        k = n.item()
+        a = float(k)
+        return k == a, k < a, k >= a, k > 2.0**53, k != 2.0**63, k / 3, k / (k + 1 if k < 5 else 7), k * 1.0, k + 0.5, k // 7.0, k % 7.0
+
+    check(f, INTS, paths=2)
+
+
+def test_a_branch_that_only_an_exact_comparison_takes():
+    def f(n, x):
+        if n.item() > x.item():
+            return n + 1
+        return n - 1
+
+    check(f, [(torch.tensor(n), torch.tensor(x, dtype=torch.float64)) for n in (LARGE, LARGE - 1) for x in (2.0**53, 2.0**54)], paths=2)
+
+
+def test_a_negative_power_of_an_int():
+    def f(n):
+        try:
+            return n.item() ** -2
+        except ZeroDivisionError:
+            return "zero"
+
+    check(f, INTS[:5], paths=2)
+
+
+@pytest.mark.parametrize("convert", [int, round, math.floor, math.ceil, math.trunc])
+def test_what_has_no_int(convert):
+    def f(x):
+        try:
+            return convert(x.item())
+        except OverflowError:
+            return "infinite"
+        except ValueError:
+            return "not a number"
+
+    check(f, FLOATS, paths=3)
+
+
+def test_a_float_whose_int_has_more_than_64_bits_does_not_go_to_the_handler():
+    def f(x):
+        try:
+            return int(x.item())
+        except OverflowError:
+            return "infinite"
+
+    graph = stage(f, (torch.tensor(1e30),))
+    with pytest.raises(OverflowError, match="int64"):
+        interpret(graph, [torch.tensor(1e30)])
+    assert interpret(graph, [torch.tensor(math.inf)])[0] == "infinite"
+
+
+def test_sine_and_cosine_of_infinity():
+    def f(x):
+        try:
+            return math.sin(x.item()) + math.cos(x.item())
+        except ValueError:
+            return None
+
+    check(f, FLOATS, paths=2)
+
+
+def test_an_int_that_leaves_64_bits_is_an_error():
+    def f(n):
+        return n.item() * n.item()
+
+    check(f, INTS[:3])
+    with pytest.raises(OverflowError, match="int64"):
+        interpret(stage(f, INTS[0]), [torch.tensor(2**40)])
+
+
+def test_attributes_of_numbers():
+    def f(n):
+        k, b = n.item(), (n > 0).item()
+        return k.real, k.imag, k.numerator, k.denominator, k.conjugate(), +b, b.real, b + b, float(k).real, float(k).imag
+
+    check(f, INTS)
+
+
+@pytest.mark.parametrize("method", ["bit_length", "as_integer_ratio", "to_bytes"])
+def test_methods_of_numbers_are_refused(method):
+    def f(n):
+        return getattr(n.item(), method)()
+
+    with pytest.raises(UnsupportedError, match=method):
+        stage(f, INTS[0])
+
+
+@pytest.mark.parametrize("op", [lambda k: k << 2, lambda k: 2 >> k, lambda k: k & 3, lambda k: ~k, lambda k: k ^ True])
+def test_bit_operations_are_refused(op):
+    def f(n):
+        return op(n.item())
+
+    with pytest.raises(UnsupportedError, match="bit operation"):
+        stage(f, INTS[0])
