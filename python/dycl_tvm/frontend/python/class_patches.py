@@ -154,3 +154,12 @@ def is_library_class(cls: type) -> bool:
         files = {v.__code__.co_filename for v in vars(cls).values() if isinstance(v, types.FunctionType)}
         return all(is_library_file(f) or f.startswith("<") for f in files)
     return issubclass(cls, torch.nn.Module) and cls.__module__.startswith("torch.")
+
+
+def is_library(x: Any) -> bool:
+    """Whether a class, module or function is Python's or a library's."""
+    if isinstance(x, type):
+        return is_library_class(x)
+    if isinstance(x, types.ModuleType):
+        return not getattr(x, "__file__", None) or is_library_file(str(x.__file__))
+    return users_function(x) is None or getattr(x, "__dycl_original__", None) is not None

@@ -17,6 +17,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.attributes import delattr, setattr
 from dycl_tvm.frontend.python.calls.call import call, tail_call
+from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
@@ -202,7 +203,7 @@ def getitem(obj: Any, index: Any) -> Any:
         return _getitem_dict(obj, key)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
-    return obj[index]
+    return operate(operator.getitem, obj, index) if is_opaque(obj) else obj[index]
 
 
 def _index_of(t: torch.Tensor) -> Any:
@@ -230,6 +231,9 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
     current().heap.changing_item(obj, index)
+    if is_opaque(obj) or isinstance(obj, torch.nn.Module):
+        operate(operator.setitem, obj, index, value)
+        return
     obj[index] = value
 
 
@@ -267,6 +271,9 @@ def changing_globals(space: dict[str, Any], *names: str) -> None:
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
     current().heap.changing_item(obj, index)
+    if is_opaque(obj) or isinstance(obj, torch.nn.Module):
+        operate(operator.delitem, obj, index)
+        return
     del obj[index]
 
 
@@ -277,14 +284,16 @@ def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
 
 def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
-    if isinstance(x, MUTABLE):
-        current().heap.changing(x)
-    return _IN_PLACE[op](x, value)
+    current().heap.changing(x)
+    return operate(_IN_PLACE[op], x, value) if is_opaque(x) and not scalars.is_symbolic(x) else _IN_PLACE[op](x, value)
 
 
 def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:
     """``obj.name op= value``."""
-    setattr(augment(op, getattr(obj, name), value), obj, name)
+    if name == "__dict__":
+        augment(op, namespace(obj), value)
+    else:
+        setattr(augment(op, getattr(obj, name), value), obj, name)
 
 
 def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.class_patches import is_library_class, users_function
-from dycl_tvm.frontend.python.source.locate import is_library_file
+from dycl_tvm.frontend.python.class_patches import is_library
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import places_in, reach
+from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -108,7 +108,7 @@ class ModelState:
     def _reach(self, roots: list[tuple[str, Any]]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         iterators = []
-        for label, x in reach(roots, _is_library):
+        for label, x in reach(roots, is_library):
             self._reachable.setdefault(id(x), (x, label))
             space = getattr(x, "__dict__", None)
             if isinstance(space, dict):
@@ -131,7 +131,7 @@ class ModelState:
                     self._twins.append((place, x, made))
         self._reach([(label, made)])
 
-    def give_back_iterators(self) -> None:
+    def close(self) -> None:
         """Put the model's own iterators back."""
         while self._twins:
             place, x, made = self._twins.pop()
@@ -201,6 +201,9 @@ class ModelState:
         left: dict[Path, Captured] = {}
         before = stage.journal.before(mark)
         for key, place in stage.journal.changes(mark).items():
+            if place is CONTEXT:
+                self._refuse_context(dict(before[key]), dict(place.read()))
+                continue
             name = None if stage.heap.is_newer(place.owner, stage.heap.run_started) else self._name(place)
             if name is None:
                 continue
@@ -211,6 +214,15 @@ class ModelState:
                 self._places[key], self._raw[key] = place, raw
         self._note_sharing(left)
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
+
+    def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
+        for variable, value in now.items():
+            if before.get(variable, MISSING) is not value and (variable in before or self.lives_on(variable)):
+                raise UnsupportedError(
+                    f"the context variable `{variable.name}` is left with another value: the next call would find it",
+                    current().origin(),
+                    "reset it before the forward ends",
+                )
 
     def is_changed(self, mark: int) -> bool:
         """Whether the path at hand has changed anything that lives on between calls."""
@@ -224,6 +236,8 @@ class ModelState:
             if place.real is None:
                 return None
             return constants().names.get(id(place.real)) or self._reachable.get(id(place.real), (None, "a tensor"))[1]
+        if place is SETTINGS:
+            return place.text
         known = self._reachable.get(id(place.owner))
         if known is None or known[0] is not place.owner:
             return None
@@ -316,11 +330,3 @@ def _replace(place: Place, x: Any, other: Any) -> bool:
         return False
     place.write(place.unflatten(raw, [other if item is x else item for item in items]))
     return True
-
-
-def _is_library(x: Any) -> bool:
-    if isinstance(x, type):
-        return is_library_class(x)
-    if isinstance(x, types.ModuleType):
-        return not getattr(x, "__file__", None) or is_library_file(str(x.__file__))
-    return users_function(x) is None or getattr(x, "__dycl_original__", None) is not None

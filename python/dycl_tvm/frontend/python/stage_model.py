@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import inspect
 import itertools
 from typing import Any
@@ -13,6 +15,7 @@ from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
 from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.explore import Exploration
+from dycl_tvm.frontend.python.no_trace import no_trace
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.python.source.locate import current_origin
@@ -55,12 +58,16 @@ def stage(
         With the user's file, line and code.
     """
     inputs = Inputs(model, example_args, example_kwargs or {})
+    # in a context of its own: what context variables hold is as before when staging ends
+    return contextvars.copy_context().run(_stage, model, inputs, Limits(max_paths, max_loop_trips), name or _name_of(model), keep_print)
+
+
+def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
     named = _named_tensors(model)
-    state = ModelState([("", model)], twin)
-    try:
+    with no_trace(model), contextlib.closing(ModelState([("", model)], twin)) as state:
         while True:
             known = state.size
-            session = Session(current_origin, Limits(max_paths, max_loop_trips))
+            session = Session(current_origin, limits)
             constants = session.get(Constants)
             constants.names = {id(t): n for n, t in reversed(named)}
             constants.named = [t for _, t in named]
@@ -85,9 +92,7 @@ def stage(
                 program.classes.restore()
             if state.size == known:
                 break
-    finally:
-        state.give_back_iterators()
-    graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)
+    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph

@@ -13,6 +13,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
+from dycl_tvm.frontend.python.calls.effects import watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.class_patches import users_function
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
@@ -184,6 +185,7 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     owner = callee.__self__ if bound else args[0] if args else None
     rest = args if bound else args[1:]
     current().heap.changing(owner)
+    advancing(owner)
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
         current().heap.changing_attribute(owner, rest[0])
 
@@ -263,7 +265,8 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     python = isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
     stage.native_depth += python
     try:
-        result = callee(*args, **kwargs)
+        with watching(callee, args, kwargs, pure):
+            result = callee(*args, **kwargs)
     finally:
         stage.native_depth -= python
     if not hasattr(type(result), "__next__"):

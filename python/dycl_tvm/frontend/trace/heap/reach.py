@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.clock import Dated, OwnValue
 from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.visible import Hidden
 
@@ -50,6 +51,9 @@ ATOMS = (
 )
 _ATOM_TYPES = frozenset(ATOMS)
 
+#: Staging's own values among the user's.
+_SKIPPED = (Dated, torch.SymInt, torch.SymFloat, torch.SymBool, OwnValue)
+
 #: ``(label, object)``: the label is how the user writes the way there.
 Step = tuple[str, Any]
 
@@ -69,7 +73,7 @@ def reach(roots: list[Step], is_library: Callable[[Any], bool], limit: int = 1 <
     todo, seen = deque(roots), set[int]()
     while todo and len(seen) < limit:
         label, x = todo.popleft()
-        if type(x) in _ATOM_TYPES or id(x) in seen:
+        if type(x) in _ATOM_TYPES or id(x) in seen or issubclass(type(x), _SKIPPED):
             continue
         seen.add(id(x))
         if isinstance(x, (type, types.FunctionType, types.ModuleType)) and is_library(x):
@@ -104,7 +108,9 @@ def children(label: str, x: Any) -> list[Step]:
         return [(dot + k, v) for k, v in vars(x).items()] if type(x) in (torch.Tensor, torch.nn.Parameter) else []
     found = _instance(dot, x)
     if not isinstance(x, (*BUFFERS, types.GeneratorType, types.FrameType)) and not type(x).__flags__ & _PYTHON_CLASS:
-        found += [(label, v) for v in gc.get_referents(x) if not isinstance(v, (type, types.ModuleType, types.FrameType))]
+        for v in gc.get_referents(x):  # a container among these may be a part of the object's own working: it is not the program's
+            inner = list(v.values()) if type(v) is dict else list(v) if type(v) in (list, tuple, set, deque) else [v]
+            found += [(label, i) for i in inner if not isinstance(i, (type, types.ModuleType, types.FrameType))]
     return found
 
 

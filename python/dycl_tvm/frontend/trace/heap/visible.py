@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 import types
 import warnings
 from collections import OrderedDict, defaultdict, deque
@@ -73,8 +74,32 @@ class _Invisible:
 INVISIBLE = _Invisible()
 
 
+class Seen:
+    """What can be seen of a compiled object at one moment."""
+
+    def __init__(self, x: Any) -> None:
+        self.fingerprint = fingerprint(x)
+        self._state = _reduced(x)
+        self._bytes = _bytes(x)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seen) and self.fingerprint is not INVISIBLE and self.fingerprint == other.fingerprint
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def restore(self, x: Any) -> None:
+        """Give an object this state again, by its buffer or by ``__setstate__``."""
+        if self._bytes is not None:
+            with memoryview(x) as view:
+                view.cast("B")[:] = self._bytes
+        elif self._state is not INVISIBLE and len(self._state) > 1 and hasattr(x, "__setstate__"):
+            x.__setstate__(self._state[1])
+        else:
+            raise TypeError("the state cannot be restored")
+
+
 class Hidden(Place):
-    """The state that a compiled object keeps for itself. It can be compared, not restored."""
+    """The state that a compiled object keeps for itself."""
 
     __slots__ = ("_owner",)
 
@@ -99,10 +124,20 @@ class Hidden(Place):
         return f"a {type(self._owner).__name__}"
 
     def read(self) -> Any:
-        return fingerprint(self._owner)
+        return Seen(self._owner)
 
     def write(self, contents: Any) -> None:
-        raise TypeError("hidden state cannot be restored")
+        contents.restore(self._owner)
+
+    def can_restore(self, before: Any, now: Any) -> bool:
+        """Whether what the object held before can be put back: it is tried."""
+        try:
+            before.restore(self._owner)
+            restored = Seen(self._owner) == before
+            now.restore(self._owner)
+            return restored and Seen(self._owner) == now
+        except Exception:
+            return False
 
     def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
         return contents, ()
@@ -142,17 +177,33 @@ def fingerprint(x: Any, depth: int = 3) -> Any:
     state = _reduced(x)
     if state is not INVISIBLE:
         found.append(_plain(state, depth))
-    try:
-        with memoryview(x) as view:
-            found.append(view.tobytes())
-    except (TypeError, ValueError, BufferError):
-        pass
+    contents = _bytes(x)
+    if contents is not None:
+        found.append(contents)
+    if isinstance(x, _LOCKS):
+        found.append(repr(x).split()[0])
+    if isinstance(x, _CACHE):
+        found.append(x.cache_info())
     if hasattr(type(x), "__length_hint__"):
         found.append(type(x).__length_hint__(x))
     if not found:
         return INVISIBLE
     found.append(tuple([id(v) for v in gc.get_referents(x)]) if state is INVISIBLE else None)
     return tuple(found)
+
+
+def _bytes(x: Any) -> bytes | None:
+    """Return the bytes of an object that offers its buffer."""
+    try:
+        with memoryview(x) as view:
+            return view.tobytes()
+    except (TypeError, ValueError, BufferError):
+        return None
+
+
+#: All that a lock shows is whether it is locked.
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_CACHE = type(functools.lru_cache(len))
 
 
 def _reduced(x: Any) -> Any:
@@ -169,6 +220,11 @@ def _reduced(x: Any) -> Any:
     return INVISIBLE if isinstance(made, str) else made[1:3]
 
 
+def is_invisible(seen: Any) -> bool:
+    """Whether nothing can be said of a state that was read."""
+    return isinstance(seen, Seen) and seen.fingerprint is INVISIBLE
+
+
 def _plain(x: Any, depth: int) -> Any:
     """Return a value that later changes do not touch, and that is compared by value as far as it is plain."""
     if x is None or isinstance(x, (str, bytes, int, float, complex, type)):
@@ -177,6 +233,8 @@ def _plain(x: Any, depth: int) -> Any:
         return (type(x), *[_plain(v, depth - 1) for v in x])
     if type(x) is dict and depth:
         return (dict, *[(_plain(k, 0), _plain(v, depth - 1)) for k, v in x.items()])
+    if isinstance(x, (tuple, list, dict)):
+        return (type(x), len(x))  # may be made anew by every question
     if has_hidden(type(x)) and depth and not isinstance(x, types.BuiltinFunctionType):
-        return (id(x), fingerprint(x, depth - 1))
+        return (type(x), fingerprint(x, depth - 1))
     return id(x)

@@ -16,18 +16,21 @@ View = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 def memory_key(t: torch.Tensor) -> int:
     """Return what is equal for tensors that lie in one memory."""
-    return int(t.untyped_storage()._cdata)
+    with torch._C.DisableTorchFunction():
+        return int(t.untyped_storage()._cdata)
 
 
 def covers(t: torch.Tensor) -> bool:
     """Whether a tensor is all of its memory, in order."""
-    return t.is_contiguous() and t.storage_offset() == 0 and t.numel() * t.element_size() == t.untyped_storage().nbytes()
+    with torch._C.DisableTorchFunction():
+        return t.is_contiguous() and t.storage_offset() == 0 and t.numel() * t.element_size() == t.untyped_storage().nbytes()
 
 
 def whole(t: torch.Tensor) -> torch.Tensor:
     """Return a tensor of one dimension that is all of the memory that ``t`` lies in."""
-    storage = t.untyped_storage()
-    return torch.empty(0, dtype=t.dtype).set_(storage, 0, (storage.nbytes() // t.element_size(),), (1,))  # type: ignore[call-overload,no-any-return]
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        storage = t.untyped_storage()
+        return torch.empty(0, dtype=t.dtype).set_(storage, 0, (storage.nbytes() // t.element_size(),), (1,))  # type: ignore[call-overload,no-any-return]
 
 
 def views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...]:
@@ -38,14 +41,14 @@ def views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...]:
     UnsupportedError
         If no chain of slices, reshapes and permutations does.
     """
-    chain = _views_to(base, t) if base.dtype == t.dtype else None
-    if chain is not None:
-        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        chain = _views_to(base, t) if base.dtype == t.dtype else None
+        if chain is not None:
             made = base.detach()
             for op, args, kwargs in chain:
                 made = op(made, *args, **kwargs)
-        if (made.shape, made.stride(), made.storage_offset()) == (t.shape, t.stride(), t.storage_offset()):
-            return chain
+            if (made.shape, made.stride(), made.storage_offset()) == (t.shape, t.stride(), t.storage_offset()):
+                return chain
     raise UnsupportedError(
         "two tensors of the model lie in one memory, one as an unusual view of the other, and one of them is changed in place",
         current().origin(),

@@ -154,7 +154,7 @@ def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ou
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
     """Compute an operation on constants; None if the result would be too large to keep."""
     folded = current().get(Known).folded
-    key = (func, tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
+    key = (func, torch.get_default_dtype(), tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
     known = folded.get(key)
     if known is None:
         metas = _meta_result(func, args, kwargs)
@@ -191,7 +191,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     metas = current().get(Known).metas
-    key = (func, key_of(args), key_of(kwargs))
+    key = (func, torch.get_default_dtype(), key_of(args), key_of(kwargs))
     known = metas.get(key)
     if known is None:
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
