@@ -40,7 +40,7 @@ def no_trace(model: Any) -> Iterator[Snapshot]:
         changed.append("the state of the random numbers")
     if changed:
         raise UnsupportedError(
-            f"the forward changes {', '.join(f'`{name}`' for name in changed[:4])}, which lives on between calls, by code that cannot be followed",
+            f"the forward changes {', '.join(f'`{name}`' for name in changed[:4])}, which lives on, by code that cannot be followed",
             None,
             "keep such objects out of the forward, or make them in it",
         )

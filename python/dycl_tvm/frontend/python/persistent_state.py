@@ -27,7 +27,6 @@ from dycl_tvm.frontend.trace.join.captured import (
     Memory,
     NumberLeaf,
     TensorLeaf,
-    capture,
     capture_place,
     rebuild,
     same_number,
@@ -163,6 +162,7 @@ class ModelState:
         made: dict[Path, Storage] = {}
         for key, place in self._places.items():
             if isinstance(place, Storage):
+                assert place.real is not None
                 place = self._places[key] = constants().storage(place.real)
             state = capture_place(place, place.read())
             items = [self._at_entry((key, i), c, made) for i, c in enumerate(state.items)]
@@ -227,7 +227,9 @@ class ModelState:
     def is_changed(self, mark: int) -> bool:
         """Whether the path at hand has changed anything that lives on between calls."""
         stage = current()
-        places = stage.journal.changes(mark).values()
+        before = stage.journal.before(mark)
+        changed = stage.journal.changes(mark).items()
+        places = [p for key, p in changed if p not in (SETTINGS, CONTEXT) or p.read() != before[key]]
         return any(self._name(place) is not None for place in places if not stage.heap.is_newer(place.owner, stage.heap.run_started))
 
     def _name(self, place: Place) -> str | None:
@@ -252,7 +254,7 @@ class ModelState:
             raise UnsupportedError(
                 f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
                 current().origin(),
-                f"make it anew at the beginning of the forward (`{name} = {kind}()`); of what calls leave behind, tensors and numbers are kept",
+                f"make it anew at the beginning of the forward (`{name} = {kind}()`); tensors and numbers are what calls can keep",
             )
         for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
             self._compare((key, i), old, new, f"{name}{label}", found, left)

@@ -355,7 +355,7 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     for value in (space or {}).values() if callee in (vars, dir) else [(space or {}).get(args[1])] if len(args) > 1 else []:
         if isinstance(value, Poison) and is_unbound(value):
             use(value)
-    if callee is getattr and len(args) > 1 and args[1] == "__dict__" or callee is vars and args:
+    if (callee is getattr and len(args) > 1 and args[1] == "__dict__") or (callee is vars and args):
         space = callee(*args, **kwargs)
         return current().heap.is_namespace(space, args[0]) if type(space) is dict else space
     return callee(*args, **kwargs)

@@ -46,11 +46,11 @@ def watching(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: b
     heap = current().heap
     module = getattr(callee, "__module__", None) or ""
     if module.startswith("torch"):
-        heap.journal.touch(SETTINGS)
+        heap.journal.touch(SETTINGS, surely=False)
     if pure or _is_known(callee, module):
         yield
         return
-    heap.journal.touch(CONTEXT)
+    heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
     roots = [("", callee), *(("", a) for a in (owner, *args, *kwargs.values())), *(("", x) for x in _shared_by(callee))]
     watch = Watch(heap, Snapshot(roots, is_library))
@@ -61,7 +61,7 @@ def watching(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: b
         raise
     watch.settle(_lost)
     if _is_unknown_module(owner):
-        _refuse(f"{callee.__name__}() of the compiled module {owner.__name__} may keep state that cannot be seen")
+        _refuse(f"{callee.__name__}() of the compiled module {getattr(owner, '__name__', '')} may keep state that cannot be seen")
 
 
 def is_opaque(obj: Any) -> bool:
@@ -91,7 +91,9 @@ def _changed(place: Place) -> str:
 
 
 def _refuse(reason: str) -> None:
-    raise UnsupportedError(reason, current().origin(), "make such objects in the forward, or keep them out of it and pass in what they give")
+    raise UnsupportedError(
+        reason, current().origin(), "make such objects in the forward, or keep them out of it and pass in what they give"
+    )
 
 
 def _is_known(callee: Any, module: str) -> bool:
@@ -124,7 +126,7 @@ def _shared_by(callee: Any) -> list[Any]:
     """Return what library functions share: what the code of a callee, and of the functions that it names, closes over or finds global."""
     function = callee.__func__ if isinstance(callee, types.MethodType) else callee
     if not isinstance(function, types.FunctionType):
-        function = getattr(type(callee), "__call__", None)
+        function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
     return list(_shared(function)) if isinstance(function, types.FunctionType) else []
 
 
@@ -133,7 +135,7 @@ def _shared(function: types.FunctionType) -> tuple[Any, ...]:
     found, todo, seen = [], [function], set[int]()
     while todo and len(seen) < _FOLLOWED:
         f = todo.pop()
-        if id(f) in seen or f.__module__.startswith(("torch.", "numpy.")) and seen:
+        if id(f) in seen or (f.__module__.startswith(("torch.", "numpy.")) and seen):
             continue
         seen.add(id(f))
         values = [f.__globals__[n] for n in names_of(f.__code__) if n in f.__globals__]

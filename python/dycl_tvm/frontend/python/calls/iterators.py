@@ -134,7 +134,11 @@ class _Snapshot(_Positions):
 
     def __next__(self) -> Any:
         if len(self.source) != len(self.items):
-            kind = "dictionary" if isinstance(self.source, dict) or "dict" in type(self.source).__name__.lower() else type(self.source).__name__
+            kind = (
+                "dictionary"
+                if isinstance(self.source, dict) or "dict" in type(self.source).__name__.lower()
+                else type(self.source).__name__
+            )
             raise RuntimeError(f"{kind} changed size during iteration")
         return super().__next__()
 
@@ -419,8 +423,11 @@ def own(iterable: Any) -> Any:
     return made if made is iterable else adopted(made)
 
 
-_SEQUENCES = frozenset(t.__iter__ for t in (list, tuple, range, str, bytes))
-_SIZED = frozenset(t.__iter__ for t in (dict, set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items())))
+_SEQUENCES: frozenset[Any] = frozenset([list.__iter__, tuple.__iter__, range.__iter__, str.__iter__, bytes.__iter__])
+_SIZED: frozenset[Any] = frozenset(
+    getattr(kind, "__iter__")
+    for kind in (dict, set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items()))  # noqa: B009
+)
 
 
 def _sequence(items: Any, position: int = 0, step: int = 1) -> _Positions:
@@ -527,7 +534,7 @@ def _reversed(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     (x,) = args
     if isinstance(x, Poison):
         use(x)
-    if isinstance(x, (list, tuple, range, str)) and not hasattr(type(x), "__reversed__") or type(x) in (list, range):
+    if (isinstance(x, (list, tuple, range, str)) and not hasattr(type(x), "__reversed__")) or type(x) in (list, range):
         return _sequence(x, len(x) - 1, -1)
     return adopted(current().heap.born(callee(x)))
 

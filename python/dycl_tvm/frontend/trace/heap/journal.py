@@ -33,11 +33,11 @@ class Journal:
         while self._deferred:
             self._deferred.pop()()
 
-    def touch(self, place: Place) -> None:
-        """Save the contents of a place that is about to be changed."""
+    def touch(self, place: Place, surely: bool = True) -> None:
+        """Save the contents of a place that is about to be changed, or may be."""
         if self._deferred:
             self.settle()
-        self.touches += 1
+        self.touches += surely
         seen = self._seen[-1]
         key = place.key
         if key not in seen:

@@ -181,7 +181,8 @@ class Attribute(One):
             return
         put, drop = (type.__setattr__, type.__delattr__) if isinstance(self._owner, type) else (object.__setattr__, object.__delattr__)
         if contents is not MISSING:
-            put(self._owner, self.name, contents)
+            if self.read() is not contents:
+                put(self._owner, self.name, contents)
         elif self.read() is not MISSING:
             drop(self._owner, self.name)
 

@@ -99,7 +99,9 @@ def children(label: str, x: Any) -> list[Step]:
     if isinstance(x, functools.partial):
         return [(label, x.func), (label, x.args), (label, x.keywords)]
     if isinstance(x, type):
-        return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")] + [(b.__name__, b) for b in x.__bases__]
+        return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")] + [
+            (b.__name__, b) for b in x.__bases__
+        ]
     if isinstance(x, types.ModuleType):
         return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")]
     if isinstance(x, torch.nn.Module):
@@ -120,7 +122,7 @@ _PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 def _instance(dot: str, x: Any) -> list[Step]:
     space = getattr(x, "__dict__", None)
     found = [(dot + k, v) for k, v in list(space.items())] if isinstance(space, dict) else []
-    found += [(dot + name, getattr(x, name, None)) for name in slots_of(type(x))]
+    found += [(dot + name, getattr(x, name, None)) for name in slots_of(_class(x))]
     return [*found, (type(x).__name__, type(x))]
 
 
@@ -139,13 +141,15 @@ def names_of(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*code.co_names, *inner]))
 
 
-@functools.lru_cache(maxsize=65536)
-def slots_of(cls: type) -> tuple[str, ...]:
+@functools.cache
+def slots_of(cls: Any) -> tuple[str, ...]:
     """Return the names of the slots of a class and its bases."""
     found = []
     for base in cls.__mro__:
-        if base.__flags__ & _PYTHON_CLASS:
-            found += [k for k, v in vars(base).items() if isinstance(v, types.MemberDescriptorType) and k not in ("__dict__", "__weakref__")]
+        if "__slots__" in vars(base):
+            found += [
+                k for k, v in vars(base).items() if isinstance(v, types.MemberDescriptorType) and k not in ("__dict__", "__weakref__")
+            ]
     return tuple(found)
 
 
@@ -204,6 +208,10 @@ def places_in(x: Any) -> list[Place]:
     space = getattr(x, "__dict__", None)
     if isinstance(space, dict):
         found.append(Contents(space))
-    found += [attribute_of(x, name) for name in slots_of(type(x))]
+    found += [attribute_of(x, name) for name in slots_of(_class(x))]
     hidden = Hidden.of(x)
     return found if hidden is None else [*found, hidden]
+
+
+def _class(x: Any) -> Any:
+    return type(x)

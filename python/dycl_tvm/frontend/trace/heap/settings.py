@@ -91,7 +91,9 @@ def _default_of(variable: contextvars.ContextVar[Any]) -> Any:
         return contextvars.Context().run(variable.get)
     except LookupError:
         raise UnsupportedError(
-            f"the context variable {variable.name} gets its first value in the forward", None, "give it a default: ContextVar(name, default=...)"
+            f"the context variable {variable.name} gets its first value in the forward",
+            None,
+            "give it a default: ContextVar(name, default=...)",
         ) from None
 
 

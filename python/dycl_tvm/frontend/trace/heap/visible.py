@@ -109,7 +109,7 @@ class Hidden(Place):
     @classmethod
     def of(cls, x: Any) -> Hidden | None:
         """Return the hidden state of an object; None if all of it can be seen."""
-        return cls(x) if has_hidden(type(x)) else None
+        return cls(x) if has_hidden(_class(x)) else None
 
     @property
     def owner(self) -> Any:
@@ -146,8 +146,8 @@ class Hidden(Place):
         return contents
 
 
-@functools.lru_cache(maxsize=65536)
-def has_hidden(cls: type) -> bool:
+@functools.cache
+def has_hidden(cls: Any) -> bool:
     """Whether objects of a class may keep state that neither attributes nor items show."""
     for base in cls.__mro__:
         if base in _SEEN:
@@ -235,6 +235,10 @@ def _plain(x: Any, depth: int) -> Any:
         return (dict, *[(_plain(k, 0), _plain(v, depth - 1)) for k, v in x.items()])
     if isinstance(x, (tuple, list, dict)):
         return (type(x), len(x))  # may be made anew by every question
-    if has_hidden(type(x)) and depth and not isinstance(x, types.BuiltinFunctionType):
+    if has_hidden(_class(x)) and depth and not isinstance(x, types.BuiltinFunctionType):
         return (type(x), fingerprint(x, depth - 1))
     return id(x)
+
+
+def _class(x: Any) -> Any:
+    return type(x)

@@ -153,8 +153,8 @@ class Header:
 
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
-        sets = (self._general, self._poisoned, self._places, self._links, self._shared)
-        return (*map(len, sets), self._identities.size())
+        sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared)
+        return (*[len(s) for s in sets], self._identities.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -223,11 +223,16 @@ class Header:
             if isinstance(back.obj, Stale) or path in self._poisoned:
                 self._poisoned[path] = _STALE
             elif path in self._general:
-                found[path] = back.obj
+                found[path] = back.obj  # type: ignore[assignment]  # memory, as at the header
             elif back.obj is not header.obj:
                 self._general[path] = None
             return
-        if header.obj is back.obj and isinstance(header, Items) and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
+        if (
+            header.obj is back.obj
+            and isinstance(header, Items)
+            and not isinstance(header.obj, tuple)
+            and id(header.obj) not in self._copies
+        ):
             return  # what it holds are places of the heap, which are seen through all its names
         if (header.obj is MISSING) != (back.obj is MISSING):
             self._poisoned[path] = "an attribute is first set in the loop"

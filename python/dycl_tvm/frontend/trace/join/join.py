@@ -136,7 +136,7 @@ class Join:
         """Make one value of one a path."""
         first = found[0]
         if isinstance(first, Memory):
-            return self._memory([c.obj for c in found])
+            return self._memory([c.obj for c in found])  # type: ignore[misc]  # all are
         if isinstance(first, NumberLeaf):
             if all(isinstance(c, NumberLeaf) for c in found):
                 return self._number(found, what)  # type: ignore[arg-type]

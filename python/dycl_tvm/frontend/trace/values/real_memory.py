@@ -59,7 +59,7 @@ def views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...]:
 def _views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...] | None:
     if (base.shape, base.stride(), base.storage_offset()) == (t.shape, t.stride(), t.storage_offset()):
         return ()
-    order = sorted(range(t.dim()), key=lambda d: (-t.stride(d), -t.shape[d]))
+    order = sorted(range(t.dim()), key=lambda d: (-t.stride()[d], -t.shape[d]))
     back = [order.index(d) for d in range(t.dim())]
     shape, strides = [t.shape[d] for d in order], [t.stride(d) for d in order]
     permute: tuple[View, ...] = () if order == list(range(t.dim())) else ((aten.permute.default, (back,), {}),)
@@ -71,7 +71,7 @@ def _views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...] | None:
         part: tuple[View, ...] = () if t.numel() == base.numel() else ((aten.slice.Tensor, (0, start, start + t.numel()), {}),)
         return (*flat, *part, (aten.view.default, (shape,), {}), *permute)
     chain: list[View] = []
-    rest, left = t.storage_offset(), list(zip(shape, strides))
+    rest, left = int(t.storage_offset()), list(zip(shape, strides))
     for d in range(base.dim()):
         size, step = base.shape[d], base.stride(d)
         start, rest = divmod(rest, step)
