@@ -9,19 +9,16 @@ switch. Generators have no position to speak of: they fork (see :mod:`..flow.ite
 from __future__ import annotations
 
 import itertools
-import operator
 import sys
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.choices import switch
-from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.heap.places import attribute_of
@@ -34,7 +31,7 @@ from dycl_tvm.hcfg.nodes import Raise, Value
 LISTED = 1 << 16
 
 
-class _Ending(OfOneRun):
+class Ending(OfOneRun):
     """Iterators whose end is an error of the program, by identity: in ``next(it)`` without a default, where nothing can catch it."""
 
     fatal: frozenset[int] = frozenset()
@@ -57,9 +54,7 @@ class OwnIterator:
     def __next__(self) -> Any:
         raise NotImplementedError
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[override]
-        return self.kind
+    __class__ = property(lambda self: self.kind)  # type: ignore[assignment]
 
     def put(self, name: str, value: Any) -> None:
         """Set an attribute; what it was is saved."""
@@ -69,7 +64,7 @@ class OwnIterator:
 
 def _end_is_fatal(iterator: Any) -> bool:
     session = current()
-    return id(iterator) in session.get(_Ending).fatal and not session.may_be_caught()
+    return id(iterator) in session.get(Ending).fatal and not session.may_be_caught()
 
 
 def _check_more(cond: Any) -> None:
@@ -143,7 +138,7 @@ class _Snapshot(_Positions):
         return super().__next__()
 
 
-class _Cyclic(OwnIterator):
+class Cyclic(OwnIterator):
     """``cycle`` of a sequence."""
 
     kind = itertools.cycle
@@ -162,7 +157,7 @@ class _Cyclic(OwnIterator):
         return item
 
 
-class _CycleOf(OwnIterator):
+class CycleOf(OwnIterator):
     """``cycle`` of an iterator."""
 
     kind = itertools.cycle
@@ -186,7 +181,7 @@ class _CycleOf(OwnIterator):
         return item
 
 
-class _Count(OwnIterator):
+class Count(OwnIterator):
     kind = itertools.count
     value: Any
     step: Any
@@ -197,7 +192,7 @@ class _Count(OwnIterator):
         return value
 
 
-class _Repeat(OwnIterator):
+class Repeat(OwnIterator):
     kind = itertools.repeat
     item: Any
     left: Any
@@ -212,7 +207,7 @@ class _Repeat(OwnIterator):
         return self.item
 
 
-class _Enumerate(OwnIterator):
+class Enumerate(OwnIterator):
     kind = enumerate
     source: Any
     count: Any
@@ -224,7 +219,7 @@ class _Enumerate(OwnIterator):
         return count, item
 
 
-class _Zip(OwnIterator):
+class Zip(OwnIterator):
     kind = zip
     sources: tuple[Any, ...]
     strict: bool
@@ -251,7 +246,7 @@ class _Zip(OwnIterator):
                 raise ValueError(f"zip() argument {i + 1} is longer than argument{'s 1-' if i > 1 else ' '}{i}") from None
 
 
-class _ZipLongest(OwnIterator):
+class ZipLongest(OwnIterator):
     kind = itertools.zip_longest
     sources: tuple[Any, ...]
     ended: tuple[bool, ...]
@@ -271,7 +266,7 @@ class _ZipLongest(OwnIterator):
         return tuple(items)
 
 
-class _Map(OwnIterator):
+class Map(OwnIterator):
     kind = map
     function: Any
     sources: tuple[Any, ...]
@@ -282,7 +277,7 @@ class _Map(OwnIterator):
         return _call(self.function, *(items[0] if self.star else items))
 
 
-class _Filter(OwnIterator):
+class Filter(OwnIterator):
     kind = filter
     function: Any
     source: Any
@@ -295,7 +290,7 @@ class _Filter(OwnIterator):
                 return item
 
 
-class _While(OwnIterator):
+class While(OwnIterator):
     """``takewhile`` and ``dropwhile``; ``open`` says whether items pass as they are (or, of the first, not at all)."""
 
     function: Any
@@ -320,7 +315,7 @@ class _While(OwnIterator):
                 return item
 
 
-class _Chain(OwnIterator):
+class Chain(OwnIterator):
     kind = itertools.chain
     sources: Any
     active: Any
@@ -337,7 +332,7 @@ class _Chain(OwnIterator):
                 self.put("active", None)
 
 
-class _Slice(OwnIterator):
+class Slice(OwnIterator):
     """``islice``. Its counts are the lengths of ranges, which are not joined: paths that left others part."""
 
     kind = itertools.islice
@@ -362,7 +357,7 @@ class _Slice(OwnIterator):
         return item
 
 
-class _Accumulate(OwnIterator):
+class Accumulate(OwnIterator):
     kind = itertools.accumulate
     source: Any
     function: Any
@@ -380,7 +375,7 @@ class _Accumulate(OwnIterator):
         return self.total
 
 
-class _Pairs(OwnIterator):
+class Pairs(OwnIterator):
     source: Any
     before: Any
     started: bool
@@ -416,7 +411,7 @@ def own(iterable: Any) -> Any:
             raise TypeError("iteration over a 0-d tensor")
         return _Positions(items=tuple(iterable.unbind(0)), position=0, step=1)
     if plain in _SEQUENCES:
-        return _sequence(iterable)
+        return sequence(iterable)
     if plain in _SIZED:
         return _Snapshot(items=tuple(iterable), source=iterable, position=0, step=1)
     made = iter(iterable)
@@ -425,12 +420,11 @@ def own(iterable: Any) -> Any:
 
 _SEQUENCES: frozenset[Any] = frozenset([list.__iter__, tuple.__iter__, range.__iter__, str.__iter__, bytes.__iter__])
 _SIZED: frozenset[Any] = frozenset(
-    getattr(kind, "__iter__")
-    for kind in (dict, set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items()))  # noqa: B009
+    [k.__iter__ for k in (dict, set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items()))]  # type: ignore[attr-defined]
 )
 
 
-def _sequence(items: Any, position: int = 0, step: int = 1) -> _Positions:
+def sequence(items: Any, position: int = 0, step: int = 1) -> _Positions:
     made = _Positions(items=items, position=position, step=step)
     made.kind = type(iter(items)) if step > 0 else type(reversed(items))
     return made
@@ -457,29 +451,29 @@ def _restored(function: Any, args: tuple[Any, ...], state: Any = None) -> Any:
     if function in (iter, reversed):
         (items,) = args
         if state is None:
-            return _sequence(items, 0 if function is iter else len(items) - 1, 1 if function is iter else -1)
-        return _sequence(items, state, 1 if function is iter else -1)
+            return sequence(items, 0 if function is iter else len(items) - 1, 1 if function is iter else -1)
+        return sequence(items, state, 1 if function is iter else -1)
     if function is enumerate:
-        return _Enumerate(source=twin(args[0]), count=args[1])
+        return Enumerate(source=twin(args[0]), count=args[1])
     if function is zip:
-        return _Zip(sources=tuple(map(twin, args)), strict=bool(state))
+        return Zip(sources=tuple(map(twin, args)), strict=bool(state))
     if function is map:
-        return _Map(function=args[0], sources=tuple(map(twin, args[1:])))
+        return Map(function=args[0], sources=tuple(map(twin, args[1:])))
     if function is filter:
-        return _Filter(function=args[0], source=twin(args[1]), wanted=True)
+        return Filter(function=args[0], source=twin(args[1]), wanted=True)
     if function is itertools.count:
-        return _Count(value=args[0], step=args[1] if len(args) > 1 else 1)
+        return Count(value=args[0], step=args[1] if len(args) > 1 else 1)
     if function is itertools.repeat:
-        return _Repeat(item=args[0], left=args[1] if len(args) > 1 else None, most=args[1] if len(args) > 1 else 0)
+        return Repeat(item=args[0], left=args[1] if len(args) > 1 else None, most=args[1] if len(args) > 1 else 0)
     if function is itertools.cycle:
         saved, first = state
         source = twin(args[0])
         if type(source) is not _Positions:
-            return _CycleOf(source=source, saved=list(saved), position=-1)
+            return CycleOf(source=source, saved=list(saved), position=-1)
         rest = list(source.items)[source.position :] if source.position >= 0 else []
         items = tuple(saved) if first and len(rest) <= len(saved) else (*saved, *rest)
         position = len(items) - len(rest)
-        return _Cyclic(items=items, source=items, position=position % max(len(items), 1))
+        return Cyclic(items=items, source=items, position=position % max(len(items), 1))
     raise AssertionError(function)
 
 
@@ -500,148 +494,3 @@ ADOPTED: frozenset[type] = frozenset(
 )
 if sys.version_info >= (3, 14):  # itertools no longer say it
     ADOPTED -= {itertools.count, itertools.repeat, itertools.cycle}
-
-
-# -- what is called in place of Python's own ------------------------------------------------------------------------------
-def _iter(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return own(args[0]) if len(args) == 1 else current().heap.born(callee(*args))
-
-
-def _next(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if isinstance(args[0], Poison):
-        use(args[0])
-    advancing(args[0])
-    ending = current().get(_Ending)
-    before, ending.fatal = ending.fatal, frozenset(_sources(args[0]) if len(args) == 1 else ())
-    try:
-        return callee(*args)
-    finally:
-        ending.fatal = before
-
-
-def _sources(x: Any) -> list[int]:
-    """Return the iterators whose end is that of ``x``, by identity."""
-    inner = (x.source,) if _is_own(x, _Enumerate) else x.sources if _is_own(x, _Zip, _Map) else ()
-    return [id(x), *[i for s in inner for i in _sources(s)]]
-
-
-def _is_own(x: Any, *classes: type) -> bool:
-    """Whether ``x`` is really of one of the classes, whatever it says of itself."""
-    return issubclass(type(x), classes)
-
-
-def _reversed(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    (x,) = args
-    if isinstance(x, Poison):
-        use(x)
-    if (isinstance(x, (list, tuple, range, str)) and not hasattr(type(x), "__reversed__")) or type(x) in (list, range):
-        return _sequence(x, len(x) - 1, -1)
-    return adopted(current().heap.born(callee(x)))
-
-
-def _enumerate(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = dict(zip(("iterable", "start"), args)) | kwargs
-    return _Enumerate(source=own(given["iterable"]), count=given.get("start", 0))
-
-
-def _zip(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _Zip(sources=tuple(map(own, args)), strict=bool(kwargs.get("strict", False)))
-
-
-def _map(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _Map(function=args[0], sources=tuple(map(own, args[1:])))
-
-
-def _starmap(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _Map(function=args[0], sources=(own(args[1]),), star=True)
-
-
-def _filter(wanted: bool) -> Callable[..., Any]:
-    return lambda callee, args, kwargs: _Filter(function=args[0], source=own(args[1]), wanted=wanted)
-
-
-def _while(takes: bool) -> Callable[..., Any]:
-    return lambda callee, args, kwargs: _While(function=args[0], source=own(args[1]), open=False, takes=takes)
-
-
-def _count(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = dict(zip(("start", "step"), args)) | kwargs
-    return _Count(value=given.get("start", 0), step=given.get("step", 1))
-
-
-def _repeat(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = dict(zip(("object", "times"), args)) | kwargs
-    times = given.get("times")
-    if scalars.is_symbolic(times):
-        raise UnsupportedError("itertools.repeat() with a number known only at run time", current().origin(), "loop over range(n)")
-    return _Repeat(item=given["object"], left=times, most=times or 0)
-
-
-def _cycle(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    (x,) = args
-    if type(x) in (list, tuple, range, str):
-        return _Cyclic(items=tuple(x), source=x, position=0)
-    return _CycleOf(source=own(x), saved=current().heap.born([]), position=-1)
-
-
-def _chain(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _Chain(sources=_sequence(args), active=None)
-
-
-def _chain_from(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _Chain(sources=own(args[0]), active=None)
-
-
-def _islice(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bounds = slice(*args[1:])
-    if any(scalars.is_symbolic(b) for b in (bounds.start, bounds.stop, bounds.step)):
-        raise UnsupportedError("itertools.islice() with a bound known only at run time", current().origin(), "write the loop out")
-    callee((), *args[1:])  # Python's own checks
-    start = operator.index(bounds.start or 0)
-    return _Slice(source=own(args[0]), count=range(0), wanted=range(start), stop=bounds.stop, step=operator.index(bounds.step or 1))
-
-
-def _accumulate(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = dict(zip(("iterable", "func"), args)) | kwargs
-    return _Accumulate(source=own(given["iterable"]), function=given.get("func"), total=given.get("initial"), started=False)
-
-
-def _pairwise(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _Pairs(source=own(args[0]), before=None, started=False)
-
-
-def _zip_longest(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _ZipLongest(sources=tuple(map(own, args)), ended=(False,) * len(args), fill=kwargs.get("fillvalue"))
-
-
-def _listed(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``product``, ``permutations``, ``combinations``: listed at once if they are few."""
-    given = [own(a) if isinstance(a, Iterable) else a for a in args]
-    pools = [tuple(a) if isinstance(a, Iterator) else a for a in given]
-    items = tuple(itertools.islice(callee(*pools, **kwargs), LISTED + 1))
-    return _sequence(items) if len(items) <= LISTED else current().heap.born(callee(*pools, **kwargs))
-
-
-TABLE: dict[Any, Callable[..., Any]] = {
-    iter: _iter,
-    next: _next,
-    reversed: _reversed,
-    enumerate: _enumerate,
-    zip: _zip,
-    map: _map,
-    filter: _filter(True),
-    itertools.filterfalse: _filter(False),
-    itertools.starmap: _starmap,
-    itertools.takewhile: _while(True),
-    itertools.dropwhile: _while(False),
-    itertools.count: _count,
-    itertools.repeat: _repeat,
-    itertools.cycle: _cycle,
-    itertools.chain: _chain,
-    itertools.chain.from_iterable: _chain_from,
-    itertools.islice: _islice,
-    itertools.accumulate: _accumulate,
-    itertools.pairwise: _pairwise,
-    itertools.zip_longest: _zip_longest,
-    **dict.fromkeys((itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement), _listed),
-}
