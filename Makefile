@@ -70,8 +70,8 @@ onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front en
 onnx-zoo: setup  ## Write every network of the zoo to ONNX, run it with ONNX Runtime, read it again; print the table
 	$(BIN)/python tests/python/onnx_export/onnx_zoo.py
 
-cost: setup  ## Measure how the time of staging grows, up to 4,000 branches
-	DYCL_COST_BRANCHES=4000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py
+cost: setup  ## Measure how the time of staging grows, up to 4,000 branches, and that of a build, up to 20,000 operators and 2,000 layers
+	DYCL_COST_BRANCHES=4000 DYCL_COST_OPERATORS=20000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py tests/python/test_scale.py
 
 lint: setup  ## ruff, mypy and clang-format, changing nothing
 	$(BIN)/ruff check $(PY_SOURCES)

@@ -72,7 +72,7 @@ def loops(program: Program) -> Program:
     blocks = [CodeBlock("entry", [SetReg(_I, 0)], SwitchGoto(0, _WHICH, tuple(Goto(1 + 2 * k) for k in range(len(order)))))]
     for k, kernel in enumerate(order):
         call = first[kernel]
-        body = replace(call, site=k, args=tuple(map(place, call.args)))
+        body = replace(call, number=k, args=tuple(map(place, call.args)))
         blocks.append(CodeBlock(f"head{k}", [HostInstr("lt", _MORE, (_I, _N))], CondGoto(k + 1, _MORE, Goto(2 + 2 * k), Goto(end))))
         blocks.append(CodeBlock(f"body{k}", [body, HostInstr("add", _I, (_I, 1))], Goto(1 + 2 * k)))
     blocks.append(CodeBlock("end", [], Leave(0, (_I,))))
@@ -159,7 +159,7 @@ def measure(folder: Path, threads: int) -> dict[str, Any]:
     codegen.save_params(alone, out / "kernels.params")
     module = load(out / "kernels.so", out / "kernels.params", threads)
     calls = {i.kernel: i for b in alone.blocks for i in b.instrs if isinstance(i, KernelCall)}
-    ns = {kernel: nanoseconds(module, call.site) for kernel, call in calls.items()}
+    ns = {kernel: nanoseconds(module, call.number) for kernel, call in calls.items()}
 
     steps = [s for b in artifact.hcfg.blocks for s in b.steps if isinstance(s, SubDNNCall)]
     places = Counter(s.callee.name for s in steps)

@@ -22,16 +22,18 @@ from dycl_tvm._version import __version__
 if TYPE_CHECKING:
     from dycl_tvm import zoo
     from dycl_tvm.artifact import Artifact, Report
-    from dycl_tvm.build import TensorSpec, build
+    from dycl_tvm.build import TensorSpec, build, stage
     from dycl_tvm.errors import (
         ArtifactError,
         CompileError,
         DeviceError,
         DyclError,
         InputError,
+        InternalError,
         InvariantError,
         PathExplosionError,
         RunError,
+        StagingLimitError,
         TargetError,
         UnsupportedError,
         UsageError,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "build": "dycl_tvm.build",
+    "stage": "dycl_tvm.build",
     "TensorSpec": "dycl_tvm.build",
     "Artifact": "dycl_tvm.artifact",
     "Report": "dycl_tvm.artifact",
@@ -51,9 +54,11 @@ _HOME = {
     "DeviceError": "dycl_tvm.errors",
     "DyclError": "dycl_tvm.errors",
     "InputError": "dycl_tvm.errors",
+    "InternalError": "dycl_tvm.errors",
     "InvariantError": "dycl_tvm.errors",
     "PathExplosionError": "dycl_tvm.errors",
     "RunError": "dycl_tvm.errors",
+    "StagingLimitError": "dycl_tvm.errors",
     "TargetError": "dycl_tvm.errors",
     "UnsupportedError": "dycl_tvm.errors",
     "UsageError": "dycl_tvm.errors",
@@ -67,11 +72,13 @@ __all__ = [
     "DeviceError",
     "DyclError",
     "InputError",
+    "InternalError",
     "InvariantError",
     "Module",
     "PathExplosionError",
     "Report",
     "RunError",
+    "StagingLimitError",
     "TargetError",
     "TensorSpec",
     "UnsupportedError",
@@ -80,6 +87,7 @@ __all__ = [
     "__version__",
     "build",
     "load",
+    "stage",
     "zoo",
 ]
 

@@ -13,6 +13,7 @@ from dycl_tvm import codegen
 from dycl_tvm.hcfg.analysis import count_paths, natural_loops
 from dycl_tvm.hcfg.nodes import HCFG, Branch, SubDNNCall, Switch
 from dycl_tvm.progress import Phases
+from dycl_tvm.runtime.certificate import summary
 
 if TYPE_CHECKING:
     import tvm
@@ -64,6 +65,7 @@ class Report:
     estimated: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     passes: Any = None
+    certificate: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         backends = ", ".join(f"{n} by {b}" for b, n in sorted(self.kernels_by_backend.items()))
@@ -80,6 +82,7 @@ class Report:
             ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
         ]
+        rows += [("verified", line) for line in summary(self.certificate)]
         rows += [("offload", line) for line in self._offload_lines()]
         if self.generic_kernels:
             rows.append(("no family", f"{len(self.generic_kernels)} kernels: {_names(self.generic_kernels)}"))
@@ -125,6 +128,11 @@ class Artifact:
         self._code = code
         self._passes = passes
         self._phases = phases
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What the build has proved about itself, as it stands in the library; see docs/verification.md."""
+        return self._lowered.program.certificate
 
     @property
     def ir_module(self) -> tvm.IRModule:
@@ -231,6 +239,7 @@ class Artifact:
             offload=dict(self._lowered.stats.offload),
             seconds=dict(self._phases.seconds),
             passes=self._passes,
+            certificate=self.certificate,
         )
 
     def __repr__(self) -> str:

@@ -13,12 +13,14 @@ from dycl_tvm.compile import Accuracy
 from dycl_tvm.example_inputs import TensorSpec
 from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.options import check_kernel_options, check_passes, check_target
+from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_target
 from dycl_tvm.progress import Phases, ProgressLike
-from dycl_tvm.staging import stage_model
+from dycl_tvm.staging import example_call, stage_model
 from dycl_tvm.target import TargetLike
+from dycl_tvm.verify import Level
+from dycl_tvm.verify.proof import Proof
 
-__all__ = ["TensorSpec", "build", "simplify"]
+__all__ = ["TensorSpec", "build", "simplify", "stage"]
 
 
 @young_garbage_only()
@@ -42,7 +44,10 @@ def build(
     tuning_file: str | os.PathLike[str] | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    max_seconds: float | None = None,
+    max_memory: int | None = None,
     keep_print: bool = False,
+    verify: Level = "default",
     progress: ProgressLike = None,
 ) -> Artifact:
     """Compile a dynamic network.
@@ -100,9 +105,15 @@ def build(
     max_loop_trips : int, optional
         Bound on the trips of every loop of a Python forward whose trip count is known only at run time; one trip more ends
         the call in a RunError. Loops in which a list grows need it: they are unrolled that far.
+    max_seconds, max_memory : float, int, optional
+        How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
+        that takes more, such as one whose recursion tensors bound, is refused with the line that costs most.
     keep_print : bool
         Keep the calls of ``print`` in a Python forward: the artefact writes their text to the standard output of its process, at
         the same places and in the same order as eager. Otherwise they are refused.
+    verify : str
+        How far the build proves itself before it returns: ``"default"`` within a small part of its time, ``"full"`` as far as it can,
+        ``"off"`` not at all. What was proved is ``Artifact.certificate``; see docs/verification.md.
     progress : bool or callable, optional
         True: a line on stderr when a phase begins and ends. A callable gets these lines.
 
@@ -119,12 +130,17 @@ def build(
         If the control flow cannot be compiled: with the user's file, line and code. There is never a wrong artefact.
     CompileError
         If a kernel cannot be compiled.
+    VerificationError
+        If the graph or a kernel does something else than the model: with the smallest path found and both results.
+    InternalError
+        If something fails that should not: a defect of this package.
     """
     # the options
     phases = Phases(progress)
     machine = check_target(target, host)
     kernel_options = check_kernel_options(machine, disable_families, accuracy, layout_planning, tune, tuning_file)
     check_passes(disable_passes)
+    check_level(verify)
 
     # the front end: what the model does on every path
     graph = stage_model(
@@ -136,12 +152,19 @@ def build(
         name=name,
         max_paths=max_paths,
         max_loop_trips=max_loop_trips,
+        max_seconds=max_seconds,
+        max_memory=max_memory,
         keep_print=keep_print,
         phases=phases,
     )
 
+    # the model in eager against its graph
+    proof = Proof(verify, graph, phases)
+    proof.of_control(model, example_call(model, example_inputs, example_kwargs, input_shapes), input_values)
+
     # the passes: a smaller graph, of calls of sub-DNNs
     stats = simplify(graph, disable_passes, phases)
+    proof.of_passes(graph)
 
     # the kernels, and the graph as instructions that call them
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
@@ -154,10 +177,65 @@ def build(
             options=kernel_options,
         )
 
+    proof.of_kernels(graph, lowered, machine.target, accuracy)
+    lowered.program.certificate = proof.certificate().as_dict()
+
     # the code: the instructions as C++, the images of device functions; it is linked where the artefact is written
     with phases.phase("codegen", f"{len(lowered.program.blocks)} blocks"):
         code = codegen.generate_code(lowered.program, lowered.library)
     return Artifact(graph, lowered, code, machine, stats, phases)
+
+
+def stage(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    passes: bool = True,
+    example_kwargs: Mapping[str, Any] | None = None,
+    input_shapes: Mapping[str, Any] | None = None,
+    input_values: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    disable_passes: Collection[str] = (),
+    max_paths: int | None = None,
+    max_loop_trips: int | None = None,
+    max_seconds: float | None = None,
+    max_memory: int | None = None,
+    keep_print: bool = False,
+    progress: ProgressLike = None,
+) -> HCFG:
+    """Return the control flow graph of a model without compiling it: ``graph.interpret()`` is called like the model.
+
+    Parameters
+    ----------
+    passes : bool
+        Whether the graph is as it is compiled, or as it was staged.
+    model, example_inputs, ...
+        As :func:`build` has them.
+
+    Raises
+    ------
+    UsageError, UnsupportedError
+        As :func:`build`.
+    """
+    check_passes(disable_passes)
+    phases = Phases(progress)
+    graph = stage_model(
+        model,
+        example_inputs,
+        example_kwargs=example_kwargs,
+        input_shapes=input_shapes,
+        input_values=input_values,
+        name=name,
+        max_paths=max_paths,
+        max_loop_trips=max_loop_trips,
+        max_seconds=max_seconds,
+        max_memory=max_memory,
+        keep_print=keep_print,
+        phases=phases,
+    )
+    if passes:
+        simplify(graph, disable_passes, phases)
+    return graph
 
 
 def simplify(graph: HCFG, disable_passes: Collection[str], phases: Phases) -> passes.PassStats:

@@ -57,6 +57,32 @@ class PathExplosionError(UnsupportedError):
     """Too many paths that cannot share their continuation; the message names the ``if`` that forks."""
 
 
+class StagingLimitError(UnsupportedError):
+    """Staging the program takes more time, memory or depth than it may; the message names the line that costs most."""
+
+
+class InternalError(DyclError):
+    """Something failed in this package that should not: a defect, never a wrong artefact. Its cause is kept.
+
+    Parameters
+    ----------
+    doing : str
+        What was being done.
+    error : BaseException
+    origin : Origin, optional
+        The user's line that was being looked at.
+    """
+
+    def __init__(self, doing: str, error: BaseException, origin: Origin | None = None) -> None:
+        self.origin = origin
+        where = f'File "{origin.file}", line {origin.line}\n    {origin.code}\n' if origin is not None else ""
+        super().__init__(
+            f"{where}{type(error).__name__} while {doing}: {error}\n"
+            "This is a defect of dycl_tvm. Please report it, with the whole traceback, the versions of dycl_tvm, PyTorch and TVM, "
+            "and the smallest model that shows it."
+        )
+
+
 class InvariantError(DyclError):
     """An HCFG that breaks an invariant: a defect of this package, never of the user's program."""
 

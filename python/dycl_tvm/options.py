@@ -14,6 +14,7 @@ from dycl_tvm.codegen.machine import machine_of, runs_here
 from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions, has_amx
 from dycl_tvm.errors import UsageError
 from dycl_tvm.target import ResolvedTarget, TargetLike, check_buildable, resolve_target
+from dycl_tvm.verify.certificate import Level
 
 
 def check_target(target: TargetLike, host: TargetLike | None) -> ResolvedTarget:
@@ -83,3 +84,15 @@ def check_passes(disabled: Collection[str]) -> None:
     for pass_name in disabled:
         if pass_name not in known:
             raise UsageError(f"there is no pass {pass_name!r} that could be left out; there are {', '.join(known)}")
+
+
+def check_level(verify: str) -> None:
+    """Refuse what says nothing about how far a build proves itself.
+
+    Raises
+    ------
+    UsageError
+        With what there is.
+    """
+    if verify not in get_args(Level):
+        raise UsageError(f"verify is one of {', '.join(get_args(Level))}, not {verify!r}")

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Union
 
+from dycl_tvm.errors import DyclError, InternalError
+
 #: What ``build(progress=...)`` takes: a bool, or a function that gets one line of text at a time.
 ProgressLike = Union[bool, None, Callable[[str], None]]
 
@@ -24,6 +26,7 @@ class Phases:
 
     def __init__(self, progress: ProgressLike = None) -> None:
         self.seconds: dict[str, float] = {}
+        self._listener_failed: Exception | None = None
         if callable(progress):
             self._say: Callable[[str], None] | None = progress
         else:
@@ -31,11 +34,21 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str, what: str) -> Iterator[None]:
-        """Measure one phase; ``what`` says in a few words what is done."""
+        """Measure one phase; ``what`` says in a few words what is done.
+
+        Raises
+        ------
+        InternalError
+            In place of an exception that is none of this package's own.
+        """
         self.tell(f"{name}: {what} ...")
         begin = time.perf_counter()
         try:
             yield
+        except Exception as error:
+            if isinstance(error, DyclError) or error is self._listener_failed:
+                raise
+            raise InternalError(f"the phase {name!r} of the build was under way ({what})", error) from error
         finally:
             took = time.perf_counter() - begin
             self.seconds[name] = self.seconds.get(name, 0.0) + took
@@ -48,7 +61,11 @@ class Phases:
     def tell(self, line: str) -> None:
         """Say one line, if anybody listens."""
         if self._say is not None:
-            self._say(line)
+            try:
+                self._say(line)
+            except Exception as error:
+                self._listener_failed = error
+                raise
 
 
 def _to_stderr(line: str) -> None:

@@ -25,6 +25,8 @@ def stage_model(
     name: str | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    max_seconds: float | None = None,
+    max_memory: int | None = None,
     keep_print: bool = False,
     phases: Phases,
 ) -> HCFG:
@@ -41,11 +43,25 @@ def stage_model(
         raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
     check_model(model)
     args, kwargs = normalise(example_inputs, example_kwargs)
-    options = {k: v for k, v in (("max_paths", max_paths), ("max_loop_trips", max_loop_trips)) if v is not None}
+    bounds = {"max_paths": max_paths, "max_loop_trips": max_loop_trips, "max_seconds": max_seconds, "max_memory": max_memory}
+    options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
     with phases.phase("stage", "run the forward symbolically"):
         graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)
         verify(graph)
     return graph
+
+
+def example_call(
+    model: Any, example_inputs: Any, example_kwargs: Mapping[str, Any] | None, input_shapes: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the example inputs of a model as a call; None for a model that has none (ONNX)."""
+    if is_onnx(model):
+        return None
+    if is_exported_program(model) and example_inputs is None and not example_kwargs:
+        from dycl_tvm.frontend import exported
+
+        return normalise(*exported.example_inputs_of(model, input_shapes))
+    return normalise(example_inputs, example_kwargs)
 
 
 def _stage_onnx(

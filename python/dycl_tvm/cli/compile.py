@@ -62,6 +62,12 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--tuning-file", metavar="FILE", help="where measured choices are kept; by default in the cache folder of the user"
     )
+    command.add_argument(
+        "--verify",
+        choices=("default", "full", "off"),
+        default="default",
+        help="how far the build proves itself: within a small part of its time, as far as it can, or not at all",
+    )
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
@@ -91,6 +97,7 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         max_paths=args.max_paths,
         max_loop_trips=args.max_loop_trips,
         keep_print=args.keep_print,
+        verify=args.verify,
         progress=not args.quiet,
     )
 

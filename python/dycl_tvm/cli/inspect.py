@@ -96,6 +96,7 @@ def _artefact(args: argparse.Namespace) -> int:
 
 def _describe(metadata: dict[str, Any]) -> str:
     from dycl_tvm.cli.arrays import describe_type
+    from dycl_tvm.runtime.certificate import summary
     from dycl_tvm.runtime.path import source_line
 
     target = metadata["target"]
@@ -110,6 +111,8 @@ def _describe(metadata: dict[str, Any]) -> str:
         + ("inside" if metadata["embedded_params"] else "in a params file"),
         f"  arena     {metadata['arena_bytes']:,} bytes",
         f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
+        "verified",
+        *(f"  {line}" for line in summary(metadata.get("certificate", {}))),
         "inputs",
         *(f"  {name}: {describe_type(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
         "decisions",

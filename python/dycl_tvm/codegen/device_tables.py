@@ -76,8 +76,8 @@ class _Segments:
 
     def _branch(self, branch: DeviceBranch) -> int:
         ranges = [self._range(side, {}) for side in branch.sides]
-        row = f"{{{branch.site}, {self._tensor(branch.item)}, {len(self._sides)}, {len(ranges)}, {int(branch.negated)}}},"
-        self._sides += [f"{text},  // decision {branch.site}, {k}" for k, text in enumerate(ranges)]
+        row = f"{{{branch.decision}, {self._tensor(branch.item)}, {len(self._sides)}, {len(ranges)}, {int(branch.negated)}}},"
+        self._sides += [f"{text},  // decision {branch.decision}, {k}" for k, text in enumerate(ranges)]
         self._branches.append(row)
         return len(self._branches) - 1
 
@@ -93,9 +93,9 @@ class _Segments:
                 row = f"{self._tensor(step.dst)}, {self._tensor(step.src)}, {step.src.type.nbytes}"
                 self._steps.append(f"{{StepKind::kCopy, {row}}},")
             else:
-                while end < len(steps) and isinstance(later := steps[end], KernelCall) and later.site == step.site + end - at:
+                while end < len(steps) and isinstance(later := steps[end], KernelCall) and later.number == step.number + end - at:
                     end += 1
-                self._steps.append(f"{{StepKind::kCalls, {step.site}, {end - at}, 0}},")
+                self._steps.append(f"{{StepKind::kCalls, {step.number}, {end - at}, 0}},")
             at = end
         return f"{{{first}, {len(self._steps) - first}}}"
 

@@ -68,9 +68,9 @@ class _Function:
         #: Stretches that the device can do alone, by the block in which they begin.
         self.segments = {s.block: (k, s) for k, s in enumerate(program.device.segments if program.device else ())}
         #: Whether an index without a side may be found out only after what follows it was put on the stream.
-        switches = {b.end.site for b in program.blocks if isinstance(b.end, SwitchGoto)}
+        switches = {b.end.decision for b in program.blocks if isinstance(b.end, SwitchGoto)}
         branches = [s for _, segment in self.segments.values() for s in segment.steps if isinstance(s, DeviceBranch)]
-        self.settles = any(branch.site in switches for branch in branches)
+        self.settles = any(branch.decision in switches for branch in branches)
         self.targets = {target for index in range(len(program.blocks)) for target in self._targets(index)}
         #: The blocks of the function that is being printed.
         self.part = range(len(program.blocks))
@@ -188,17 +188,17 @@ class _Function:
     def _branch(self, end: CondGoto) -> list[str]:
         return [
             f"if ({scalar(end.cond)}) {{{_trailing(place(end.origin))}",
-            f"  DECIDE({end.site}, 1);",
+            f"  DECIDE({end.decision}, 1);",
             *(f"  {line}" for line in self._goto(end.then)),
             "}",
-            f"DECIDE({end.site}, 0);",
+            f"DECIDE({end.decision}, 0);",
             *self._goto(end.orelse),
         ]
 
     def _switch(self, end: SwitchGoto) -> list[str]:
         lines = [f"switch ({scalar(end.index)}) {{{_trailing(place(end.origin))}"]
         for case, edge in enumerate(end.targets):
-            lines += [f"  case {case}: {{", f"    DECIDE({end.site}, {case});", *(f"    {line}" for line in self._goto(edge)), "  }"]
+            lines += [f"  case {case}: {{", f"    DECIDE({end.decision}, {case});", *(f"    {line}" for line in self._goto(edge)), "  }"]
         fail = f"return FailIndex({scalar(end.index)}, {len(end.targets)}, {self.tables.origin(end.origin)});"
         return [*lines, "  default:", f"    {fail}", "}"]
 

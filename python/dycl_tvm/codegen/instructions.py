@@ -42,7 +42,7 @@ class Instructions:
         first = group[0]
         if isinstance(first, KernelCall):
             names = dict.fromkeys(call.sub_dnn for call in group if isinstance(call, KernelCall))
-            return [f"CALLS({first.site}, {len(group)});  // {comment(', '.join(names))}"]
+            return [f"CALLS({first.number}, {len(group)});  // {comment(', '.join(names))}"]
         return [self.one(first)]
 
     def one(self, instr: Instr) -> str:
@@ -61,4 +61,4 @@ class Instructions:
 
 
 def _follows(before: Instr, after: Instr) -> bool:
-    return isinstance(before, KernelCall) and isinstance(after, KernelCall) and after.site == before.site + 1
+    return isinstance(before, KernelCall) and isinstance(after, KernelCall) and after.number == before.number + 1

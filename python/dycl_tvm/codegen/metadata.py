@@ -38,6 +38,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "arena_bytes": program.arena_bytes,
         "weights_bytes": sum(w.type.nbytes for w in program.weights),
         "embedded_params": embedded_params,
+        "certificate": program.certificate,
     }
 
 
@@ -47,9 +48,9 @@ def _flow(block: CodeBlock) -> list[Any]:
     if isinstance(end, Goto):
         return ["goto", end.target]
     if isinstance(end, CondGoto):
-        return ["decide", end.site, [end.orelse.target, end.then.target]]
+        return ["decide", end.decision, [end.orelse.target, end.then.target]]
     if isinstance(end, SwitchGoto):
-        return ["decide", end.site, [goto.target for goto in end.targets]]
+        return ["decide", end.decision, [goto.target for goto in end.targets]]
     if isinstance(end, Fail):
         return ["raise", f"{end.kind}: {end.message}", _origin(end.origin)]
     return ["return", end.site]

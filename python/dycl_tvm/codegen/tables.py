@@ -53,13 +53,11 @@ class Tables:
         self.tensors: dict[Slot, int] = {}
         self.origins: dict[Origin, int] = {}
         self.calls = program.calls()
-        self.decisions = sorted(
-            (b.end for b in program.blocks if isinstance(b.end, (CondGoto, SwitchGoto))), key=lambda decision: decision.site
-        )
+        self.decisions = sorted((b.end for b in program.blocks if isinstance(b.end, (CondGoto, SwitchGoto))), key=lambda end: end.decision)
         self._dims: dict[tuple[int, ...], int] = {}
         self._dim_list: list[int] = []
-        _check_dense("kernel call", [c.site for c in self.calls])
-        _check_dense("decision", [d.site for d in self.decisions])
+        _check_dense("kernel call", [c.number for c in self.calls])
+        _check_dense("decision", [d.decision for d in self.decisions])
         self._collect_slots()
         self._collect_origins()
 
@@ -130,7 +128,7 @@ class Tables:
         first = 0
         for call in self.calls:
             calls.append(
-                f"{{{call.kernel}, {first}, {len(call.args)}}},  // {call.site}: {call.sub_dnn}: {program.kernels[call.kernel].symbol}"
+                f"{{{call.kernel}, {first}, {len(call.args)}}},  // {call.number}: {call.sub_dnn}: {program.kernels[call.kernel].symbol}"
             )
             args.append(" ".join(f"{self.tensor(slot)}," for slot in call.args))
             first += len(call.args)

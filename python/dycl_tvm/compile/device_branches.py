@@ -92,7 +92,7 @@ def _branch(blocks: Sequence[CodeBlock], index: int, join: int, single: set[Reg]
     found = tuple(side for side in sides if side is not None)
     # A graph's conditional node has a body for each number; nothing says that one may be empty.
     enough = any(found) if isinstance(end, CondGoto) else all(found)
-    return DeviceBranch(end.site, item.src, found, negated) if len(found) == len(sides) and enough else None
+    return DeviceBranch(end.decision, item.src, found, negated) if len(found) == len(sides) and enough else None
 
 
 def _before_item(block: CodeBlock) -> list[Instr]:

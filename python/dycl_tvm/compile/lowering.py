@@ -110,7 +110,7 @@ class Lowering:
         self.kernel_index: dict[str, int] = {}
         self.backends: dict[str, str] = {}
         self.folded_calls = 0
-        self.sites = 0
+        self.num_calls = 0
         self.decisions = 0
         self.order = reverse_postorder(graph)
         reached = {id(b) for b in self.order}
@@ -368,8 +368,8 @@ class Lowering:
                 instrs.append(WriteItem(self._slot(item[1], item[2]), item[3]))
             else:
                 args = tuple(self._slot(p, t) for p, t in item[2])
-                instrs.append(KernelCall(self.sites, item[1], args, item[4], item[3]))
-                self.sites += 1
+                instrs.append(KernelCall(self.num_calls, item[1], args, item[4], item[3]))
+                self.num_calls += 1
         return CodeBlock(block.name, instrs, self._end(block), block.origin)
 
     def _end(self, block: Block) -> Any:
@@ -377,11 +377,11 @@ class Lowering:
         if isinstance(term, Jump):
             return self._goto(term.edge)
         if isinstance(term, Branch):
-            site = self._decision()
-            return CondGoto(site, self._scalar(term.cond), self._goto(term.then), self._goto(term.orelse), term.origin)
+            decision = self._decision()
+            return CondGoto(decision, self._scalar(term.cond), self._goto(term.then), self._goto(term.orelse), term.origin)
         if isinstance(term, Switch):
-            site = self._decision()
-            return SwitchGoto(site, self._scalar(term.index), tuple(self._goto(e) for e in term.edges), term.origin)
+            decision = self._decision()
+            return SwitchGoto(decision, self._scalar(term.index), tuple(self._goto(e) for e in term.edges), term.origin)
         if isinstance(term, Return):
             return self._leave(term)
         assert isinstance(term, Raise), f"block {block.name} has no terminator"

@@ -51,9 +51,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """Run a kernel; ``inputs`` of its arguments come first, the outputs last. ``site`` numbers the calls of the program from 0."""
+    """Run a kernel; ``inputs`` of its arguments come first, the outputs last. ``number`` counts the calls of the program from 0."""
 
-    site: int
+    number: int
     kernel: int
     args: tuple[Slot, ...]
     sub_dnn: str
@@ -119,9 +119,9 @@ class Goto:
 
 @dataclass(frozen=True)
 class CondGoto:
-    """Two-way branch; ``site`` numbers the decisions (branches and switches) of the program from 0."""
+    """Two-way branch; ``decision`` numbers the branches and switches of the program from 0."""
 
-    site: int
+    decision: int
     cond: Scalar
     then: Goto
     orelse: Goto
@@ -132,7 +132,7 @@ class CondGoto:
 class SwitchGoto:
     """Multi-way branch; an index outside of ``targets`` is a run-time IndexError."""
 
-    site: int
+    decision: int
     index: Scalar
     targets: tuple[Goto, ...]
     origin: Origin | None = None
@@ -245,8 +245,8 @@ class DeviceBranch:
 
     Attributes
     ----------
-    site : int
-        Number of the decision.
+    decision : int
+        Its number.
     item : Slot
         A bool (two sides: what is done where it is false, then where it is true) or the number of a side.
     sides : tuple
@@ -255,7 +255,7 @@ class DeviceBranch:
         Whether the condition is that the bool is false.
     """
 
-    site: int
+    decision: int
     item: Slot
     sides: tuple[tuple[DeviceStep, ...], ...]
     negated: bool = False
@@ -309,7 +309,10 @@ class DeviceCode:
 
 @dataclass
 class Program:
-    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles."""
+    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
+
+    ``certificate`` is what the build has proved about itself, a plain dict.
+    """
 
     name: str
     input_structure: Any
@@ -324,11 +327,12 @@ class Program:
     state: list[StateHome] = field(default_factory=list)
     device: DeviceCode | None = None
     amx: bool = False
+    certificate: dict[str, Any] = field(default_factory=dict)
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""
         found = [i for b in self.blocks for i in b.instrs if isinstance(i, KernelCall)]
-        return sorted(found, key=lambda c: c.site)
+        return sorted(found, key=lambda c: c.number)
 
 
 @dataclass(frozen=True)

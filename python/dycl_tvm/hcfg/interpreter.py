@@ -52,12 +52,28 @@ _EXCEPTIONS: dict[str, type[Exception]] = {
 }  # fmt: skip
 
 
+class LimitError(RuntimeError):
+    """The graph ends a call at a bound that the program does not have."""
+
+
+class Watcher:
+    """Sees a run of :func:`interpret` and may answer for its tensors; this one sees nothing and answers the truth."""
+
+    def item(self, step: HostOp, tensor: torch.Tensor) -> Number:
+        """Return the number that ``item`` reads from a tensor of one element."""
+        return tensor.item()
+
+    def took(self, block: Block, index: int) -> None:
+        """Hear by which edge a block is left."""
+
+
 def interpret(
     graph: HCFG,
     inputs: Sequence[torch.Tensor | Number],
     state: list[Datum] | None = None,
     *,
     counts: Counter[str] | None = None,
+    watcher: Watcher | None = None,
     max_blocks: int = 1_000_000,
 ) -> tuple[Any, Path]:
     """Run a graph.
@@ -72,6 +88,8 @@ def interpret(
         initial values.
     counts : collections.Counter, optional
         Gets the number of times that each operation ran, by its name.
+    watcher : Watcher, optional
+        Answers what ``item`` reads, and hears the path.
     max_blocks : int
         Bound on the number of blocks entered.
 
@@ -101,7 +119,7 @@ def interpret(
     with torch.no_grad():
         for _ in range(max_blocks):
             for step in block.steps:
-                run_step(step, frame, counts)
+                run_step(step, frame, counts, watcher)
             term = block.terminator
             if isinstance(term, Return):
                 if state is not None:
@@ -109,6 +127,8 @@ def interpret(
                 return _build(term.site.structure, [_read(frame, v) for v in term.values]), path
             index, edge = _choose(block, frame)
             path.append((block.name, index))
+            if watcher is not None:
+                watcher.took(block, index)
             moved = [_read(frame, a) for a in edge.args]  # all read before any is written: the moves are parallel
             frame.update(zip(edge.target.params, moved, strict=True))
             block = edge.target
@@ -120,7 +140,7 @@ def graph_initial(initial: Any) -> Datum:
     return initial.data if isinstance(initial, Constant) else initial
 
 
-def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None = None) -> None:
+def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None = None, watcher: Watcher | None = None) -> None:
     """Run one step; ``frame`` maps the values defined so far and gets the new ones."""
     if isinstance(step, SubDNNCall):
         inner = {p: _read(frame, a) for p, a in zip(step.callee.params, step.args, strict=True)}
@@ -132,7 +152,11 @@ def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None 
     if counts is not None:
         counts[step.op] += 1
     if isinstance(step, HostOp):
-        frame[step.output] = run_host_op(step, [_read(frame, a) for a in step.args])
+        args = [_read(frame, a) for a in step.args]
+        if watcher is not None and step.op == "item" and isinstance(step.output.type, ScalarType):
+            frame[step.output] = evaluate(f"to_{step.output.type.kind}", [watcher.item(step, args[0])], step.output.type)
+        else:
+            frame[step.output] = run_host_op(step, args)
         return
     read = functools.partial(_read, frame)
     results = run_tensor_op(step, map_operands(step.args, read), map_operands(step.kwargs, read))
@@ -202,7 +226,9 @@ def _choose(block: Block, frame: dict[Value, Datum]) -> tuple[int, Edge]:
             raise IndexError(f"index {index} of {len(term.edges)} ({term.origin})")
         return index, term.edges[index]
     if isinstance(term, Raise):
-        raise _EXCEPTIONS.get(term.kind, RuntimeError)(term.message)
+        if term.limit:
+            raise LimitError(term.message)
+        raise (_EXCEPTIONS.get(term.kind) or type(term.kind, (RuntimeError,), {}))(term.message)  # the user's own classes by their names
     raise InvariantError(f"block {block.name} has no terminator")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
 
@@ -229,11 +229,15 @@ class Return:
 
 @dataclass(eq=False)
 class Raise:
-    """Leave the graph with a run-time error: an exception type's name and a message."""
+    """Leave the graph with a run-time error: an exception type's name and a message.
+
+    ``limit`` marks a bound that the artefact has and the program has not, such as the greatest number of trips.
+    """
 
     kind: str
     message: str
     origin: Origin | None = None
+    limit: bool = False
 
 
 Terminator = Union[Jump, Branch, Switch, Return, Raise]
@@ -299,6 +303,13 @@ class HCFG:
         """Return a self-contained page that shows the graph, its steps and the user's source."""
         return _printers["html"](self)
 
+    def interpret(self) -> Any:
+        """Return something that is called like the model, runs the graph by the reference interpreter, and keeps its state between calls.
+
+        It has ``reset()`` and ``last_path``, see :class:`dycl_tvm.hcfg.session.InterpretedSession`.
+        """
+        return _sessions[0](self)
+
     @property
     def entry(self) -> Block:
         """The block in which every call begins."""
@@ -353,6 +364,16 @@ def printer(name: str) -> Callable[[Printer], Printer]:
         return function
 
     return register
+
+
+_sessions: list[Callable[[HCFG], Any]] = []
+Session = TypeVar("Session", bound=Callable[..., Any])
+
+
+def register_session(cls: Session) -> Session:
+    """Make a class what :meth:`HCFG.interpret` returns."""
+    _sessions.append(cls)
+    return cls
 
 
 def edges_of(terminator: Terminator | None) -> list[Edge]:

@@ -61,6 +61,11 @@ class Module:
         """Name of the network."""
         return str(self.metadata["name"])
 
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What the build has proved about itself; empty for a library of an earlier version."""
+        return dict(self.metadata.get("certificate", {}))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network.
 

@@ -7,17 +7,23 @@ A structure is one of::
     {"const": None | bool | int | float | str}                     a value fixed at build time
     {"tuple": [structure, ...]}   {"list": [structure, ...]}
     {"dict": [[key, structure], ...]}                              keys: str, int, bool, float or None
-    {"namedtuple": "Name", "fields": ["a", ...], "items": [structure, ...]}
+    {"namedtuple": "Name", "fields": ["a", ...], "items": [structure, ...]}    a named tuple or a dataclass
+
+A result that is no plain tuple, list or dict has ``class`` too, the name of its class (:mod:`.classes`), and ``attributes``, a list of
+[name, structure], if it has others than its fields; ``keys`` are those of a dataclass that is a dict. ``numpy`` is the dtype of a constant
+that is a NumPy scalar.
 
 Nothing here imports torch: a loaded artefact must run without it.
 """
 
 from __future__ import annotations
 
-import collections
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+
+from dycl_tvm.runtime import classes
 
 Structure = dict[str, Any]
 
@@ -104,8 +110,9 @@ def is_call(structure: Structure) -> bool:
     return "dict" in structure or (len(parts) == 2 and "tuple" in parts[0] and "dict" in parts[1])
 
 
-def _children(node: Structure) -> Sequence[Structure]:
-    return node.get("tuple") or node.get("list") or node.get("items") or [s for _, s in node.get("dict", ())]
+def _children(node: Structure) -> list[Structure]:
+    named = [s for _, s in [*node.get("dict", ()), *node.get("attributes", ())]]
+    return [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *named]
 
 
 def _has_leaves(node: Structure) -> bool:
@@ -162,15 +169,20 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     if "leaf" in structure:
         return leaf(structure["leaf"], structure["type"])
     if "const" in structure:
-        return structure["const"]
+        return np.dtype(structure["numpy"]).type(structure["const"]) if "numpy" in structure else structure["const"]
+    cls = classes.find(structure["class"]) if "class" in structure else None
     if "tuple" in structure:
-        return tuple(unflatten(s, leaf) for s in structure["tuple"])
-    if "list" in structure:
-        return [unflatten(s, leaf) for s in structure["list"]]
-    if "namedtuple" in structure:
-        cls = _namedtuple(structure["namedtuple"], tuple(structure["fields"]))
-        return cls(*(unflatten(s, leaf) for s in structure["items"]))
-    return {k: unflatten(s, leaf) for k, s in structure["dict"]}
+        made = classes.make_tuple(cls, [unflatten(s, leaf) for s in structure["tuple"]])
+    elif "list" in structure:
+        made = classes.make_list(cls, [unflatten(s, leaf) for s in structure["list"]])
+    elif "namedtuple" in structure:
+        items = [unflatten(s, leaf) for s in structure["items"]]
+        made = classes.make_record(cls, structure["namedtuple"], tuple(structure["fields"]), items, structure.get("keys", ()))
+    else:
+        made = classes.make_dict(cls, [(k, unflatten(s, leaf)) for k, s in structure["dict"]])
+    if "attributes" in structure:
+        classes.set_attributes(made, [(name, unflatten(s, leaf)) for name, s in structure["attributes"]])
+    return made
 
 
 def unflatten_call(structure: Structure, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -195,17 +207,11 @@ def leaf_types(structure: Structure) -> list[str]:
     def visit(node: Structure) -> None:
         if "leaf" in node:
             found[node["leaf"]] = node["type"]
-        children: Sequence[Structure] = node.get("tuple") or node.get("list") or node.get("items") or [s for _, s in node.get("dict", ())]
-        for child in children:
+        for child in _children(node):
             visit(child)
 
     visit(structure)
     return [found[k] for k in sorted(found)]
-
-
-@functools.cache
-def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
-    return collections.namedtuple(name, fields)  # type: ignore[misc]  # the fields are known at run time only
 
 
 def _describe(value: Any) -> str:

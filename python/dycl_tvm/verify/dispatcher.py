@@ -150,7 +150,7 @@ class _Watched:
         self.program, self.machine = program, Machine(program)
         self.choices, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self.open = {
-            (b.end.site, k)
+            (b.end.decision, k)
             for b in program.blocks
             if isinstance(b.end, (CondGoto, SwitchGoto))
             for k in range(2 if isinstance(b.end, CondGoto) else len(b.end.targets))
@@ -235,12 +235,12 @@ class _Watched:
             return end
         if isinstance(end, CondGoto):
             taken = bool(self.machine.scalar(end.cond))
-            self.path.append((end.site, int(taken)))
+            self.path.append((end.decision, int(taken)))
             return end.then if taken else end.orelse
         index = self.machine.scalar(end.index)
         if not 0 <= index < len(end.targets):
             raise IndexError(index)
-        self.path.append((end.site, index))
+        self.path.append((end.decision, index))
         return end.targets[index]
 
     def _kernel(self, kernel: int, args: int, count: int) -> int:
@@ -279,7 +279,7 @@ class _Watched:
                 continue
             have = torch.frombuffer(bytearray(ctypes.string_at(address + start, want.numel())), dtype=torch.uint8)
             if not bool(((have == want) | (want == POISON)).all()):
-                call = f"{self.program.kernels[instr.kernel].symbol} (call {instr.site} of {instr.sub_dnn})"
+                call = f"{self.program.kernels[instr.kernel].symbol} (call {instr.number} of {instr.sub_dnn})"
                 raise self._wrong(f"gives {call} other numbers in argument {k} ({slot.space}) than its program")
 
     def _invent(self, slot: Slot) -> torch.Tensor:

@@ -120,7 +120,7 @@ class Memory:
 
     def call(self, kernels: CompiledKernels, instr: KernelCall) -> None:
         """Run a kernel on the memory."""
-        kernels.call(self.program.kernels[instr.kernel].symbol, instr.site, [self.tensor(s) for s in instr.args])
+        kernels.call(self.program.kernels[instr.kernel].symbol, instr.number, [self.tensor(s) for s in instr.args])
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -49,8 +49,8 @@ def line(number: int, code: str = "") -> Origin:
     return Origin("model.py", number, "Model.forward", code)
 
 
-def call(site: int, symbol: str, *args: Slot, sub_dnn: str = "") -> KernelCall:
-    return KernelCall(site, SYMBOLS.index(symbol), args, sub_dnn or f"sub_{symbol}")
+def call(number: int, symbol: str, *args: Slot, sub_dnn: str = "") -> KernelCall:
+    return KernelCall(number, SYMBOLS.index(symbol), args, sub_dnn or f"sub_{symbol}")
 
 
 def arena(offset: int, type_: TensorType = F4) -> Slot:

@@ -197,7 +197,7 @@ def test_compiler_errors_are_quoted(tmp_path) -> None:
 def test_numbers_must_be_dense() -> None:
     program = handmade.straight_program("k_inc")
     call = program.blocks[0].instrs[0]
-    program.blocks[0].instrs[0] = replace(call, site=3)  # type: ignore[type-var]
+    program.blocks[0].instrs[0] = replace(call, number=3)  # type: ignore[type-var]
     with pytest.raises(CompileError, match="internal"):
         codegen.generate(program)
 

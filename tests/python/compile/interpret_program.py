@@ -88,11 +88,11 @@ class Session:
             goto: Goto
             if isinstance(end, CondGoto):
                 taken = 0 if self.value(end.cond) else 1
-                self.path.append((end.site, taken))
+                self.path.append((end.decision, taken))
                 goto = (end.then, end.orelse)[taken]
             elif isinstance(end, SwitchGoto):
                 taken = self.value(end.index)
-                self.path.append((end.site, taken))
+                self.path.append((end.decision, taken))
                 goto = end.targets[taken]
             else:
                 goto = end

@@ -249,7 +249,7 @@ def test_networks_of_the_zoo(name: str, inputs: int, least_paths: int, gpu: Driv
 def test_all_gates_of_a_network_are_one_segment() -> None:
     _, art = build("blockdrop_resnet110", "sm_90")
     (segment,) = segments(art)
-    assert [b.site for b in branches(segment)] == list(range(54))
+    assert [b.decision for b in branches(segment)] == list(range(54))
     assert isinstance(art._lowered.program.blocks[segment.end].end, Leave)
 
 

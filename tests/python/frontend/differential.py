@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import dataclasses
 import math
@@ -14,16 +13,17 @@ import numpy as np
 import torch
 
 from dycl_tvm.frontend.python import stage
-from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.runtime.classes import name_of
 from dycl_tvm.runtime.structure import flatten_call
+from dycl_tvm.verify.control import check_control
 
 
 def same(a: Any, b: Any) -> bool:
     """Whether an eager result and an artefact's agree: structure and Python values exactly, tensors and floats within 1e-5."""
     if isinstance(a, np.generic):
-        a = a.item()
+        return type(a) is type(b) and same(a.item(), b.item())
     if isinstance(a, torch.Tensor):
         return (
             isinstance(b, torch.Tensor)
@@ -31,21 +31,25 @@ def same(a: Any, b: Any) -> bool:
             and a.dtype == b.dtype
             and torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
         )
-    if dataclasses.is_dataclass(a):
-        a = collections.namedtuple(type(a).__name__, [f.name for f in dataclasses.fields(a)])(
-            *[getattr(a, f.name) for f in dataclasses.fields(a)]
-        )
-    if isinstance(a, tuple) and hasattr(a, "_fields"):
-        return type(a).__name__ == type(b).__name__ and all(same(x, y) for x, y in zip(a, b))
+    fields = [f.name for f in dataclasses.fields(a)] if dataclasses.is_dataclass(a) else getattr(a, "_fields", None)
+    if fields is not None:
+        found_again = name_of(type(a)) is not None
+        alike = type(a) is type(b) if found_again else type(a).__name__ == type(b).__name__
+        return alike and all(same(getattr(a, f), getattr(b, f)) for f in fields) and (not found_again or _same_attributes(a, b))
     if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b)) and _same_attributes(a, b)
     if isinstance(a, dict):
-        return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+        return type(a) is type(b) and list(a) == list(b) and all(same(a[k], b[k]) for k in a) and _same_attributes(a, b)
     if isinstance(a, float):
         if a == b == 0:
             return type(b) is float and math.copysign(1, a) == math.copysign(1, b)
         return type(b) is float and (a == b or math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) or (a != a and b != b))
     return type(a) is type(b) and a == b
+
+
+def _same_attributes(a: Any, b: Any) -> bool:
+    mine, others = getattr(a, "__dict__", {}), getattr(b, "__dict__", {})
+    return list(mine) == list(others) and all(same(mine[k], others[k]) for k in mine)
 
 
 def leaves(args: Any) -> list[Any]:
@@ -68,6 +72,7 @@ def check(
     inputs = list(inputs)
     graph = stage(model, inputs[0], **options)
     verify(graph)
+    check_control(model, graph, inputs[0], {}, seconds=0.3)
     taken = set()
     for args in inputs:
         want: Any
@@ -77,8 +82,9 @@ def check(
         except Exception as error:
             want = error
         try:
-            got, path = interpret(graph, given(graph, copy.deepcopy(args)))[:2]
-            taken.add(tuple(path))
+            call = graph.interpret()
+            got = call(*copy.deepcopy(args))
+            taken.add(call.last_path.key())
         except Exception as error:
             got = error
             taken.add(type(error).__name__)

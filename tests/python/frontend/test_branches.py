@@ -467,3 +467,21 @@ def test_zeros_of_either_sign_are_two_numbers():
         return u, v, w, x * u
 
     check(f, X, paths=4)
+
+
+def test_functions_called_last_on_both_sides():
+    def twice(x):
+        y = x * 2
+        return y
+
+    def longer(x):
+        if x.max() > 1:
+            return twice(x)
+        return [x]
+
+    def f(x):
+        if x.sum() > 0:
+            return longer(x)
+        return twice(x - 1)
+
+    check(f, [(torch.tensor(v),) for v in ([2.0, 1.0], [0.5, 0.5], [-1.0, 0.0])], paths=3)

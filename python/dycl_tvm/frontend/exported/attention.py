@@ -33,7 +33,7 @@ def _not_recording() -> Any:
 def by_definition(definition: Callable[..., Any]) -> Callable[..., Any]:
     """Return a handler of an operator that is recorded as the ATen operations of its definition in Python."""
 
-    def handler(stage: Any, run: Any, *args: Any) -> Any:
+    def handler(session: Any, run: Any, *args: Any) -> Any:
         leaves, spec = pytree.tree_flatten(args)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
 
@@ -50,8 +50,8 @@ def by_definition(definition: Callable[..., Any]) -> Callable[..., Any]:
                 graph = make_fx(call)(*fakes)
         except Exception as error:
             reason = f"{definition.__name__} cannot be traced: {str(error).strip()}"
-            raise UnsupportedError(reason, stage.origin(), "write the attention with matmul and softmax") from error
-        return run(stage, graph, tensors)
+            raise UnsupportedError(reason, session.origin(), "write the attention with matmul and softmax") from error
+        return run(session, graph, tensors)
 
     return handler
 

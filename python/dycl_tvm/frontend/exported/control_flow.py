@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """The control flow operators of ``torch.export`` as blocks and edges: cond, while_loop, map, scan, associative_scan, and calls of graphs.
 
-A handler gets the stage, the function that records a graph, and the operator's arguments.
+A handler gets the session, the function that records a graph, and the operator's arguments.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ UNROLL_LIMIT = 8
 
 
 # -- values on edges ---------------------------------------------------------------------------------------------------
-def _operand(stage: ExportedSession, x: Any) -> Operand:
+def _operand(session: ExportedSession, x: Any) -> Operand:
     if isinstance(x, torch.Tensor):
         return read(x)
     if scalars.is_symbolic(x) or isinstance(x, (bool, int, float)):
         return scalars.operand_of(x)
-    return stage.refuse(f"a {type(x).__name__} passes through a control flow operator", "pass tensors and numbers")
+    return session.refuse(f"a {type(x).__name__} passes through a control flow operator", "pass tensors and numbers")
 
 
 def _wrapped(param: Value) -> Any:
@@ -49,31 +49,31 @@ def _copies(xs: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _isolated(stage: ExportedSession, run: Run, graph: Any, args: Sequence[Any]) -> list[Any]:
+def _isolated(session: ExportedSession, run: Run, graph: Any, args: Sequence[Any]) -> list[Any]:
     """Record a graph on copies of its arguments, and refuse one that changes them."""
     given = _copies(args)
     before = [read(x) if isinstance(x, torch.Tensor) else None for x in given]
-    results = pytree.tree_leaves(run(stage, graph, given), is_leaf=lambda x: x is None)
+    results = pytree.tree_leaves(run(session, graph, given), is_leaf=lambda x: x is None)
     for x, value in zip(given, before):
         if isinstance(x, torch.Tensor) and read(x) is not value:
-            stage.refuse("a branch or body changes a captured tensor in place", "return the new value from the branch")
+            session.refuse("a branch or body changes a captured tensor in place", "return the new value from the branch")
     return results
 
 
 # -- cond --------------------------------------------------------------------------------------------------------------
-def cond(stage: ExportedSession, run: Run, pred: Any, true_graph: Any, false_graph: Any, operands: Sequence[Any] = ()) -> Any:
+def cond(session: ExportedSession, run: Run, pred: Any, true_graph: Any, false_graph: Any, operands: Sequence[Any] = ()) -> Any:
     """``torch.cond``: a branch and a join."""
     truth = truth_of(pred)
     if not isinstance(truth, Value):
-        return tuple(_isolated(stage, run, true_graph if truth else false_graph, operands))
-    builder = stage.builder
+        return tuple(_isolated(session, run, true_graph if truth else false_graph, operands))
+    builder = session.builder
     sides: list[tuple[Block, list[Any]]] = []
     blocks = builder.new_block("then"), builder.new_block("else")
     builder.branch(truth, *blocks)
     for block, graph in zip(blocks, (true_graph, false_graph)):
         builder.block = block
         try:
-            results = _isolated(stage, run, graph, operands)
+            results = _isolated(session, run, graph, operands)
         except Dead:
             continue
         sides.append((builder.here(), results))
@@ -84,13 +84,13 @@ def cond(stage: ExportedSession, run: Run, pred: Any, true_graph: Any, false_gra
         return tuple(sides[0][1])
     (then, left), (orelse, right) = sides
     if len(left) != len(right):
-        stage.refuse("the two branches give different numbers of results", "give the same structure on both sides")
+        session.refuse("the two branches give different numbers of results", "give the same structure on both sides")
     kept = [a if _same(a, b) else None for a, b in zip(left, right)]
     differ = [k for k, (a, b) in enumerate(zip(left, right)) if not _same(a, b)]
-    args = [[_operand(stage, side[k]) for k in differ] for side in (left, right)]
+    args = [[_operand(session, side[k]) for k in differ] for side in (left, right)]
     for k, a, b in zip(differ, *args):
         if operand_type(a) != operand_type(b):
-            stage.refuse(
+            session.refuse(
                 f"result {k} is a {operand_type(a)} in one branch and a {operand_type(b)} in the other", "give the same shape and type"
             )
     join = builder.new_block("join")
@@ -111,25 +111,25 @@ def _same(a: Any, b: Any) -> bool:
 
 # -- loops -------------------------------------------------------------------------------------------------------------
 def while_loop(
-    stage: ExportedSession, run: Run, cond_graph: Any, body_graph: Any, carried: Sequence[Any], captured: Sequence[Any] = ()
+    session: ExportedSession, run: Run, cond_graph: Any, body_graph: Any, carried: Sequence[Any], captured: Sequence[Any] = ()
 ) -> Any:
     """``while_loop``: a header whose parameters are the carried values."""
     return tuple(
         _loop(
-            stage,
+            session,
             list(carried),
-            lambda state: truth_of(_isolated(stage, run, cond_graph, [*state, *captured])[0]),
-            lambda state: _isolated(stage, run, body_graph, [*state, *captured]),
+            lambda state: truth_of(_isolated(session, run, cond_graph, [*state, *captured])[0]),
+            lambda state: _isolated(session, run, body_graph, [*state, *captured]),
         )
     )
 
 
 def _loop(
-    stage: ExportedSession, initial: list[Any], test: Callable[[list[Any]], Operand], body: Callable[[list[Any]], list[Any]]
+    session: ExportedSession, initial: list[Any], test: Callable[[list[Any]], Operand], body: Callable[[list[Any]], list[Any]]
 ) -> list[Any]:
-    builder = stage.builder
+    builder = session.builder
     header, inside, after = (builder.new_block(n) for n in ("loop", "body", "after"))
-    first = [_operand(stage, x) for x in initial]
+    first = [_operand(session, x) for x in initial]
     builder.jump(header, first)
     builder.block = header
     state = [_wrapped(builder.add_param(header, operand_type(x))) for x in first]
@@ -137,10 +137,10 @@ def _loop(
     builder.branch(test(state), inside, after)
     builder.block = inside
     try:
-        new = [_operand(stage, x) for x in body(state)]
+        new = [_operand(session, x) for x in body(state)]
         for k, (x, want) in enumerate(zip(new, types, strict=True)):
             if operand_type(x) != want:
-                stage.refuse(
+                session.refuse(
                     f"the value {k} that the loop carries is a {want} before and a {operand_type(x)} after its body",
                     "keep its type and shape",
                 )
@@ -151,13 +151,13 @@ def _loop(
     return state
 
 
-def _for(stage: ExportedSession, start: int, stop: int, state: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+def _for(session: ExportedSession, start: int, stop: int, state: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
     """Run ``body(i, state)`` for i from start to stop: unrolled if that is short, as a loop if it is long."""
     if stop - start <= UNROLL_LIMIT:
         for i in range(start, stop):
             state = body(i, state)
         return state
-    counter = stage.builder.host_op("add", (start, 0), INT)
+    counter = session.builder.host_op("add", (start, 0), INT)
 
     def test(state: list[Any]) -> Operand:
         return scalars.operand_of(state[0] < stop)
@@ -167,18 +167,18 @@ def _for(stage: ExportedSession, start: int, stop: int, state: list[Any], body: 
         i.node.bounds = (start, stop - 1)
         return [i + 1, *body(i, state[1:])]
 
-    return _loop(stage, [scalars.wrap(counter), *state], test, rest)[1:]
+    return _loop(session, [scalars.wrap(counter), *state], test, rest)[1:]
 
 
-def scan(stage: ExportedSession, run: Run, graph: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+def scan(session: ExportedSession, run: Run, graph: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``scan``: a state carried along dimension 0 of the inputs, and results stacked along dimension 0."""
     n = int(xs[0].shape[0]) if xs else 0
     if n == 0:
-        stage.refuse("a scan or map over no elements", "give inputs with at least one element in dimension 0")
+        session.refuse("a scan or map over no elements", "give inputs with at least one element in dimension 0")
     carried = len(init)
 
     def step(i: Any, carry: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = _isolated(stage, run, graph, [*carry, *(x[i] for x in xs), *captured])
+        results = _isolated(session, run, graph, [*carry, *(x[i] for x in xs), *captured])
         return results[:carried], results[carried:]
 
     # The first round is recorded by itself: it tells what the results look like.
@@ -202,21 +202,21 @@ def scan(stage: ExportedSession, run: Run, graph: Any, init: Sequence[Any], xs: 
             buffer[i] = ys[k]
         return [*carry, *buffers]
 
-    final = _for(stage, 1, n, [*carry, *stacked], body)
+    final = _for(session, 1, n, [*carry, *stacked], body)
     results = dict(zip(kept, final[carried:]))
     return (*final[:carried], *(results.get(k) for k in range(len(first))))
 
 
-def map_(stage: ExportedSession, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+def map_(session: ExportedSession, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``map``: the same for every element along dimension 0."""
-    return scan(stage, run, graph, (), xs, captured)
+    return scan(session, run, graph, (), xs, captured)
 
 
-def associative_scan(stage: ExportedSession, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
+def associative_scan(session: ExportedSession, run: Run, graph: Any, xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``associative_scan``: PyTorch's own scheme of pairs, so that even rounding is that of eager."""
 
     def combine(*args: Any) -> Any:
-        return _isolated(stage, run, graph, args)
+        return _isolated(session, run, graph, args)
 
     return tuple(generic_associative_scan(combine, list(xs), 0, tuple(captured)))
 
@@ -225,27 +225,27 @@ def associative_scan(stage: ExportedSession, run: Run, graph: Any, xs: Sequence[
 def _inline(skip: int) -> Callable[..., Any]:
     """Return a handler that runs a graph on the arguments after it; ``skip`` arguments stand between."""
 
-    def handler(stage: ExportedSession, run: Run, graph: Any, *args: Any, **_: Any) -> Any:
-        return run(stage, graph, args[skip:])
+    def handler(session: ExportedSession, run: Run, graph: Any, *args: Any, **_: Any) -> Any:
+        return run(session, graph, args[skip:])
 
     return handler
 
 
-def _under_grad_mode(stage: ExportedSession, run: Run, _enabled: bool, graph: Any, *args: Any) -> Any:
-    return run(stage, graph, args)
+def _under_grad_mode(session: ExportedSession, run: Run, _enabled: bool, graph: Any, *args: Any) -> Any:
+    return run(session, graph, args)
 
 
-def _under_autocast(stage: ExportedSession, run: Run, device: str, dtype: Any, enabled: bool, cache: Any, graph: Any, *args: Any) -> Any:
+def _under_autocast(session: ExportedSession, run: Run, device: str, dtype: Any, enabled: bool, cache: Any, graph: Any, *args: Any) -> Any:
     with torch.autocast(device, dtype, enabled, cache):
-        return run(stage, graph, args)
+        return run(session, graph, args)
 
 
-def _hints(stage: ExportedSession, run: Run, graph: Any, args: Sequence[Any], kwargs: dict[str, Any], *_: Any, **__: Any) -> Any:
-    return run(stage, graph, [*args, *kwargs.values()])
+def _hints(session: ExportedSession, run: Run, graph: Any, args: Sequence[Any], kwargs: dict[str, Any], *_: Any, **__: Any) -> Any:
+    return run(session, graph, [*args, *kwargs.values()])
 
 
-def _strict(stage: ExportedSession, run: Run, graph: Any, operands: Sequence[Any]) -> Any:
-    return run(stage, graph, operands)
+def _strict(session: ExportedSession, run: Run, graph: Any, operands: Sequence[Any]) -> Any:
+    return run(session, graph, operands)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {

@@ -23,19 +23,19 @@ aten = torch.ops.aten
 HANDLERS = control_flow.HANDLERS | attention.HANDLERS
 
 
-def run_graph(stage: ExportedSession, module: torch.fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
+def run_graph(session: ExportedSession, module: torch.fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
     """Record a whole program; return its flat results, None if every path ends in an error."""
     try:
-        return pytree.tree_leaves(run_module(stage, module, args), is_leaf=lambda x: x is None)
+        return pytree.tree_leaves(run_module(session, module, args), is_leaf=lambda x: x is None)
     except Dead:
         return None
 
 
-def run_module(stage: ExportedSession, module: Any, args: Sequence[Any]) -> Any:
+def run_module(session: ExportedSession, module: Any, args: Sequence[Any]) -> Any:
     """Record one graph module, called from the node at hand, and return what its output node holds."""
     if not isinstance(module, torch.fx.GraphModule):
-        stage.refuse(f"a control flow operator calls a {type(module).__name__}, which is no graph", "export the model again")
-    caller = stage.node
+        session.refuse(f"a control flow operator calls a {type(module).__name__}, which is no graph", "export the model again")
+    caller = session.node
     env: dict[torch.fx.Node, Any] = {}
     given = iter(args)
     for node in module.graph.nodes:
@@ -49,13 +49,13 @@ def run_module(stage: ExportedSession, module: Any, args: Sequence[Any]) -> Any:
             continue
         inputs, named = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
-            stage.node = caller
+            session.node = caller
             return inputs[0]
         if node.op != "call_function":
-            stage.refuse(f"the node {node.name} is a {node.op}, which no exported program has", "export the model again")
+            session.refuse(f"the node {node.name} is a {node.op}, which no exported program has", "export the model again")
         # A node that the exporter made for a call of a graph has no place in the user's code: then the caller's is the best known.
-        stage.node = node if node.meta.get("stack_trace") else caller
-        env[node] = _call(stage, node.target, inputs, named)
+        session.node = node if node.meta.get("stack_trace") else caller
+        env[node] = _call(session, node.target, inputs, named)
     raise AssertionError("a graph without output")
 
 
@@ -66,37 +66,37 @@ def _is_unused_random(node: torch.fx.Node) -> bool:
     return random and not node.users and not target._schema.is_mutable  # type: ignore[union-attr]
 
 
-def _call(stage: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(session: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(target, torch._ops.HigherOrderOperator):
         handler = HANDLERS.get(target.name())
         if handler is None:
-            stage.refuse(
+            session.refuse(
                 f"the higher-order operator {target.name()} is not supported",
                 f"express it by operators of PyTorch, or by one of {', '.join(sorted(HANDLERS))}",
             )
         assert handler is not None
-        return handler(stage, run_module, *args, **kwargs)
+        return handler(session, run_module, *args, **kwargs)
     if target in ASSERTIONS:
-        return ASSERTIONS[target](stage, *args, **kwargs)
+        return ASSERTIONS[target](session, *args, **kwargs)
     if target in SCALARS and any(scalars.is_symbolic(a) for a in args):
         return SCALARS[target](*args, **kwargs)
     try:
         if isinstance(target, torch._ops.OpOverload):
-            return _call_operator(stage, target, args, kwargs)
+            return _call_operator(session, target, args, kwargs)
         return target(*args, **kwargs)
     except UnsupportedError:
         raise
     except Exception as error:
         raise UnsupportedError(
-            f"{target} failed on the given shapes: {error}", stage.origin(), "give example inputs on which the exported program runs"
+            f"{target} failed on the given shapes: {error}", session.origin(), "give example inputs on which the exported program runs"
         ) from error
 
 
-def _call_operator(stage: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_operator(session: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if target in (aten.item.default, aten._local_scalar_dense.default):
         return item(args[0])
     if target.namespace not in ("aten", "prims", "torchvision"):
-        return _custom(stage, target, args, kwargs)
+        return _custom(session, target, args, kwargs)
     if any(scalars.is_symbolic(a) for a in pytree.tree_leaves((args, kwargs))):
         if target is aten.select.int:
             index = (*[slice(None)] * (args[1] % args[0].dim()), args[2])
@@ -105,14 +105,14 @@ def _call_operator(stage: ExportedSession, target: Any, args: tuple[Any, ...], k
     return target(*args, **kwargs)
 
 
-def _custom(stage: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _custom(session: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator of the user's own: one that consists of ATen operators, or whose code is a Python function (``custom_op``)."""
     if target._can_decompose():
         return target.decompose(*args, **kwargs)
     function = _python_code(target)
     if function is not None:
         return function(*args, **kwargs)
-    return stage.refuse(
+    return session.refuse(
         f"the operator {target} is not PyTorch's, and its code is not known to the program",
         "define it by torch.library.custom_op, register it with CompositeImplicitAutograd, or write it with PyTorch's operators",
     )
@@ -131,20 +131,20 @@ def _python_code(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
 
 
 # -- assertions --------------------------------------------------------------------------------------------------------
-def _assert_scalar(stage: ExportedSession, cond: Any, message: str = "assertion failed") -> None:
-    stage.check(scalars.truth_operand(cond), "RuntimeError", message)
+def _assert_scalar(session: ExportedSession, cond: Any, message: str = "assertion failed") -> None:
+    session.check(scalars.truth_operand(cond), "RuntimeError", message)
 
 
 def _assert_tensor(
-    stage: ExportedSession, cond: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero", *_: Any
+    session: ExportedSession, cond: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero", *_: Any
 ) -> None:
-    stage.check(truth_of(cond), "RuntimeError", message)
+    session.check(truth_of(cond), "RuntimeError", message)
 
 
-def _in_range(stage: ExportedSession, x: Any, *, min: int | None = None, max: int | None = None) -> None:
+def _in_range(session: ExportedSession, x: Any, *, min: int | None = None, max: int | None = None) -> None:
     for bound, holds in ((min, lambda: x >= min), (max, lambda: x <= max)):
         if bound is not None and abs(bound) < 2**62:
-            _assert_scalar(stage, holds(), f"Invalid value range: expected {min} to {max}")
+            _assert_scalar(session, holds(), f"Invalid value range: expected {min} to {max}")
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -144,15 +144,15 @@ class _Program:
 
     # -- one run ---------------------------------------------------------------------------------------------------------
     def _run(self) -> HCFG:
-        stage = ExportedSession(self.names)
-        entry = stage.builder.entry
+        session = ExportedSession(self.names)
+        entry = session.builder.entry
         inputs = [Value(t, n) for n, t in zip(self.inputs.names, self.inputs.types)]
         variables = [
-            StateVar(self._target(n), tensor_type(self.tensors[n]), stage.get(Constants).of(self.tensors[n])) for n in self.changed
+            StateVar(self._target(n), tensor_type(self.tensors[n]), session.get(Constants).of(self.tensors[n])) for n in self.changed
         ]
         state = [Value(v.type, v.name) for v in variables]
         entry.params = [*inputs, *state]
-        with recording(stage, []):
+        with recording(session, []):
             given = [fresh(v) for v in inputs]
             leaves = self._leaves_of(*self.inputs.build(given))
             held: dict[str, Any] = dict(self.tensors)
@@ -161,10 +161,10 @@ class _Program:
                 held |= {n: shared for n, t in self.tensors.items() if t is self.tensors[spec]}
             rest = iter(leaves)
             values = [held[s.arg.name] if s.kind != InputKind.USER_INPUT else next(rest) for s in self.signature.input_specs]
-            results = run_graph(stage, self.program.graph_module, values)
+            results = run_graph(session, self.program.graph_module, values)
             if results is not None:  # None: every path ends in an error
                 self._check_inputs_kept(given, inputs)
-                self._leave(stage, results, held)
+                self._leave(session, results, held)
         graph = HCFG(self.name, self.inputs.structure, self.inputs.names, [entry], variables)
         graph.blocks = reverse_postorder(graph)
         _name_blocks(graph)
@@ -180,7 +180,7 @@ class _Program:
                     "work on a copy (x = x.clone()) and return it",
                 )
 
-    def _leave(self, stage: ExportedSession, results: list[Any], held: dict[str, Any]) -> None:
+    def _leave(self, session: ExportedSession, results: list[Any], held: dict[str, Any]) -> None:
         """End the run by the program's one return."""
         targets = {s.target: s.arg.name for s in self.signature.input_specs if s.target is not None}
         outputs, changed = [], {}
@@ -204,8 +204,8 @@ class _Program:
         spec = self.program.call_spec.out_spec
         assert spec is not None
         structure = structure_of(pytree.tree_unflatten(outputs, spec), leaves, None)
-        state: list[Operand] = [changed[n] for n in self.changed[: len(stage.builder.entry.params) - len(self.inputs.names)]]
-        stage.builder.terminate(Return(ReturnSite(structure, None), leaves.operands, state))
+        state: list[Operand] = [changed[n] for n in self.changed[: len(session.builder.entry.params) - len(self.inputs.names)]]
+        session.builder.terminate(Return(ReturnSite(structure, None), leaves.operands, state))
 
     def _target(self, placeholder: str) -> str:
         return next(s.target for s in self.signature.input_specs if s.arg.name == placeholder and s.target is not None)

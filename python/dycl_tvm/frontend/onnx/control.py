@@ -17,9 +17,9 @@ from dycl_tvm.hcfg.nodes import Block, Branch, Edge
 from dycl_tvm.hcfg.types import BOOL
 
 
-def _site(scope: Scope, node: Node) -> str:
+def _where(scope: Scope, node: Node) -> str:
     label = node.proto.name or next((o for o in node.proto.output if o), node.type)
-    return f"{scope.site}/{label}"
+    return f"{scope.where}/{label}"
 
 
 def _inputs(node: Node, env: Env) -> list[Datum]:
@@ -28,8 +28,8 @@ def _inputs(node: Node, env: Env) -> list[Datum]:
 
 def _if(ex: Executor, scope: Scope, node: Node, env: Env, ways: list[Outcome], kept: frozenset[str]) -> list[Outcome]:
     """Run an ``If``: a branch on the ways on which its condition is known only at run time, the one side on all others."""
-    site = _site(scope, node)
-    label = site.rsplit("/", 1)[-1]
+    where = _where(scope, node)
+    label = where.rsplit("/", 1)[-1]
     leading: dict[bool, list[Outcome]] = {True: [], False: []}
     undecided: list[Outcome] = []
     causes: frozenset[Cause] = frozenset()
@@ -44,7 +44,7 @@ def _if(ex: Executor, scope: Scope, node: Node, env: Env, ways: list[Outcome], k
         cond = condition(way)
         (undecided if is_runtime(cond) else leading[bool(cond.item())]).append(way)
         if isinstance(way.group, Meeting):
-            causes |= way.group.causes | {("merge", way.group.site)}
+            causes |= way.group.causes | {("merge", way.group.where)}
     for way in ex.meet(undecided):
         cond = condition(way)
         if not is_runtime(cond):
@@ -63,16 +63,16 @@ def _if(ex: Executor, scope: Scope, node: Node, env: Env, ways: list[Outcome], k
             continue
         ex.recorder.origin = node.origin
         body = node.attr(f"{name}_branch")
-        outcomes += ex.run(body, scope.inner(f"{label}.{name}", body), env, [], _together(leading[taken], site, causes), kept)
+        outcomes += ex.run(body, scope.inner(f"{label}.{name}", body), env, [], _together(leading[taken], where, causes), kept)
     ex.recorder.origin = node.origin
-    return ex.settle(outcomes, site, causes)
+    return ex.settle(outcomes, where, causes)
 
 
-def _together(ways: list[Outcome], site: str, causes: frozenset[Cause]) -> list[Outcome]:
+def _together(ways: list[Outcome], where: str, causes: frozenset[Cause]) -> list[Outcome]:
     """Return ways that come from several places as ways that meet as soon as they do something."""
     if len(ways) == 1:
         return [Outcome(ways[0].block, [], ways[0].own)]
-    meeting = Meeting(site, causes)
+    meeting = Meeting(where, causes)
     return [Outcome(way.block, [], way.own, meeting) for way in ways]
 
 
@@ -84,8 +84,8 @@ def _loop(ex: Executor, scope: Scope, node: Node, env: Env) -> list[Outcome]:
     inputs = _inputs(node, env)
     padded = inputs + [None] * (2 - len(inputs))
     trip, cond, states = padded[0], padded[1], padded[2:]
-    body, site = node.attr("body"), _site(scope, node)
-    inner = scope.inner(site.rsplit("/", 1)[-1], body)
+    body, where = node.attr("body"), _where(scope, node)
+    inner = scope.inner(where.rsplit("/", 1)[-1], body)
 
     def run(number: torch.Tensor, holds: torch.Tensor, carried: list[Datum]) -> list[Outcome]:
         return ex.run(body, inner, env, [number, holds, *carried])
@@ -93,7 +93,7 @@ def _loop(ex: Executor, scope: Scope, node: Node, env: Env) -> list[Outcome]:
     names = list(node.proto.output)[len(states) :]
     scans = len(body.output) - 1 - len(states)
     declared = [_length(scope, name, 0) for name in names]
-    return run_loop(ex, Loop(trip, cond, states, scans, run, declared, site))
+    return run_loop(ex, Loop(trip, cond, states, scans, run, declared, where))
 
 
 def _length(scope: Scope, name: str, axis: int) -> int | None:
@@ -123,8 +123,8 @@ def _scan_once(
     ex: Executor, scope: Scope, node: Node, env: Env, states: list[Datum], sliced: list[torch.Tensor], ways_in: Any, ways_out: Any
 ) -> list[Outcome]:
     """Run a Scan over the first axis of ``sliced``; scan outputs have their rows on the first axis."""
-    body, site = node.attr("body"), _site(scope, node)
-    inner = scope.inner(site.rsplit("/", 1)[-1], body)
+    body, where = node.attr("body"), _where(scope, node)
+    inner = scope.inner(where.rsplit("/", 1)[-1], body)
     lengths = {int(x.shape[0]) for x in sliced}
     if len(lengths) != 1:
         node.fail(f"its scan inputs have different lengths: {sorted(lengths)}")
@@ -140,7 +140,7 @@ def _scan_once(
         return [Outcome(o.block, [holds, *o.values]) for o in outcomes]
 
     scans = len(body.output) - len(states)
-    outcomes = run_loop(ex, Loop(length, None, states, scans, run, [None] * scans, site))
+    outcomes = run_loop(ex, Loop(length, None, states, scans, run, [None] * scans, where))
     back_out = ways_out or [0] * scans
     for outcome in outcomes:
         ex.recorder.block = outcome.block
@@ -181,8 +181,8 @@ def _scan8(ex: Executor, scope: Scope, node: Node, env: Env, inputs: list[Datum]
 @control("SequenceMap")
 def _sequence_map(ex: Executor, scope: Scope, node: Node, env: Env) -> list[Outcome]:
     first, *others = _inputs(node, env)
-    body, site = node.attr("body"), _site(scope, node)
-    inner = scope.inner(site.rsplit("/", 1)[-1], body)
+    body, where = node.attr("body"), _where(scope, node)
+    inner = scope.inner(where.rsplit("/", 1)[-1], body)
 
     def run(number: torch.Tensor, holds: torch.Tensor, carried: list[Datum]) -> list[Outcome]:
         k = int(number.item())
@@ -190,4 +190,4 @@ def _sequence_map(ex: Executor, scope: Scope, node: Node, env: Env) -> list[Outc
         return [Outcome(o.block, [holds, *o.values]) for o in ex.run(body, inner, env, arguments)]
 
     scans = len(body.output)
-    return run_loop(ex, Loop(len(first), None, [], scans, run, [None] * scans, site, stack=False))
+    return run_loop(ex, Loop(len(first), None, [], scans, run, [None] * scans, where, stack=False))

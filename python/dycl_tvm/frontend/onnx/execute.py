@@ -64,7 +64,7 @@ class Scope:
 
     Attributes
     ----------
-    site : str
+    where : str
         Where the graph stands in the model, as a path of node names.
     opsets : dict
         Version by domain.
@@ -74,14 +74,14 @@ class Scope:
         Static shapes that the model declares for values, by name; a dimension that it leaves open is None.
     """
 
-    site: str
+    where: str
     opsets: Mapping[str, int]
     attributes: Mapping[str, Any] | None = None
     declared: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
 
-    def inner(self, site: str, graph: Any) -> Scope:
+    def inner(self, where: str, graph: Any) -> Scope:
         """Return the scope of a graph that stands in a node of this one."""
-        return Scope(f"{self.site}/{site}", self.opsets, self.attributes, declared_shapes(graph))
+        return Scope(f"{self.where}/{where}", self.opsets, self.attributes, declared_shapes(graph))
 
 
 class Executor:
@@ -232,11 +232,11 @@ class Executor:
         return env[name]
 
     def _node(self, proto: Any, index: int, scope: Scope) -> Node:
-        node = self._nodes.get((id(proto), scope.site))
+        node = self._nodes.get((id(proto), scope.where))
         if node is None:
             domain = "" if proto.domain == "ai.onnx" else proto.domain
-            origin = self.recorder.origin = Origin(self.file, index + 1, scope.site, _text(proto))
-            node = self._nodes[id(proto), scope.site] = Node(proto, scope.opsets.get(domain, 1), origin, self.recorder, scope.attributes)
+            origin = self.recorder.origin = Origin(self.file, index + 1, scope.where, _text(proto))
+            node = self._nodes[id(proto), scope.where] = Node(proto, scope.opsets.get(domain, 1), origin, self.recorder, scope.attributes)
         self.recorder.origin = node.origin
         return node
 
@@ -280,10 +280,10 @@ class Executor:
         env: Env = dict(zip(function.input, [*inputs, *([None] * (len(function.input) - len(inputs)))]))
         attributes = {a.name: a for a in function.attribute_proto} | node.protos
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import} or dict(scope.opsets)
-        body = Scope(f"{scope.site}/{proto.name or proto.op_type}", opsets, attributes)
+        body = Scope(f"{scope.where}/{proto.name or proto.op_type}", opsets, attributes)
         wanted = [name if node.wants(k) else "" for k, name in enumerate(function.output)]
         outcomes = self.run_nodes(function.node, body, env, wanted)
-        return self.join(outcomes, body.site)
+        return self.join(outcomes, body.where)
 
     def _schema_function(self, node: Node, domain: str, inputs: list[Datum]) -> Any:
         key = (id(node), signature(inputs))
@@ -316,11 +316,11 @@ class Executor:
         return function
 
     # -- joins ---------------------------------------------------------------------------------------------------------
-    def join(self, outcomes: list[Outcome], site: str, causes: frozenset[Cause] = frozenset()) -> list[Outcome]:
+    def join(self, outcomes: list[Outcome], where: str, causes: frozenset[Cause] = frozenset()) -> list[Outcome]:
         """Make outcomes of the same types one, by a block in which their ways meet; ``causes`` decide which way is taken."""
-        if len(outcomes) < 2 or ("merge", site) in self.forced:
+        if len(outcomes) < 2 or ("merge", where) in self.forced:
             return outcomes
-        return [group[0] if len(group) == 1 else self._joined(group, site, causes) for group in alike(outcomes)]
+        return [group[0] if len(group) == 1 else self._joined(group, where, causes) for group in alike(outcomes)]
 
     def meet(self, ways: list[Outcome]) -> list[Outcome]:
         """Join ways that went on side by side."""
@@ -328,23 +328,23 @@ class Executor:
             return ways
         meeting = ways[0].group
         assert isinstance(meeting, Meeting)
-        return [Outcome(o.block, o.values, o.own) for o in self.join(ways, meeting.site, meeting.causes)]
+        return [Outcome(o.block, o.values, o.own) for o in self.join(ways, meeting.where, meeting.causes)]
 
-    def settle(self, outcomes: list[Outcome], site: str, causes: frozenset[Cause]) -> list[Outcome]:
+    def settle(self, outcomes: list[Outcome], where: str, causes: frozenset[Cause]) -> list[Outcome]:
         """Join outcomes as :meth:`join` does, but for those that differ in constants by which code may choose: these go on side by side."""
-        if len(outcomes) < 2 or ("merge", site) in self.forced:
+        if len(outcomes) < 2 or ("merge", where) in self.forced:
             return [Outcome(o.block, o.values, o.own) for o in outcomes]
         found = []
         for group in alike(outcomes):
             classes = by_constants(group)
-            meeting = Meeting(site, causes) if len(classes) > 1 else None
+            meeting = Meeting(where, causes) if len(classes) > 1 else None
             for members in classes:
-                one = members[0] if len(members) == 1 else self._joined(members, site, causes)
+                one = members[0] if len(members) == 1 else self._joined(members, where, causes)
                 found.append(Outcome(one.block, one.values, one.own, meeting))
         return found
 
-    def _joined(self, group: list[Outcome], site: str, causes: frozenset[Cause]) -> Outcome:
-        target = Block(site.rsplit("/", 1)[-1] + ".join", origin=self.recorder.origin)
+    def _joined(self, group: list[Outcome], where: str, causes: frozenset[Cause]) -> Outcome:
+        target = Block(where.rsplit("/", 1)[-1] + ".join", origin=self.recorder.origin)
         columns = list(zip(*[list(leaves(everything(o))) for o in group]))
         merged: list[torch.Tensor] = []
         edges: list[list[Any]] = [[] for _ in group]
@@ -356,7 +356,7 @@ class Executor:
             target.params.append(param)
             for args, t in zip(edges, column):
                 args.append(self.recorder.operand(t))
-            merged.append(self.recorder.wrap(param, causes_of(*column) | causes | {("merge", site)}))
+            merged.append(self.recorder.wrap(param, causes_of(*column) | causes | {("merge", where)}))
         for outcome, args in zip(group, edges):
             assert outcome.block.terminator is None
             outcome.block.terminator = Jump(Edge(target, args))

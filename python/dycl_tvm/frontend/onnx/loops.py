@@ -54,7 +54,7 @@ class Loop:
         ``body(number, cond, states)`` gives outcomes of ``[cond, *states, *scans]``.
     declared : list
         Length that the model declares, for each scan output.
-    site : str
+    where : str
     stack : bool
         Scan outputs are stacked to tensors; False: they are lists.
     """
@@ -65,13 +65,13 @@ class Loop:
     scans: int
     body: Callable[[torch.Tensor, torch.Tensor, list[Datum]], list[Outcome]]
     declared: list[int | None]
-    site: str
+    where: str
     stack: bool = True
 
     @property
     def label(self) -> str:
         """What messages call the loop."""
-        return f"the loop {self.site.rsplit('/', 1)[-1]!r}"
+        return f"the loop {self.where.rsplit('/', 1)[-1]!r}"
 
 
 class NotRollable(Exception):
@@ -90,7 +90,7 @@ def run_loop(ex: Executor, loop: Loop) -> list[Outcome]:
         loop.trip = 0
     known = loop.trip if isinstance(loop.trip, int) else None
     reason = "a shape follows from its state or from the number of the iteration"
-    if ("loop", loop.site) not in ex.forced and loop.stack and (known is None or known > UNROLL_BELOW):
+    if ("loop", loop.where) not in ex.forced and loop.stack and (known is None or known > UNROLL_BELOW):
         before = rec.block
         try:
             return _Rolled(ex, loop, cond).run()
@@ -125,7 +125,7 @@ class _Rolled:
         self.carried: list[Datum] = [cond, *loop.states]
         self.start = list(leaves(self.carried))
         self.shape = signature(self.carried)
-        self.causes = causes_of(self.carried, loop.trip) | {("loop", loop.site)}
+        self.causes = causes_of(self.carried, loop.trip) | {("loop", loop.where)}
 
     def run(self) -> list[Outcome]:
         loop, rec, before = self.loop, self.rec, self.rec.block
@@ -174,14 +174,14 @@ class _Rolled:
         stopped = [Outcome(o.block, o.values[1 : len(self.carried)]) for o in stops]
         if goes is None:
             header.terminator = Jump(Edge(body))
-            return self.ex.settle(stopped, f"{loop.site}.exit", self.causes)
+            return self.ex.settle(stopped, f"{loop.where}.exit", self.causes)
         header.terminator = Branch(goes, Edge(body), Edge(leave), rec.origin)
         states = list(rebuild(self.carried, iter(inside))[1:])
         if exact:
             leave = self.guard_after(leave, params["number"], length)
         if switch:
             return self.by_length(leave, params["number"], states, buffers, length)
-        return self.ex.settle([Outcome(leave, [*states, *buffers]), *stopped], f"{loop.site}.exit", self.causes)
+        return self.ex.settle([Outcome(leave, [*states, *buffers]), *stopped], f"{loop.where}.exit", self.causes)
 
     def body(
         self, varying: set[int]
@@ -209,7 +209,7 @@ class _Rolled:
         rec.origin = origin
         # The rows of scan outputs are counted at the header.
         stops = [o for o in outcomes if not self.loop.scans and not is_runtime(o.values[0]) and not bool(o.values[0])]
-        going = self.ex.join([o for o in outcomes if not any(o is s for s in stops)], f"{self.loop.site}.body", self.causes)
+        going = self.ex.join([o for o in outcomes if not any(o is s for s in stops)], f"{self.loop.where}.body", self.causes)
         if not going:
             return header, {"body": body, "number": number}, inside, as_tensor, Outcome(body, []), inside, stops
         if len(going) != 1:
@@ -321,10 +321,10 @@ def _unroll(ex: Executor, loop: Loop, cond: torch.Tensor, count: int, exact: boo
                 rows = [[*old, new] for old, new in zip(way.values[first:], outcome.values[first:])]
                 made.append(Outcome(rec.block, [*head, *rows]))
             rec.origin = origin
-        ways = ex.join(made, f"{loop.site}.step", causes)
+        ways = ex.join(made, f"{loop.where}.step", causes)
         if not ways:
             break
-    found = ex.join(exits, f"{loop.site}.exit", causes)
+    found = ex.join(exits, f"{loop.where}.exit", causes)
     return [_finished(ex, loop, outcome, first) for outcome in found]
 
 

@@ -23,7 +23,7 @@ Datum = Any
 
 DTYPE_NAMES = {getattr(torch, name): name for name in ITEM_BYTES}
 
-#: What a value depends on: ``("input", name)``, ``("merge", site)`` (a join of an If) or ``("loop", site)`` (the state of a rolled loop).
+#: What a value depends on: ``("input", name)``, ``("merge", where)`` (a join of an If) or ``("loop", where)`` (the state of a rolled loop).
 Cause = tuple[str, str]
 
 

@@ -28,7 +28,7 @@ _DECISIVE = (torch.int64, torch.int32, torch.bool)
 class Meeting:
     """Where ways that go on side by side came from: what ``join`` is told when they meet."""
 
-    site: str
+    where: str
     causes: frozenset[Cause]
 
 

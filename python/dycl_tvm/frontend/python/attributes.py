@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Stores to attributes."""
+"""Attributes: reads by name, and stores."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Any
 
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
+
+
+def getattr(ask: Any, *args: Any) -> Any:
+    """``getattr``, ``hasattr``, ``vars`` and ``dir`` of the user's objects."""
+    return ask(*args)
 
 
 def setattr(value: Any, obj: Any, name: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.class_patches import is_library
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import Hidden, is_invisible
 from dycl_tvm.frontend.trace.heap.watch import Snapshot
@@ -27,7 +27,7 @@ def no_trace(model: Any) -> Iterator[Snapshot]:
     UnsupportedError
         If anything differs: the forward changes it in a way that was not seen when it happened.
     """
-    snapshot = Snapshot([("", model)], is_library, with_data=True)
+    snapshot = Snapshot([("", model)], is_library, code_of, with_data=True)
     snapshot.add_place(SETTINGS)
     numbers = _random_states()
     try:

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import builtins
 import operator
-import re
 import types
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import delattr, setattr
+from dycl_tvm.frontend.python.calls.builtins import class_of
 from dycl_tvm.frontend.python.calls.call import call, tail_call
+from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
+from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
@@ -26,7 +26,8 @@ from dycl_tvm.frontend.python.flow.iteration import unpacked
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.truth import truth
-from dycl_tvm.frontend.python.program import special_method
+from dycl_tvm.frontend.python.program import program, special_method
+from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
@@ -38,7 +39,6 @@ from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 __all__ = [
-    "ControlFlow",
     "augment",
     "augment_attr",
     "augment_item",
@@ -46,9 +46,11 @@ __all__ = [
     "call",
     "chain",
     "changing_globals",
+    "class_of",
     "compare",
     "delattr",
     "delitem",
+    "finally_",
     "for_",
     "frame",
     "getitem",
@@ -66,10 +68,12 @@ __all__ = [
     "setitem",
     "shown",
     "slice",
+    "staging_errors",
     "tail_call",
     "unpacked",
     "users_locals",
     "while_",
+    "with_",
 ]
 
 own_globals = builtins.globals
@@ -89,8 +93,6 @@ _IN_PLACE = {
     "lshift": operator.ilshift,
     "rshift": operator.irshift,
 }
-#: Names that the rewriting gives to its own variables.
-_OWN_NAME = re.compile(r"_dy|_frame|_(if|for|while|item|value|part)\d+")
 _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
@@ -98,6 +100,8 @@ def new(x: Any) -> Any:
     """Note that a container is made here."""
     for part in vars(x).values() if isinstance(x, type) else ():
         current().heap.born(getattr(part, "__func__", part))
+    if isinstance(x, (types.FunctionType, type)):
+        program().trampolines.reach(x)
     return current().heap.born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
 
 
@@ -279,7 +283,7 @@ def delitem(obj: Any, index: Any) -> None:
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
     """``locals()`` without the variables that the rewriting adds."""
-    return {k: v for k, v in variables.items() if not _OWN_NAME.fullmatch(k)}
+    return {k: v for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
 
 
 def augment(op: str, x: Any, value: Any) -> Any:
@@ -302,15 +306,19 @@ def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------------------
-@contextmanager
-def guard() -> Iterator[None]:
-    """Mark that a handler of the user's surrounds the code."""
-    stage = current()
-    stage.guard_depth += 1
-    try:
-        yield
-    finally:
-        stage.guard_depth -= 1
+#: What a handler of the user's must not see.
+staging_errors = (ControlFlow, DyclError)
+
+
+class guard:  # noqa: N801  (rewritten code calls it like the other operators)
+    """Marks that a handler of the user's surrounds the code."""
+
+    def __enter__(self) -> None:
+        self._session = current()
+        self._session.guard_depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._session.guard_depth -= 1
 
 
 def raising(error: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.class_patches import is_library
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -107,7 +107,7 @@ class ModelState:
     def _reach(self, roots: list[tuple[str, Any]]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         iterators = []
-        for label, x in reach(roots, is_library):
+        for label, x in reach(roots, is_library, code_of):
             self._reachable.setdefault(id(x), (x, label))
             space = getattr(x, "__dict__", None)
             if isinstance(space, dict):

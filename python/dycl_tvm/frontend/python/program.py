@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.class_patches import ClassPatches, Run, users_function
 from dycl_tvm.frontend.python.persistent_state import ModelState
+from dycl_tvm.frontend.python.source.ownership import users_function
+from dycl_tvm.frontend.python.trampolines import Run, Trampolines
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 
@@ -31,20 +32,14 @@ class Program:
 
     def __init__(self, state: ModelState, operators: Any, run_function: Run, run_method: Run, keep_print: bool) -> None:
         self.state, self.operators, self.run_function, self.keep_print = state, operators, run_function, keep_print
-        self.classes = ClassPatches(run_method)
-        self._patched_globals: set[int] = set()
+        self.trampolines = Trampolines(run_method)
 
-    def patch_classes_of(self, function: types.FunctionType) -> None:
-        """Let the classes that a function can name run rewritten."""
+    def enter(self, function: types.FunctionType) -> None:
+        """Take note of a function that is about to run: what it can name runs rewritten too."""
         heap = current().heap
         if not heap.is_newer(function, heap.run_started):
             self.state.add_function(function)
-        if id(function.__globals__) in self._patched_globals:
-            return
-        self._patched_globals.add(id(function.__globals__))
-        for value in list(function.__globals__.values()):
-            if isinstance(value, type):
-                self.classes.patch(value)
+        self.trampolines.reach_names(function)
 
 
 def program() -> Program:

@@ -11,15 +11,19 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import DyclError, InternalError, StagingLimitError
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
 from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.explore import Exploration
+from dycl_tvm.frontend.python.flow.exits import origin_of
 from dycl_tvm.frontend.python.no_trace import no_trace
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.python.source.locate import current_origin
-from dycl_tvm.frontend.trace.limits import MAX_RUNS, Limits
+from dycl_tvm.frontend.trace.budget import Budget
+from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
@@ -34,6 +38,8 @@ def stage(
     *,
     max_paths: int = MAX_RUNS,
     max_loop_trips: int | None = None,
+    max_seconds: float = MAX_SECONDS,
+    max_memory: int = MAX_MEMORY,
     name: str | None = None,
     keep_print: bool = False,
 ) -> HCFG:
@@ -49,6 +55,8 @@ def stage(
         Bound on the trips of every loop whose trip count is known only at run time; one trip more is a run-time error.
     max_paths : int
         How many times the forward may be run again because paths cannot be joined.
+    max_seconds, max_memory : float, int
+        How many seconds, and bytes of memory, may be spent.
     keep_print : bool
         Whether ``print`` becomes a host operation; without it, ``print`` is refused.
 
@@ -56,18 +64,29 @@ def stage(
     ------
     UnsupportedError
         With the user's file, line and code.
+    StagingLimitError
+        An UnsupportedError: staging takes longer, or more memory, than it may.
+    InternalError
+        If something fails that is not the program's fault.
     """
-    inputs = Inputs(model, example_args, example_kwargs or {})
-    # in a context of its own: what context variables hold is as before when staging ends
-    return contextvars.copy_context().run(_stage, model, inputs, Limits(max_paths, max_loop_trips), name or _name_of(model), keep_print)
+    try:
+        limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory)
+        inputs = Inputs(model, example_args, example_kwargs or {})
+        # in a context of its own: what context variables hold is as before when staging ends
+        return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print)
+    except DyclError:
+        raise
+    except (Exception, ControlFlow) as error:
+        raise InternalError("the forward was staged", error, origin_of(error)) from error
 
 
 def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
     named = _named_tensors(model)
+    budget = Budget(limits, current_origin)
     with no_trace(model), contextlib.closing(ModelState([("", model)], twin)) as state:
-        while True:
+        for _ in range(MAX_ROUNDS):
             known = state.size
-            session = Session(current_origin, limits)
+            session = Session(current_origin, limits, budget=budget)
             constants = session.get(Constants)
             constants.names = {id(t): n for n, t in reversed(named)}
             constants.named = [t for _, t in named]
@@ -85,13 +104,18 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 return call_root(model, args, kwargs)
 
             try:
-                for obj in state.objects():
-                    program.classes.patch(type(obj))
+                program.trampolines.reach(model)
                 Exploration(session, state_params, run).explore()
             finally:
-                program.classes.restore()
+                program.trampolines.restore()
             if state.size == known:
                 break
+        else:
+            raise StagingLimitError(
+                f"the state that one call leaves for the next was not complete after {MAX_ROUNDS} rounds: each finds new objects",
+                None,
+                "make functions, classes and objects that keep state once, outside of the forward",
+            )
     graph = HCFG(name, inputs.structure, inputs.names, [entry], variables)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)

@@ -140,6 +140,14 @@ class Decisions:
         """Forget the sites that were opened since :meth:`checkpoint`."""
         self.open_sites, self.rolling, self.waiting = list(saved[0]), list(saved[1]), list(saved[2])
 
+    def end_rolled(self, saved: Any, loop: Site) -> None:
+        """A rolled loop has ended: what parts at a site in its body from now on parts where the loop begins, or before."""
+        self.rolling.pop()
+        around = saved[0]
+        for site in self.open_sites:
+            if site not in around:
+                site.target = around[0].target if around else loop
+
     # -- forks --------------------------------------------------------------------------------------------------------------
     def fork(self, site: Any, reason: str) -> None:
         """Re-run with the decision of ``site`` fixed. Does not return."""

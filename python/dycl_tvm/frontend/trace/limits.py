@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 #: How many times the forward may be run again because paths could not be joined.
 MAX_RUNS = 1000
+#: How long staging may take, in seconds.
+MAX_SECONDS = 600.0
+#: How many bytes of memory staging may take.
+MAX_MEMORY = 4 * 2**30
+#: How many times a program may be staged again because it makes new state each time.
+MAX_ROUNDS = 32
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,13 @@ class Limits:
         How many times the program may be run.
     loop_trips : int, optional
         How many trips a loop may take whose trip count is known only at run time.
+    seconds : float
+        How long staging may take.
+    memory : int
+        How many bytes of memory staging may take.
     """
 
     runs: int = MAX_RUNS
     loop_trips: int | None = None
+    seconds: float = MAX_SECONDS
+    memory: int = MAX_MEMORY

@@ -20,10 +20,10 @@ Event = tuple[Any, Any, Callable[[], Any] | None]
 
 
 class Builder:
-    """Builds blocks; ``block`` is the one under construction (None where no path leads)."""
+    """Builds blocks; ``block`` is the one under construction (None where no path leads), ``step`` is called for every event."""
 
-    def __init__(self, origin: Callable[[], Origin | None]) -> None:
-        self._origin = origin
+    def __init__(self, origin: Callable[[], Origin | None], step: Callable[[], None]) -> None:
+        self._origin, self._step = origin, step
         self.entry = Block("entry")
         self.block: Block | None = self.entry
         self.events: list[Event] = []
@@ -48,6 +48,7 @@ class Builder:
 
     def event(self, key: Any, make: Callable[[], Any], undo: Callable[[], Any] | None = None) -> Any:
         """Record an event, or repeat it; return its result."""
+        self._step()
         if self.cursor < self._replay_until:
             known, result, _ = self.events[self.cursor]
             if known != key:

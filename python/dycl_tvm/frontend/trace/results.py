@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.signature import record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
+from dycl_tvm.runtime.classes import name_of
 from dycl_tvm.runtime.structure import Structure
 
 
@@ -52,25 +53,63 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if x is None or type(x) in (bool, int, float, str):
         return {"const": x}
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
-        return {"const": x.item()}
+        return {"const": x.item(), "numpy": x.dtype.name}
+
+    def inner(item: Any) -> Structure:
+        return structure_of(item, leaves, origin, view)
+
     fields = record_fields(x)
     if fields is not None:
-        return {
-            "namedtuple": type(x).__name__,
-            "fields": fields,
-            "items": [structure_of(getattr(x, f), leaves, origin, view) for f in fields],
-        }
-    if isinstance(x, tuple):
-        return {"tuple": [structure_of(i, leaves, origin, view) for i in x]}
-    if isinstance(x, list):
-        return {"list": [structure_of(i, leaves, origin, view) for i in x]}
-    if type(x) in (dict, OrderedDict):
-        for key in x:
+        described: Structure = {"namedtuple": type(x).__name__, "fields": fields, "items": [inner(getattr(x, f)) for f in fields]}
+        if isinstance(x, dict):
+            described["keys"] = _keys_of(x, fields, origin)
+    elif isinstance(x, tuple):
+        described = {"tuple": [inner(i) for i in tuple.__iter__(x)]}
+    elif isinstance(x, list):
+        described = {"list": [inner(i) for i in list.__iter__(x)]}
+    elif isinstance(x, dict) and not isinstance(x, defaultdict):
+        pairs = OrderedDict.items(x) if isinstance(x, OrderedDict) else dict.items(x)
+        for key, _ in pairs:
             if key is not None and type(key) not in (str, int, bool, float):
                 raise UnsupportedError(
                     f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys"
                 )
-        return {"dict": [[k, structure_of(v, leaves, origin, view)] for k, v in x.items()]}
+        described = {"dict": [[k, inner(v)] for k, v in pairs]}
+    else:
+        _refuse(x, origin)
+    if type(x) in (tuple, list, dict):
+        return described
+    return _with_class(x, described, inner, origin)
+
+
+def _with_class(x: Any, described: Structure, inner: Callable[[Any], Structure], origin: Origin | None) -> Structure:
+    """Add to a description the class of the object, and what other attributes it has."""
+    name = name_of(type(x))
+    if name is not None:
+        described["class"] = name
+    elif "namedtuple" not in described:
+        _refuse(x, origin)
+    others = {k: v for k, v in getattr(x, "__dict__", {}).items() if k not in described.get("fields", ())}
+    if others and name is None:
+        raise UnsupportedError(
+            f"a {type(x).__name__} with the attribute `{next(iter(others))}`, which is no field of it, is returned",
+            origin,
+            "define the class in a module, so that it can be found by its name",
+        )
+    if others:
+        described["attributes"] = [[k, inner(v)] for k, v in others.items()]
+    return described
+
+
+def _keys_of(x: dict[Any, Any], fields: list[str], origin: Origin | None) -> list[str]:
+    """Return which fields of a dataclass that is a dict too are its keys."""
+    keys = list(OrderedDict.keys(x) if isinstance(x, OrderedDict) else dict.keys(x))
+    if not all(k in fields and dict.__getitem__(x, k) is getattr(x, k) for k in keys):
+        _refuse(x, origin)
+    return keys
+
+
+def _refuse(x: Any, origin: Origin | None) -> NoReturn:
     raise UnsupportedError(
         f"a {type(x).__name__} is returned",
         origin,

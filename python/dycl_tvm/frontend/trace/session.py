@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.decisions import Decisions
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.limits import Limits
@@ -34,14 +35,23 @@ class Session:
     origin : callable
         Returns the place in the user's code that is being run.
     limits : Limits
+    budget : Budget, optional
+        What is left to spend, if not all that ``limits`` say.
     decisions : class
         How branches are decided.
     """
 
-    def __init__(self, origin: Callable[[], Origin | None], limits: Limits | None = None, decisions: type[Decisions] = Decisions) -> None:
+    def __init__(
+        self,
+        origin: Callable[[], Origin | None],
+        limits: Limits | None = None,
+        decisions: type[Decisions] = Decisions,
+        budget: Budget | None = None,
+    ) -> None:
         self.origin = origin
         self.limits = limits or Limits()
-        self.builder = Builder(origin)
+        self.budget = budget or Budget(self.limits, origin)
+        self.builder = Builder(origin, self.budget.step)
         self.decisions = decisions(self.builder, self.limits, origin)
         self.heap = Heap(self.decisions)
         self.journal = self.heap.journal

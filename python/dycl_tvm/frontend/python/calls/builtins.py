@@ -42,10 +42,9 @@ Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 def find(callee: Any) -> Substitute | None:
     """Return the substitute of a callable, if it has one."""
-    try:
-        found = TABLE.get(callee)
-    except TypeError:
+    if type(callee) not in _KINDS:
         return None
+    found = TABLE.get(callee)
     if found is None and isinstance(callee, type(random.random)) and getattr(callee, "__self__", None) is _RANDOM:
         return _random
     return found
@@ -221,9 +220,21 @@ def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if isinstance(x, Poison):
         use(x)
+    return _stood_for(x, "given to type()") or type(x)
+
+
+def class_of(x: Any) -> Any:
+    """Return ``x.__class__``."""
+    if isinstance(x, Poison):
+        use(x)
+    return _stood_for(x, "asked for its __class__") or x.__class__
+
+
+def _stood_for(x: Any, used: str) -> type | None:
+    """Return the class that a value known at run time has in eager mode; None if it is its own."""
     if scalars.is_symbolic(x):
-        return _python_type(x, "given to type()")
-    return torch.Tensor if isinstance(x, StagedTensor) else type(x)
+        return _python_type(x, used)
+    return torch.Tensor if isinstance(x, StagedTensor) else None
 
 
 def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -358,7 +369,7 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if (callee is getattr and len(args) > 1 and args[1] == "__dict__") or (callee is vars and args):
         space = callee(*args, **kwargs)
         return current().heap.is_namespace(space, args[0]) if type(space) is dict else space
-    return callee(*args, **kwargs)
+    return attributes.getattr(callee, *args)
 
 
 def _id(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -454,3 +465,5 @@ TABLE: dict[Any, Substitute] = {
     ),
     **dict.fromkeys((time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns), _clock),
 }
+#: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
+_KINDS = frozenset(map(type, TABLE))

@@ -11,16 +11,18 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
+from dycl_tvm.frontend.python.calls.caches import CACHED, cached_call
 from dycl_tvm.frontend.python.calls.effects import watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
-from dycl_tvm.frontend.python.class_patches import users_function
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
+from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
@@ -68,6 +70,8 @@ _PURE: frozenset[Any] = frozenset(
         divmod,
     }
 )
+#: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
+_PURE_KINDS = frozenset(map(type, _PURE))
 
 
 def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -107,8 +111,12 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, type):
         return _instantiate(callee, args, kwargs)
     if isinstance(callee, _BUILTIN_METHODS):
+        if isinstance(callee, types.MethodWrapperType) and callee.__name__ == "__call__" and isinstance(callee.__self__, type):
+            return _construct(callee.__self__, args, kwargs)
         _note_builtin(callee, args)
         return _native(callee, args, kwargs)
+    if isinstance(callee, CACHED):
+        return cached_call(callee, args, kwargs, call)
     method = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
     if isinstance(method, types.FunctionType) and users_function(method) is not None:
         return _call_function(method, (callee, *args), kwargs, root)
@@ -116,24 +124,40 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
 
 
 def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
+    if code_of(function) in _MODULE_CALLS and args:
+        return _call_module(args[0], args[1:], kwargs, root, own=False)
     users = users_function(function)
     if users is None:
         return _native(function, args, kwargs)
     made = converted(users)
     stage = current()
+    stage.budget.step()
     _touch_cells(users)
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
         result = made(*args, **kwargs)
+    except RecursionError as error:
+        # a call takes more frames here than in eager mode, and both sides of a branch are run: it says nothing about the program
+        if getattr(error, "__dycl_raised__", False):
+            raise
+        raise StagingLimitError(
+            "calls nest too deeply here for staging",
+            stage.origin(),
+            "give a recursion whose depth tensors decide a bound that Python knows, or write it as a loop",
+        ) from None
     finally:
         exits().offer_root(False)
     return stage.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
 
 
+_MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
+
+
 def _touch_cells(function: types.FunctionType) -> None:
     """Save the variables of outer functions that a function declares nonlocal and may change."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        if name in _stored_cells(function.__code__):
+    code = code_of(function)
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        if name in _stored_cells(code):
             current().journal.touch(Cell(cell))
 
 
@@ -142,19 +166,38 @@ def _stored_cells(code: types.CodeType) -> frozenset[str]:
     return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
 
-def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
-    program().classes.patch(type(module))
-    forward = module.__dict__.get("forward", type(module).forward)
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    own_call = type(module).__call__ is not torch.nn.Module.__call__
-    if own_call or torch.nn.modules.module._has_any_global_hook() or module._backward_hooks or module._backward_pre_hooks:
-        return module(*args, **kwargs)
-    if hooked:
+def _call_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool, own: bool = True) -> Any:
+    kind = type(module)
+    program().trampolines.reach(kind)
+    own_call: Any = kind.__call__
+    if own and own_call is not torch.nn.Module.__call__:
+        return _call_function(own_call, (module, *args), kwargs, root)
+    if torch.nn.modules.module._has_any_global_hook() or module._backward_hooks or module._backward_pre_hooks:
+        return _native(own_call, (module, *args), kwargs)
+    if module._forward_hooks or module._forward_pre_hooks:
         return _call_hooked(module, args, kwargs)
+    return _call_forward(module, args, kwargs, root)
+
+
+def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
+    forward = module.__dict__.get("forward")
+    if forward is not None:
+        return _call(forward, args, kwargs, root)
+    kind: Any = type(module)
+    forward = kind.forward
+    if forward is torch.nn.Sequential.forward and kind.__iter__ is torch.nn.Sequential.__iter__ and len(args) == 1 and not kwargs:
+        x = args[0]
+        for child in list(module._modules.values()):
+            x = _call(child, (x,), {}, False)
+        return x
     if users_function(forward) is not None:
-        self_ = () if "forward" in module.__dict__ else (module,)
-        return _call_function(forward, (*self_, *args), kwargs, root)
-    return module(*args, **kwargs)
+        return _call_function(forward, (module, *args), kwargs, root)
+    for value in module.__dict__.values():
+        if isinstance(value, Poison):
+            use(value)  # the library's forward may ask whether it is None
+    if isinstance(forward, types.FunctionType):
+        return _native(forward, (module, *args), kwargs)
+    return _native(module, args, kwargs)
 
 
 def _call_hooked(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -162,11 +205,15 @@ def _call_hooked(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
     for key, hook in list(module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
             given = _call(hook, (module, args, kwargs), {}, False)
+            if isinstance(given, Poison):
+                use(given)
             args, kwargs = (args, kwargs) if given is None else given
         else:
             given = _call(hook, (module, args), {}, False)
+            if isinstance(given, Poison):
+                use(given)
             args = args if given is None else given if isinstance(given, tuple) else (given,)
-    result = _call(module.forward, args, kwargs, False)
+    result = _call_forward(module, args, kwargs, False)
     for key, hook in list(module._forward_hooks.items()):
         with_kwargs = key in module._forward_hooks_with_kwargs
         changed = _call(hook, (module, args, kwargs, result) if with_kwargs else (module, args, result), {}, False)
@@ -184,6 +231,7 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     bound = isinstance(callee, (types.BuiltinFunctionType, types.MethodWrapperType))
     owner = callee.__self__ if bound else args[0] if args else None
     rest = args if bound else args[1:]
+    program().trampolines.hand_over(owner)
     current().heap.changing(owner)
     advancing(owner)
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
@@ -191,17 +239,40 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
 
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    stage = current()
+    """Call a class."""
+    program().trampolines.reach(cls)
+    own_call = type(cls).__call__
+    if isinstance(own_call, types.FunctionType) and users_function(own_call) is not None:
+        return _call_function(own_call, (cls, *args), kwargs, False)
+    return _construct(cls, args, kwargs) if own_call is type.__call__ else _note_made(_native(cls, args, kwargs))
+
+
+def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make an object of a class as ``type.__call__`` does."""
+    new: Any = cls.__new__
     init: Any = cls.__init__  # type: ignore[misc]  # of the class that the user names
-    plain = type(cls) is type and cls.__new__ is object.__new__
-    program().classes.patch(cls)
-    if plain and users_function(init) is not None:
-        made: Any = object.__new__(cls)
-        current().heap.born(made)
-        _call_function(init, (made, *args), kwargs, False)
-        return made
-    made = _native(cls, args, kwargs)
-    return stage.heap.born(made) if isinstance(made, MUTABLE) or hasattr(made, "__dict__") else made
+    made_by_user = users_function(new)
+    plain = new is object.__new__
+    if any(users_function(vars(base).get("__del__")) is not None for base in cls.__mro__):
+        raise UnsupportedError(
+            f"objects of {cls.__name__} have a __del__(), which Python runs at a time that is its own",
+            current().origin(),
+            "use a method or a with statement",
+        )
+    if made_by_user is None and not (plain and users_function(init) is not None):
+        return _note_made(_native(cls, args, kwargs))
+    made: Any = (
+        current().heap.born(object.__new__(cls)) if made_by_user is None else _call_function(made_by_user, (cls, *args), kwargs, False)
+    )
+    if isinstance(made, Poison):
+        use(made)
+    if isinstance(made, cls) and init is not object.__init__:
+        _call(init, (made, *args), kwargs, False)
+    return made
+
+
+def _note_made(made: Any) -> Any:
+    return current().heap.born(made) if isinstance(made, MUTABLE) or type(made).__dictoffset__ else made
 
 
 #: Modules whose functions give another result at every call, or do input and output.
@@ -246,12 +317,13 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
     stage = current()
     _refuse_effects(callee)
-    pure = callee in _PURE if _hashable(callee) else False
+    pure = type(callee) in _PURE_KINDS and callee in _PURE
     module = getattr(callee, "__module__", None) or ""
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)
         advancing(a)
+        program().trampolines.hand_over(a)
         if isinstance(a, types.FunctionType):
             _touch_cells(a)
         if callable(a) and substitutes.has_effects(a):
@@ -262,11 +334,13 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
             stage.heap.changing(a)
-    python = isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
+    python = not module.startswith("torch.nn.modules.") and (
+        isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
+    )
     stage.native_depth += python
     try:
         with watching(callee, args, kwargs, pure):
-            result = callee(*args, **kwargs)
+            result = program().trampolines.watch(callee, args, kwargs)
     finally:
         stage.native_depth -= python
     if not hasattr(type(result), "__next__"):
@@ -274,16 +348,10 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else stage.heap.born(result)
 
 
-def _hashable(x: Any) -> bool:
-    return getattr(type(x), "__hash__", None) is not None
-
-
 def converted(function: types.FunctionType) -> types.FunctionType:
     """Return the rewritten form of a function."""
-    program().patch_classes_of(function)
-    made = rewrite(function, program().operators)
-    made.__dycl_original__ = function  # type: ignore[attr-defined]
-    return made
+    program().enter(function)
+    return rewrite(function, program().operators)
 
 
 def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -292,15 +360,20 @@ def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: di
 
 
 def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the rewritten form of a method that Python or a library calls."""
+    """Call the rewritten form of a function that Python or a library calls."""
     stage = current()
     depth = stage.native_depth
     if function.__name__ == "forward":
         stage.native_depth = 0  # torch's own modules catch no exceptions
+    before = program().trampolines.passing
     try:
-        result = run_function(function, args, kwargs)
+        result = _call_function(function, args, kwargs, False)
+    except (ControlFlow, DyclError) as error:
+        program().trampolines.passing = error
+        raise
     finally:
         stage.native_depth = depth
+    program().trampolines.passing = before
     if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):
         return bool(result)  # Python itself called it, and takes nothing but a bool
     return result

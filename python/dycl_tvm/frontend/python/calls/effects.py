@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.class_patches import is_library, is_library_class
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
 from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.heap.reach import ATOMS, names_of
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -53,7 +53,7 @@ def watching(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: b
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
     roots = [("", callee), *(("", a) for a in (owner, *args, *kwargs.values())), *(("", x) for x in _shared_by(callee))]
-    watch = Watch(heap, Snapshot(roots, is_library))
+    watch = Watch(heap, Snapshot(roots, is_library, code_of))
     try:
         yield
     except BaseException:
@@ -138,7 +138,7 @@ def _shared(function: types.FunctionType) -> tuple[Any, ...]:
         if id(f) in seen or (f.__module__.startswith(("torch.", "numpy.")) and seen):
             continue
         seen.add(id(f))
-        values = [f.__globals__[n] for n in names_of(f.__code__) if n in f.__globals__]
+        values = [f.__globals__[n] for n in names_of(code_of(f)) if n in f.__globals__]
         cells = list(f.__closure__ or ())
         found += [*cells, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
         for v in [*values, *(c.cell_contents for c in cells if c != types.CellType())]:

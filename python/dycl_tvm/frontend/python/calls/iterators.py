@@ -420,7 +420,7 @@ def own(iterable: Any) -> Any:
 
 _SEQUENCES: frozenset[Any] = frozenset([list.__iter__, tuple.__iter__, range.__iter__, str.__iter__, bytes.__iter__])
 _SIZED: frozenset[Any] = frozenset(
-    [k.__iter__ for k in (dict, set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items()))]  # type: ignore[attr-defined]
+    [k.__iter__ for k in (dict, set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items()))]  # type: ignore[attr-defined, var-annotated]
 )
 
 

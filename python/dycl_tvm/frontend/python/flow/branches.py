@@ -10,11 +10,12 @@ exits and skipped layers are both staged in one run, in time linear in their num
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError
-from dycl_tvm.frontend.python.flow.exits import exits
+from dycl_tvm.frontend.python.flow.exits import exits, is_users
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
@@ -135,6 +136,21 @@ class If:
         return True
 
 
+def raised_alone(error: BaseException, site: Callable[[], Any]) -> bool:
+    """End the path at hand by an exception while others go on; return whether that could be done.
+
+    If a handler may catch it, the paths part at ``site`` instead.
+    """
+    if not isinstance(error, Exception) or isinstance(error, DyclError):
+        return False
+    if exits().may_raise(error):
+        exits().leave_by_raise(error)
+        return True
+    if is_users(error) or current().may_be_caught():
+        current().decisions.fork(site(), f"one path raises {type(error).__name__}")
+    return False
+
+
 class Frame:
     """One execution of a function body that has ``return`` in it.
 
@@ -158,7 +174,8 @@ class Frame:
     def receive(self, jump: Jump, token: Any) -> bool:
         """Take over a side that returns; return whether it waits here to be joined."""
         if self.root:
-            exits().leave_by_return(jump.value, jump.origin)
+            if current().builder.block is not None:  # else a function that was called last has left the network
+                exits().leave_by_return(jump.value, jump.origin)
             return False
         exits().departures += 1
         self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
@@ -178,6 +195,8 @@ class Frame:
             return False
         stage = current()
         exits().frames.remove(self)
+        if error is not None and self._paths and raised_alone(error, self._site):
+            error = Dead()
         mine = isinstance(error, Jump) and error.target is self
         if error is not None and not mine and not isinstance(error, Dead):
             return False
@@ -196,11 +215,27 @@ class Frame:
             return alive
         stage.journal.rollback(self._scope.mark)
         self._scope.close()
-        site = min((t.target for t in self._tokens), key=lambda t: t.index) if self._tokens else stage.decisions.loop_site()
-        _, self.value = join_paths(self._paths, self._scope, site, "returned")
+        _, self.value = join_paths(self._paths, self._scope, self._site(), "returned")
         for token in self._tokens:
             stage.decisions.close_site(token)
         return True
+
+    def _site(self) -> Any:
+        return min((t.target for t in self._tokens), key=lambda t: t.index) if self._tokens else current().decisions.loop_site()
+
+
+class Finally:
+    """What a ``finally`` surrounds: a jump in the ``finally`` ends any exception; it runs where the program comes to it."""
+
+    runs = True
+
+    def __enter__(self) -> None:
+        self._session = current()
+        self._session.guard_depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._session.guard_depth -= 1
+        self.runs = isinstance(error, Jump) or not isinstance(error, (ControlFlow, DyclError))
 
 
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.class_patches import is_library_class
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.ownership import is_library_class
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from dycl_tvm.errors import DyclError, UnsupportedError
-from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.flow.branches import Scope, join_paths, raised_alone
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.truth import truth
@@ -53,6 +53,7 @@ class Loop:
         self._breaks: list[PathState] = []
         self._continues: list[PathState] = []
         self._tokens: list[Any] = []
+        self._handed_on: list[Any] = []
         self._outer = Scope()
         self._inner: Scope | None = None
         self._variables: dict[str, Any] = {}
@@ -75,8 +76,9 @@ class Loop:
         else:
             assert self._inner is not None
             self._continues.append(capture_path(jump.env, self._inner.mark))
-        self._tokens.append(token)
-        current().decisions.wait(token)
+        if token is not None:
+            self._tokens.append(token)
+            current().decisions.wait(token)
         return True
 
     def _own(self, variables: dict[str, Any]) -> dict[str, Any]:
@@ -89,6 +91,7 @@ class Loop:
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
+        current().budget.step()
         self._inner = Scope()
 
     def end(self, variables: dict[str, Any]) -> None:
@@ -119,6 +122,12 @@ class Loop:
                 # every path through the body breaks here: the loop runs at most once
                 self._breaks.append(capture_path(error.env, self._outer.mark))
                 return self._close_rolled(alive=False)
+            if self._early_exits and not self._continues:
+                # the iteration is one of the first ones, unrolled, and on other paths the condition failed before it
+                self._breaks.append(capture_path(error.env, self._outer.mark))
+                self._inner.close()
+                self._leave_normally(None)
+                return True
             self._variables = error.env
             self._finish_continues(alive=True, breaking=True)
             self.stop = True
@@ -136,6 +145,10 @@ class Loop:
             self._start_rolling()
             return True
         self._finish_continues(alive, breaking=False)
+        if self._dead and self._early_exits:
+            self._dead = self.stop = False
+            self._leave_normally(None)
+            return True
         if self._dead and not self._breaks:
             return False if error is not None else self._raise_dead()
         return True
@@ -143,18 +156,20 @@ class Loop:
     def _leave_others_waiting(self, error: BaseException) -> bool:
         """Let the path at hand leave the loop by ``return`` or an exception while others still have to go on after it."""
         stage = current()
-        if not self._rolling and not self._breaks and not self._continues:
+        if not (self._rolling or self._breaks or self._continues or self._early_exits):
             return False
         if isinstance(error, Jump):
             if self._barrier:
                 stage.decisions.fork(self._site(), "one path returns out of a loop inside of try or with, where others go on")
             token = min(self._tokens, key=lambda t: t.index) if self._tokens else None
             error.target.receive(error, token)
+            self._handed_on.append(token)
             return True
-        if isinstance(error, Exception) and not isinstance(error, DyclError) and self._rolling and exits().may_raise(error):
-            exits().leave_by_raise(error)
-            return True
-        return False
+        return raised_alone(error, self._site)
+
+    def orelse(self) -> Else:
+        """Return the context in which the loop's ``else`` runs."""
+        return Else(self)
 
     def _raise_dead(self) -> bool:
         raise Dead
@@ -204,7 +219,8 @@ class Loop:
 
     def _release(self) -> None:
         for token in self._tokens:
-            current().decisions.close_site(token)
+            if token not in self._handed_on:
+                current().decisions.close_site(token)
 
     # -- rolled loops -----------------------------------------------------------------------------------------------------
     def _enter_rolled(self, variables: dict[str, Any]) -> None:
@@ -253,6 +269,7 @@ class Loop:
     def _begin_round(self) -> None:
         """Run the body once more, with the header's parameters as they are known now."""
         assert self._header is not None
+        current().budget.step()
         self._inner = Scope()
         current().decisions.rolling.append(current().builder.cursor)
         self.env = self._header.open({n for n in self.names if n not in self._entry})
@@ -287,7 +304,7 @@ class Loop:
         stage.journal.close_to(scope.depth + 1)
         stage.journal.rollback(scope.mark)
         scope.close()
-        stage.decisions.rolling.pop()
+        stage.decisions.end_rolled(self._saved[2], self._loop_site)
         self._rolling = False
         self._leave_normally(self._exit)
         return True
@@ -295,6 +312,8 @@ class Loop:
     def _leave_normally(self, last: PathState | None) -> None:
         """Join the paths on which the loop's condition fails, and go on there."""
         exits = [*self._early_exits, *([last] if last is not None else [])]
+        if self._early_exits:
+            current().journal.rollback(self._outer.mark)
         self._early_exits = []
         if self.completed and not exits:
             return
@@ -302,8 +321,6 @@ class Loop:
         if not exits:
             self._dead = self.stop = True
             return
-        if len(exits) > 1:
-            current().journal.rollback(self._outer.mark)
         self.env, _ = join_paths(exits, self._outer, self._site(), "exit")
         self._variables = self.env
         self.restore = True
@@ -336,7 +353,7 @@ class Loop:
     def _raise_bound(self) -> None:
         stage = current()
         message = f"a loop runs more than max_loop_trips = {stage.limits.loop_trips} times"
-        stage.builder.terminate(Raise("RuntimeError", message, stage.origin()))
+        stage.builder.terminate(Raise("RuntimeError", message, stage.origin(), limit=True))
         exits().departures += 1
 
     def _bounded(self) -> bool:
@@ -362,6 +379,23 @@ class Loop:
         assert self._header is not None
         trips = self._header.extra.get("<trips>")
         return self._variables if trips is None else {**self._variables, "<trips>": trips + 1}
+
+
+class Else:
+    """The ``else`` of a loop: a path that leaves it by a jump or an exception does not take along those that broke out of the loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        loop = self._loop
+        if error is None or isinstance(error, GeneratorExit) or not loop._breaks:
+            return False
+        loop._dead = isinstance(error, Dead) or loop._leave_others_waiting(error)
+        return loop._dead
 
 
 class While(Loop):
@@ -467,7 +501,7 @@ class For(Loop):
             self.restore = False
             self._begin_iteration()
             yield index
-            if self.stop:
+            if self.stop or self.completed:
                 return
             index = index + counted.step
         cond = self._in_range(index, counted) if self._loop_site.unroll else True

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import inspect
 import linecache
 import sys
 import sysconfig
@@ -81,6 +82,16 @@ def _module_functions(filename: str, text: str) -> tuple[FunctionNode, ...]:
     return tuple(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
 
 
+def _library_functions(code: types.CodeType, text: str) -> tuple[FunctionNode, ...]:
+    """Parse one function of a library: its files are long, and little of them is wanted."""
+    first = code.co_firstlineno
+    block = "".join(inspect.getblock(text.splitlines(keepends=True)[first - 1 :]))
+    indented = block[:1].isspace()
+    tree = ast.parse(f"if 1:\n{block}" if indented else block, code.co_filename)
+    ast.increment_lineno(tree, first - 1 - indented)
+    return tuple(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+
 def function_node(code: types.CodeType) -> FunctionNode:
     """Return the syntax tree of a function.
 
@@ -98,7 +109,7 @@ def function_node(code: types.CodeType) -> FunctionNode:
             "define the function in a file (not by exec or on stdin)",
         )
     try:
-        nodes = _module_functions(code.co_filename, text)
+        nodes = _library_functions(code, text) if is_library_file(code.co_filename) else _module_functions(code.co_filename, text)
     except SyntaxError as error:
         raise UnsupportedError(
             f"the source file of {code.co_name}() has changed or cannot be parsed: {error}", origin, "restart Python after editing"

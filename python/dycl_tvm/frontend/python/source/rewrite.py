@@ -29,11 +29,12 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, origin_at
+from dycl_tvm.frontend.python.source.ownership import code_of
 from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
-    COMPREHENSIONS,
     OPERATORS,
+    OWN_NAME,
     binds_or_yields,
     captured_names,
     jumps,
@@ -62,7 +63,7 @@ def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
     UnsupportedError
         If the source is not there, or uses what cannot be rewritten (``async``, ``global`` assignment).
     """
-    original = function.__code__
+    original = code_of(function)
     code = _code(original, _class_of(function.__qualname__), tuple(original.co_freevars))
     cells = dict(zip(original.co_freevars, function.__closure__ or ()))
     cells[OPERATORS] = types.CellType(operators)
@@ -124,14 +125,11 @@ class Rewriter(StoreRewriter):
     """Rewrites one function. ``self.context`` is the stack of statements around the one at hand, within the function."""
 
     def __init__(self, filename: str, class_name: str) -> None:
-        super().__init__(class_name)
-        self.filename = filename
+        super().__init__(filename, class_name)
         self.messages: set[int] = set()  # f-strings that are the message of an exception, by identity
         self.context: list[tuple[str, str]] = []  # (kind, name): kind is "if", "loop" or "barrier"
         self.first_argument = ""
-        self.function_name = ""
         self.has_frame = False
-        self.globals: set[str] = set()
 
     # -- functions ------------------------------------------------------------------------------------------------
     def function(self, node: FunctionNode, outer: frozenset[str] = frozenset()) -> Any:
@@ -169,17 +167,21 @@ class Rewriter(StoreRewriter):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         """Leave nested functions as they are: they are rewritten when they are called."""
-        node.decorator_list = [self.visit(d) for d in node.decorator_list]
         self._visit_defaults(node.args)
-        return [node, *self._note_made(node.name, node)]
+        return self._decorated(node)
+
+    def _decorated(self, node: Any) -> list[ast.stmt]:
+        """Return a definition whose decorators are called like any function."""
+        names = [self._fresh("decorator") for _ in node.decorator_list]
+        before = [placed(ast.Assign([ast.Name(n, ast.Store())], self.visit(d)), node) for n, d in zip(names, node.decorator_list)]
+        node.decorator_list = []
+        calls = [f"{node.name} = {OPERATORS}.call({n}, {node.name})" for n in reversed(names)]
+        after = [f"{node.name} = {OPERATORS}.new({node.name})", *calls]
+        return [*before, node, *statements_from("\n".join(after), node)]
 
     def _visit_defaults(self, args: ast.arguments) -> None:
         args.defaults = [self.visit(d) for d in args.defaults]
         args.kw_defaults = [None if d is None else self.visit(d) for d in args.kw_defaults]
-
-    @staticmethod
-    def _note_made(name: str, node: ast.stmt) -> list[ast.stmt]:
-        return statements_from(f"{name} = {OPERATORS}.new({name})", node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
         """Leave nested functions as they are."""
@@ -191,8 +193,13 @@ class Rewriter(StoreRewriter):
         return operator_call("new", node, node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
-        """Leave nested classes as they are."""
-        return [node, *self._note_made(node.name, node)]
+        """Rewrite what the body of a nested class does; its methods are rewritten when they are called."""
+        node.bases = [self.visit(b) for b in node.bases]
+        node.keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        inner = ClassBodyRewriter(self.filename, node.name)
+        inner.first_argument, inner.function_name = self.first_argument, self.function_name
+        node.body = inner.class_body(node.body)
+        return self._decorated(node)
 
     def _body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         made: list[ast.stmt] = []
@@ -311,7 +318,8 @@ class Rewriter(StoreRewriter):
         return statements_from(
             f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
             f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
-            f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n"
+            f"    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             node,
             DY=operators_name(),
             ITER=iterated,
@@ -342,7 +350,7 @@ class Rewriter(StoreRewriter):
             f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
             f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
             f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
-            f"if {name}.completed:\n    ORELSE\n{name}.finish(locals())\nRESTORE3",
+            f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             node,
             DY=operators_name(),
             NAMES=self._names(names),
@@ -391,15 +399,25 @@ class Rewriter(StoreRewriter):
 
     # -- barriers -------------------------------------------------------------------------------------------------------
     def visit_With(self, node: ast.With) -> Any:
-        """Rewrite the body of a ``with``."""
-        harmless = all(isinstance(i.context_expr, ast.Call) and last_name(i.context_expr.func) in _HARMLESS_CONTEXTS for i in node.items)
-        node.items = [self.generic_visit(i) for i in node.items]  # type: ignore[misc]
+        """Rewrite a ``with``: its managers are entered and left like any function is called."""
+        item, *others = node.items
+        expression = item.context_expr
+        harmless = isinstance(expression, ast.Call) and last_name(expression.func) in _HARMLESS_CONTEXTS
+        manager = self.visit(expression)
+        entered = self._fresh("value")
         self.context.append(("if" if harmless else "barrier", ""))
-        node.body = self._body(node.body)
+        body = self.visit_With(placed(ast.With(others, node.body), node)) if others else self._body(node.body)
         self.context.pop()
-        if not harmless:  # the context may swallow an exception
-            node.body = statements_from("with DY.guard():\n    BODY", node, DY=operators_name(), BODY=node.body)
-        return node
+        assign = [] if item.optional_vars is None else self._store(item.optional_vars, ast.Name(entered, ast.Load()), node)
+        return statements_from(
+            f"with DY.with_(MANAGER, HARMLESS) as {entered}:\n    ASSIGN\n    BODY",
+            node,
+            DY=operators_name(),
+            MANAGER=manager,
+            HARMLESS=ast.Constant(harmless),
+            ASSIGN=assign or [ast.Pass()],
+            BODY=body,
+        )
 
     def visit_Try(self, node: Any) -> Any:
         """Rewrite the bodies of a ``try``; its handlers must not see the control flow of staging."""
@@ -415,9 +433,21 @@ class Rewriter(StoreRewriter):
         node.finalbody = self._body(node.finalbody)
         self.context.pop()
         if node.handlers:
-            control = ast.ExceptHandler(operator_named("ControlFlow"), None, [ast.Raise()])
+            control = ast.ExceptHandler(operator_named("staging_errors"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
-        return node
+        return self._with_finally(node) if node.finalbody else node
+
+    def _with_finally(self, node: Any) -> list[ast.stmt]:
+        """Let a ``finally`` run where the program comes to it, and not where staging leaves a path."""
+        name = self._fresh("value")
+        final, node.finalbody = node.finalbody, []
+        return statements_from(
+            f"{name} = DY.finally_()\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
+            node,
+            DY=operators_name(),
+            BODY=[node] if node.handlers else node.body,
+            FINAL=final,
+        )
 
     visit_TryStar = visit_Try
 
@@ -497,43 +527,19 @@ class Rewriter(StoreRewriter):
 
     visit_Dict = visit_Set = visit_GeneratorExp = visit_ListComp = visit_DictComp = visit_SetComp = _new
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Rewrite the question for the class of an object, which may stand for one of another class."""
+        if node.attr == "__class__" and isinstance(node.ctx, ast.Load):
+            return operator_call("class_of", node, self.visit(node.value))
+        if node.attr == "__dict__" and isinstance(node.ctx, ast.Load):
+            return operator_call("namespace", node, self.visit(node.value))
+        return self.generic_visit(node)  # type: ignore[return-value]
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """Rewrite a load of an item, whose index may be known only at run time."""
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)  # type: ignore[return-value]
         return operator_call("getitem", node, self.visit(node.value), self._index(node.slice))
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Note where an object's attributes are seen as a dict."""
-        if node.attr == "__dict__" and isinstance(node.ctx, ast.Load):
-            return operator_call("namespace", node, self.visit(node.value))
-        return self.generic_visit(node)  # type: ignore[return-value]
-
-    # -- names ------------------------------------------------------------------------------------------------------------
-    def _assigned(self, statements: list[ast.stmt]) -> list[str]:
-        """Return the names that statements may bind, in order."""
-        found: dict[str, None] = {}
-        for n in walk_scope(statements):
-            if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
-                found.setdefault(n.id)
-            elif isinstance(n, (ast.FunctionDef, ast.ClassDef)):
-                found.setdefault(n.name)
-            elif isinstance(n, (ast.Import, ast.ImportFrom)):
-                for alias in n.names:
-                    found.setdefault((alias.asname or alias.name).split(".")[0])
-            elif isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name:
-                found.setdefault(n.name)
-            elif isinstance(n, ast.MatchMapping) and n.rest:
-                found.setdefault(n.rest)
-            elif isinstance(n, COMPREHENSIONS):
-                for inner in ast.walk(n):
-                    if isinstance(inner, ast.NamedExpr):
-                        found.setdefault(inner.target.id)
-        return list(found)
-
-    def _stored(self, statements: list[ast.stmt]) -> list[str]:
-        """Return the local names that statements may bind: global variables are places of the heap."""
-        return [name for name in self._assigned(statements) if name not in self.globals]
 
     def _save_globals(self, statement: ast.stmt) -> list[ast.stmt]:
         """Save the global variables that a statement assigns, as often as it runs."""
@@ -543,21 +549,36 @@ class Rewriter(StoreRewriter):
         call = f"DY.changing_globals(DY.own_globals(), {', '.join(map(repr, names))})"
         return statements_from(call, statement, DY=operators_name())
 
-    def _names(self, names: list[str]) -> ast.expr:
-        return ast.Constant(tuple(self._mangle(n) for n in names))  # type: ignore[arg-type]  # a constant of byte code
 
-    def _restore(self, flag: str, env: str, names: list[str], node: ast.AST) -> list[ast.stmt]:
-        """Set the local names from an environment; a name that it does not hold becomes unbound."""
-        if not names:
-            return []
-        lines = [f"if {flag}:"]
-        for name in names:
-            key = self._mangle(name)
-            lines += [
-                f"    if {key!r} in {env}:",
-                f"        {name} = {env}[{key!r}]",
-                "    else:",
-                f"        {name} = None",
-                f"        del {name}",
-            ]
-        return statements_from("\n".join(lines), node)
+class ClassBodyRewriter(Rewriter):
+    """Rewrites the body of a class that a function defines: stores, calls and questions; its tests fork."""
+
+    def class_body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Rewrite the statements; the variables that this adds are taken away at their end."""
+        made = self._body(statements)
+        added = [n.id for n in walk_scope(made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and OWN_NAME.fullmatch(n.id)]
+        return [*made, *[s for name in dict.fromkeys(added) for s in statements_from(f"locals().pop({name!r}, None)", statements[-1])]]
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Leave the branch to Python."""
+        node.test = self._condition(node.test)
+        node.body, node.orelse = self._body(node.body), self._body(node.orelse)
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Leave the loop to Python."""
+        node.iter, node.body, node.orelse = self.visit(node.iter), self._body(node.body), self._body(node.orelse)
+        return node
+
+    def visit_While(self, node: ast.While) -> Any:
+        """Leave the loop to Python."""
+        node.test, node.body, node.orelse = self._condition(node.test), self._body(node.body), self._body(node.orelse)
+        return node
+
+    def visit_Break(self, node: ast.Break) -> Any:
+        """Leave the jump to Python."""
+        return node
+
+    def visit_Continue(self, node: ast.Continue) -> Any:
+        """Leave the jump to Python."""
+        return node

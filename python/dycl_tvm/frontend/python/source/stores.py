@@ -6,15 +6,25 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from dycl_tvm.frontend.python.source.syntax import BINARY_NAMES, operator_call, operator_named, placed
+from dycl_tvm.frontend.python.source.syntax import (
+    BINARY_NAMES,
+    COMPREHENSIONS,
+    operator_call,
+    operator_named,
+    placed,
+    statements_from,
+    walk_scope,
+)
 
 
 class StoreRewriter(ast.NodeTransformer):
     """Rewrites stores, so that what they change can be saved before."""
 
-    def __init__(self, class_name: str) -> None:
-        self.class_name = class_name
+    def __init__(self, filename: str, class_name: str) -> None:
+        self.filename, self.class_name = filename, class_name
         self.counter = 0
+        self.function_name = ""
+        self.globals: set[str] = set()
 
     def _fresh(self, kind: str) -> str:
         self.counter += 1
@@ -105,3 +115,48 @@ class StoreRewriter(ast.NodeTransformer):
             return placed(ast.Starred(self._index(node.value), ast.Load()), node)
         made: ast.expr = self.visit(node)
         return made
+
+    # -- names ------------------------------------------------------------------------------------------------------------
+    def _stored(self, statements: list[ast.stmt]) -> list[str]:
+        """Return the local names that statements may bind: global variables are places of the heap."""
+        return [name for name in self._assigned(statements) if name not in self.globals]
+
+    def _assigned(self, statements: list[ast.stmt]) -> list[str]:
+        """Return the names that statements may bind, in order."""
+        found: dict[str, None] = {}
+        for n in walk_scope(statements):
+            if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
+                found.setdefault(n.id)
+            elif isinstance(n, (ast.FunctionDef, ast.ClassDef)):
+                found.setdefault(n.name)
+            elif isinstance(n, (ast.Import, ast.ImportFrom)):
+                for alias in n.names:
+                    found.setdefault((alias.asname or alias.name).split(".")[0])
+            elif isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name:
+                found.setdefault(n.name)
+            elif isinstance(n, ast.MatchMapping) and n.rest:
+                found.setdefault(n.rest)
+            elif isinstance(n, COMPREHENSIONS):
+                for inner in ast.walk(n):
+                    if isinstance(inner, ast.NamedExpr):
+                        found.setdefault(inner.target.id)
+        return list(found)
+
+    def _names(self, names: list[str]) -> ast.expr:
+        return ast.Constant(tuple(self._mangle(n) for n in names))  # type: ignore[arg-type]  # a constant of byte code
+
+    def _restore(self, flag: str, env: str, names: list[str], node: ast.AST) -> list[ast.stmt]:
+        """Set the local names from an environment; a name that it does not hold becomes unbound."""
+        if not names:
+            return []
+        lines = [f"if {flag}:"]
+        for name in names:
+            key = self._mangle(name)
+            lines += [
+                f"    if {key!r} in {env}:",
+                f"        {name} = {env}[{key!r}]",
+                "    else:",
+                f"        {name} = None",
+                f"        del {name}",
+            ]
+        return statements_from("\n".join(lines), node)

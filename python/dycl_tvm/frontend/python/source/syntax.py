@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from typing import Any
 
 #: Name under which the operators are visible in rewritten code.
 OPERATORS = "_dy"
+#: Names that the rewriting gives to its own variables.
+OWN_NAME = re.compile(r"_dy|_frame|_(if|for|while|item|value|part|decorator)\d+")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 

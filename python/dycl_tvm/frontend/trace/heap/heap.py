@@ -122,8 +122,9 @@ class Heap:
     def changing_attribute(self, obj: Any, name: str) -> None:
         """Save an attribute that is about to be changed, wherever a module keeps it."""
         if isinstance(obj, torch.nn.Module):
-            for table in (obj._parameters, obj._buffers, obj._modules):
-                self.journal.touch(Contents(table))
+            for table in ("_parameters", "_buffers", "_modules"):
+                if table in obj.__dict__:  # not yet while the module is made
+                    self.journal.touch(Contents(obj.__dict__[table]))
         self.journal.touch(attribute_of(obj, name))
 
     def check_undoable(self, x: Any, reason: str) -> None:

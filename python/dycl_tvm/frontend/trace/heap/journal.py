@@ -21,6 +21,7 @@ class Journal:
         self._log: list[tuple[Place, Any]] = []
         self._seen: list[set[Any]] = [set()]
         self._deferred: list[Callable[[], None]] = []
+        self._marks = [0]
         #: How often something was about to be changed.
         self.touches = 0
 
@@ -57,12 +58,14 @@ class Journal:
         """Open a scope; return the mark to give to the other methods."""
         self.settle()
         self._seen.append(set())
+        self._marks.append(len(self._log))
         return len(self._log)
 
     def close(self) -> None:
         """Close the innermost scope; its changes stay and count to the scope around it."""
         self.settle()
         inner = self._seen.pop()
+        self._marks.pop()
         self._seen[-1] |= inner
 
     def depth(self) -> int:
@@ -95,4 +98,7 @@ class Journal:
         while len(self._log) > mark:
             place, contents = self._log.pop()
             place.write(contents)
-        self._seen[-1].clear()
+        for seen, opened in zip(reversed(self._seen), reversed(self._marks)):
+            if opened < mark:  # an exception may have left scopes open that began after the mark
+                break
+            seen.clear()

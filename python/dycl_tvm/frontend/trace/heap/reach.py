@@ -58,7 +58,9 @@ _SKIPPED = (Dated, torch.SymInt, torch.SymFloat, torch.SymBool, OwnValue)
 Step = tuple[str, Any]
 
 
-def reach(roots: list[Step], is_library: Callable[[Any], bool], limit: int = 1 << 20) -> Iterator[Step]:
+def reach(
+    roots: list[Step], is_library: Callable[[Any], bool], code_of: Callable[[Any], Any] = lambda f: f.__code__, limit: int = 1 << 20
+) -> Iterator[Step]:
     """Yield every object that can be reached and may change or hold what may, with the way to it.
 
     Parameters
@@ -67,6 +69,8 @@ def reach(roots: list[Step], is_library: Callable[[Any], bool], limit: int = 1 <
     is_library : callable
         Whether a class, function or module belongs to Python or a library, so that what its code shares with all programs is not
         the user's.
+    code_of : callable
+        Returns the code that a function was written with.
     limit : int
         How many objects are visited at most.
     """
@@ -79,10 +83,10 @@ def reach(roots: list[Step], is_library: Callable[[Any], bool], limit: int = 1 <
         if isinstance(x, (type, types.FunctionType, types.ModuleType)) and is_library(x):
             continue
         yield label, x
-        todo.extend(children(label, x))
+        todo.extend(children(label, x, code_of))
 
 
-def children(label: str, x: Any) -> list[Step]:
+def children(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     """Return what an object holds, with labels."""
     dot = f"{label}." if label else ""
     if isinstance(x, dict):
@@ -93,7 +97,7 @@ def children(label: str, x: Any) -> list[Step]:
         contents = Cell(x).read()
         return [(label, contents)]
     if isinstance(x, types.FunctionType):
-        return _function(label, x)
+        return _function(label, x, code_of(x))
     if isinstance(x, types.MethodType):
         return [(label, x.__self__), (label, x.__func__)]
     if isinstance(x, functools.partial):
@@ -105,7 +109,7 @@ def children(label: str, x: Any) -> list[Step]:
     if isinstance(x, types.ModuleType):
         return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")]
     if isinstance(x, torch.nn.Module):
-        return [(dot + k, v) for table in (x._modules, x._parameters, x._buffers) for k, v in table.items()] + _instance(dot, x)
+        return [(dot + k, v) for table in _TABLES for k, v in x.__dict__.get(table, {}).items()] + _instance(dot, x)
     if isinstance(x, torch.Tensor):
         return [(dot + k, v) for k, v in vars(x).items()] if type(x) in (torch.Tensor, torch.nn.Parameter) else []
     found = _instance(dot, x)
@@ -116,6 +120,8 @@ def children(label: str, x: Any) -> list[Step]:
     return found
 
 
+#: Where a module keeps what it is made of; not there yet while it is made.
+_TABLES = ("_modules", "_parameters", "_buffers")
 _PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
@@ -126,11 +132,11 @@ def _instance(dot: str, x: Any) -> list[Step]:
     return [*found, (type(x).__name__, type(x))]
 
 
-def _function(label: str, f: types.FunctionType) -> list[Step]:
+def _function(label: str, f: types.FunctionType, code: types.CodeType) -> list[Step]:
     found: list[Step] = [(f"{label}.{k}", v) for k, v in vars(f).items()]
     found += [(f"a default of {f.__name__}()", v) for v in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())]
-    found += list(zip(f.__code__.co_freevars, f.__closure__ or ()))
-    found += [(n, f.__globals__[n]) for n in names_of(f.__code__) if n in f.__globals__]
+    found += list(zip(code.co_freevars, f.__closure__ or ()))
+    found += [(n, f.__globals__[n]) for n in names_of(code) if n in f.__globals__]
     return found
 
 

@@ -55,6 +55,9 @@ _SEEN: tuple[type, ...] = (
     property,
     staticmethod,
     classmethod,
+    # locks are for threads: one thread runs the program that is staged
+    type(threading.Lock()),
+    type(threading.RLock()),
 )
 _PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
@@ -180,8 +183,6 @@ def fingerprint(x: Any, depth: int = 3) -> Any:
     contents = _bytes(x)
     if contents is not None:
         found.append(contents)
-    if isinstance(x, _LOCKS):
-        found.append(repr(x).split()[0])
     if isinstance(x, _CACHE):
         found.append(x.cache_info())
     if hasattr(type(x), "__length_hint__"):
@@ -201,8 +202,6 @@ def _bytes(x: Any) -> bytes | None:
         return None
 
 
-#: All that a lock shows is whether it is locked.
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _CACHE = type(functools.lru_cache(len))
 
 

@@ -36,7 +36,10 @@ class Snapshot:
         Whether what small tensors hold is taken down too.
     """
 
-    def __init__(self, roots: list[Step], is_library: Callable[[Any], bool], with_data: bool = False) -> None:
+    def __init__(
+        self, roots: list[Step], is_library: Callable[[Any], bool], code_of: Callable[[Any], Any], with_data: bool = False
+    ) -> None:
+        self._code_of = code_of
         self._is_library = is_library
         self._before: dict[Any, tuple[str, Place, Any]] = {}
         self._with_data = with_data
@@ -46,7 +49,7 @@ class Snapshot:
 
     def add(self, roots: list[Step]) -> None:
         """Take down what more roots reach."""
-        for label, x in reach(roots, self._is_library, LIMIT):
+        for label, x in reach(roots, self._is_library, self._code_of, LIMIT):
             if not isinstance(x, (type, types.ModuleType)):
                 space = getattr(x, "__dict__", None)
                 if type(space) is dict:

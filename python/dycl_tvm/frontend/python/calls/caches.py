@@ -1,0 +1,77 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""``functools.lru_cache`` and ``functools.cache``, whose table lies in C: staging keeps tables of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+
+#: The class of functions with a cache.
+CACHED = type(functools.lru_cache(len))
+
+
+class Caches:
+    """The tables of the cached functions, by the function's identity."""
+
+    def __init__(self) -> None:
+        self.tables: dict[int, tuple[Any, dict[Any, Any]]] = {}
+
+    def of(self, cached: Any) -> dict[Any, Any]:
+        """Return the table of a function; changes of it are taken back like those of any dict."""
+        if id(cached) not in self.tables:
+            self.tables[id(cached)] = (cached, {})
+        return self.tables[id(cached)][1]
+
+
+def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
+    """Call a function with a cache; ``run`` calls the function behind it.
+
+    Raises
+    ------
+    UnsupportedError
+        If the result is known only at run time and eager would give it to later calls of the network as well.
+    """
+    for a in (*args, *kwargs.values()):
+        if isinstance(a, Poison):
+            use(a)
+    typed, size = cached.cache_parameters()["typed"], cached.cache_parameters()["maxsize"]
+    key = functools._make_key(args, kwargs, typed)  # type: ignore[attr-defined]  # equal for calls that C takes for equal
+    table = current().get(Caches).of(cached)
+    if key in table:
+        return table[key]
+    session = current()
+    touched = session.journal.touches
+    result = run(cached.__wrapped__, *args, **kwargs)
+    of_this_call = any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
+    if not of_this_call and (session.journal.touches != touched or _of_run_time(result)) and not _made_here(cached):
+        raise UnsupportedError(
+            f"{cached.__wrapped__.__name__}() keeps its results in a cache: later calls of the network would find what this one left",
+            session.origin(),
+            "call the function without a cache, or keep the result on the module (self)",
+        )
+    if size is not None and len(table) >= size:
+        raise UnsupportedError(
+            f"the cache of {cached.__wrapped__.__name__}() is full, and forgets what it was used for least",
+            session.origin(),
+            "give it no bound: @functools.cache",
+        )
+    session.heap.changing(table)
+    table[key] = result
+    return result
+
+
+def _made_here(cached: Any) -> bool:
+    heap = current().heap
+    return heap.is_newer(cached, heap.run_started)
+
+
+def _of_run_time(x: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) or scalars.is_symbolic(leaf) for leaf in torch.utils._pytree.tree_leaves(x))

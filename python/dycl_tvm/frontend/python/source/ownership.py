@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Whose code it is: the user's (and pure Python of libraries that keeps state) runs rewritten, all else as it is."""
+
+from __future__ import annotations
+
+import _collections_abc
+import collections
+import contextlib
+import copy
+import functools
+import linecache
+import queue
+import sys
+import types
+from typing import Any
+
+import torch
+from torch.nn.modules import container
+from torch.utils import hooks
+
+from dycl_tvm.frontend.python.source.locate import is_library_file
+
+#: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
+REWRITTEN_FILES = frozenset(str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks))
+#: Methods of ``nn.Module`` that do.
+_REWRITTEN_METHODS = frozenset(
+    getattr(torch.nn.Module, name).__code__
+    for name in (
+        "add_module",
+        "apply",
+        "eval",
+        "register_buffer",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_module",
+        "register_parameter",
+        "requires_grad_",
+        "set_submodule",
+        "train",
+    )
+    if hasattr(torch.nn.Module, name)
+)
+#: The code of functions whose own is replaced while a stage is under way (see trampolines), by the function's identity.
+replaced: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
+
+
+def code_of(function: types.FunctionType) -> types.CodeType:
+    """Return the code that a function was written with."""
+    known = replaced.get(id(function))
+    return known[1] if known is not None and known[0] is function else function.__code__
+
+
+def users_function(function: Any) -> types.FunctionType | None:
+    """Return the function if it runs rewritten, seen through ``torch.no_grad()``; None if it runs as it is."""
+    while isinstance(function, types.FunctionType):
+        code = code_of(function)
+        if not is_library_file(code.co_filename):
+            return None if _is_generated(function, code) else function
+        if code.co_filename in REWRITTEN_FILES or code in _REWRITTEN_METHODS:
+            return function
+        if not code.co_filename.endswith("_contextlib.py"):
+            return None
+        function = getattr(function, "__wrapped__", None)  # the whole stage runs without gradients
+    return None
+
+
+def _is_generated(function: types.FunctionType, code: types.CodeType) -> bool:
+    """Whether a function was made by ``dataclass``, ``namedtuple`` or ``attrs``: it has no source, and only sets fields of a new object."""
+    file = code.co_filename
+    if not file.startswith("<") or linecache.getlines(file):
+        return False
+    if file.startswith("<attrs generated") or str(function.__globals__.get("__name__")).startswith("namedtuple_"):
+        return True
+    return function.__name__.startswith("__") and getattr(code, "co_qualname", "__create_fn__").startswith("__create_fn__")
+
+
+def is_rewritten_class(cls: type) -> bool:
+    """Whether methods of a class run rewritten: a user's class, or a container written in Python."""
+    if not is_library_class(cls):
+        return True
+    return any(isinstance(v, types.FunctionType) and code_of(v).co_filename in REWRITTEN_FILES for v in vars(cls).values())
+
+
+def is_library_class(cls: type) -> bool:
+    """Whether a class is Python's or a library's."""
+    if cls.__module__.split(".")[0] in sys.stdlib_module_names:
+        return True
+    methods = [v for v in vars(cls).values() if isinstance(v, types.FunctionType)]
+    if methods:
+        return all(is_library_file(code_of(m).co_filename) or _is_generated(m, code_of(m)) for m in methods)
+    return issubclass(cls, torch.nn.Module) and cls.__module__.startswith("torch.")
+
+
+def is_library(x: Any) -> bool:
+    """Whether a class, module or function is Python's or a library's."""
+    if isinstance(x, type):
+        return is_library_class(x)
+    if isinstance(x, types.ModuleType):
+        return not getattr(x, "__file__", None) or is_library_file(str(x.__file__))
+    return users_function(x) is None

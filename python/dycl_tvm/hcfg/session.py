@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""A graph that is called like the model it was staged from, and like a loaded module, without being compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import InputError
+from dycl_tvm.hcfg.interpreter import Watcher, graph_initial, interpret
+from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin, Return, Switch, register_session
+from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.runtime.path import Decision, Path, SourceLine
+from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
+
+_MOST_DECISIONS = 4096
+
+
+@register_session
+class InterpretedSession:
+    """A network in one session, run by the reference interpreter. Made by :meth:`HCFG.interpret`.
+
+    Attributes
+    ----------
+    graph : HCFG
+    """
+
+    def __init__(self, graph: HCFG) -> None:
+        self.graph = graph
+        self._numbers = {b: k for k, b in enumerate(b for b in graph.blocks if isinstance(b.terminator, (Branch, Switch)))}
+        self.reset()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the network.
+
+        Returns
+        -------
+        What the model returns on this path. The inputs stay as they are.
+
+        Raises
+        ------
+        InputError
+            If an input has a wrong structure, dtype or shape; the message names it.
+        Exception
+            What the model raises on this path. The state is then as before the call.
+        """
+        self._path = Path(None, None, ())
+        leaves = [x.detach() if isinstance(x, torch.Tensor) else x for x in self._leaves(args, kwargs)]
+        steps = _Steps()
+        try:
+            result, _ = interpret(self.graph, leaves, self._state, watcher=steps)
+        except Exception:
+            self._path = self._path_of(steps, failed=True)
+            raise
+        self._path = self._path_of(steps, failed=False)
+        return result
+
+    def reset(self) -> None:
+        """Put the state variables back to their initial values."""
+        self._state = [graph_initial(v.initial) for v in self.graph.state]
+        self._path = Path(None, None, ())
+
+    @property
+    def last_path(self) -> Path:
+        """The path that the last call took; empty if its inputs were refused."""
+        return self._path
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        structure = self.graph.input_structure
+        try:
+            if is_call(structure):
+                named = flatten_call(structure, args, kwargs, self.graph.input_names)
+            elif kwargs:
+                raise TypeError(f"takes no inputs by name, got {', '.join(kwargs)}")
+            else:
+                named = flatten(structure, args)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"'{self.graph.name}' {error}") from None
+        for value, (name, leaf) in zip(self.graph.inputs, named):
+            if isinstance(value.type, TensorType):
+                found = (
+                    str(TensorType(tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))) if isinstance(leaf, torch.Tensor) else None
+                )
+                if found != str(value.type):
+                    raise InputError(f"input '{name}': expected a tensor {value.type}, got {found or f'a {type(leaf).__name__}'}")
+        return [leaf for _, leaf in named]
+
+    def _path_of(self, steps: _Steps, failed: bool) -> Path:
+        branches = []
+        for block, index in steps.edges:
+            term = block.terminator
+            if isinstance(term, (Branch, Switch)):
+                choice = index if isinstance(term, Switch) else index == 0
+                branches.append(Decision(self._numbers[block], choice, _line(term.origin)))
+        kept = tuple(branches[-_MOST_DECISIONS:])
+        last = steps.edges[-1][0].edges()[steps.edges[-1][1]].target if steps.edges else self.graph.entry
+        if failed or not isinstance(last.terminator, Return):
+            return Path(None, None, kept, len(branches) - len(kept))
+        site = next(k for k, s in enumerate(self.graph.return_sites()) if s is last.terminator.site)
+        return Path(site, _line(last.terminator.site.origin), kept, len(branches) - len(kept))
+
+    def __repr__(self) -> str:
+        return f"<{self.graph.name}, interpreted>"
+
+
+class _Steps(Watcher):
+    def __init__(self) -> None:
+        self.edges: list[tuple[Block, int]] = []
+
+    def took(self, block: Block, index: int) -> None:
+        self.edges.append((block, index))
+
+
+def _line(origin: Origin | None) -> SourceLine:
+    return SourceLine("", 0, "", "") if origin is None else SourceLine(origin.file, origin.line, origin.function, origin.code)

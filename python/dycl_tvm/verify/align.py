@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Gives the graph the answers that the program got, although the graph need not ask in the same order.
+
+Staging rightly leaves out crossings that decide nothing, may ask for both sides of a short circuit, and passes move questions or ask
+once for what was computed twice. So a question is matched by its line, its dtype and what the tensor really holds; the order decides
+among equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dycl_tvm.hcfg.hostops import Number
+from dycl_tvm.hcfg.interpreter import Watcher
+from dycl_tvm.hcfg.nodes import Block, HostOp
+from dycl_tvm.verify.crossings import Crossing
+from dycl_tvm.verify.same import close
+
+
+class Astray(Exception):
+    """The graph asks far more than the program did."""
+
+
+class Answers(Watcher):
+    """Answers one call of the graph.
+
+    Parameters
+    ----------
+    crossings : sequence of Crossing
+        What the program's call showed.
+    strict : bool
+        Whether a question belongs to a crossing of its own line only. Passes may keep the line of one of two equal computations.
+    most_edges : int
+        So many edges are noted at most.
+
+    Attributes
+    ----------
+    edges : list of (Block, int, int)
+        The edges taken: block, index, number of the program's crossings that were used before.
+    wrong : (Crossing, number) or None
+        The first crossing at which the graph's tensor held another value than the program's, and that value.
+    extra : int
+        Questions that the program never asked.
+    """
+
+    def __init__(self, crossings: Sequence[Crossing], strict: bool = True, most_edges: int = 100_000) -> None:
+        self._crossings = crossings
+        self._used = [False] * len(crossings)
+        self._first = 0
+        self._last = -1
+        self._strict, self._most = strict, most_edges
+        self.edges: list[tuple[Block, int, int]] = []
+        self.wrong: tuple[Crossing, Number] | None = None
+        self.extra = 0
+        self._asked = 0
+
+    def item(self, step: HostOp, tensor: torch.Tensor) -> Number:
+        """Return the answer to one question of the graph."""
+        self._asked += 1
+        if self._asked > 4 * len(self._crossings) + 1000:
+            raise Astray
+        real = tensor.item()
+        dtype = tensor.dtype
+        line = (step.origin.file, step.origin.line) if step.origin is not None else None
+        best, rank = -1, 9
+        for k in range(self._first, len(self._crossings)):
+            if self._used[k]:
+                continue
+            c = self._crossings[k]
+            if c.dtype != dtype:
+                continue
+            here, same = line is None or line in c.lines, close(c.real, real)
+            if not here and (self._strict or not same):
+                continue  # computed by data in the program: the truth is the answer
+            found = 2 if not here else 0 if same else 1
+            if found < rank:
+                best, rank = k, found
+            if rank == 0:
+                break
+        if rank > 0:
+            again = self._again(dtype, real, line)
+            if again is not None and (rank != 1 or not again.free):
+                return again.answer
+        if best < 0:
+            self.extra += 1
+            return real
+        crossing = self._crossings[best]
+        if rank == 1 and self.wrong is None:
+            self.wrong = (crossing, real)
+        self._use(best)
+        return crossing.answer
+
+    def unasked(self) -> list[Crossing]:
+        """Return the program's crossings that the graph did not ask for although they could have had another answer."""
+        return [c for c, used in zip(self._crossings, self._used) if c.free and not used]
+
+    def took(self, block: Block, index: int) -> None:
+        """Note an edge."""
+        if len(self.edges) < self._most:
+            self.edges.append((block, index, self._last + 1))
+
+    def _use(self, k: int) -> None:
+        self._used[k] = True
+        self._last = max(self._last, k)
+        while self._first < len(self._used) and self._used[self._first]:
+            self._first += 1
+
+    def _again(self, dtype: torch.dtype, real: Number, line: tuple[str, int] | None) -> Crossing | None:
+        """Return a crossing that was used already and is the one asked for once more."""
+        for k in range(len(self._crossings) - 1, -1, -1):
+            c = self._crossings[k]
+            if self._used[k] and c.dtype == dtype and (line is None or line in c.lines) and close(c.real, real):
+                return c
+        return None

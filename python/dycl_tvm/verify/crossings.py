@@ -1,0 +1,409 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Plain eager under observation: every number that a tensor gives to Python is seen, and may be answered by an oracle.
+
+Paths depend on tensors only where a tensor crosses into Python: ``bool``, ``item``, ``int``, ``float``, ``index``, ``tolist``, ``equal``.
+Below the dispatcher all of them are reads of one element, whoever asks: the program, a library, PyTorch's own C++. Nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
+
+from dycl_tvm.hcfg.hostops import Number
+
+aten = torch.ops.aten
+
+#: Seconds that an operation is taken to need, and the rate of its arithmetic; they only have to be of the right order.
+SECONDS_PER_OP, FLOPS_PER_SECOND, ELEMENTS_PER_SECOND = 1.5e-4, 5e9, 2e8
+#: Small tensors that are made of Python's numbers are known by their contents.
+_SMALL = 16
+#: Bounds on one call of a program.
+_MOST_OPERATIONS, _MOST_SECONDS = 50_000, 5.0
+#: How a program asks a tensor for a number.
+_ASKS = frozenset(
+    getattr(torch.Tensor, name)
+    for name in ("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "item", "is_nonzero", "equal", "allclose")
+) | {torch.is_nonzero, torch.equal, torch.allclose}
+#: Elements of a tensor that may go to NumPy with answers of their own.
+_MOST_FOR_NUMPY = 256
+#: Operators that use nothing of a tensor but its shape and type.
+_SHAPE_ONLY = frozenset(
+    {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}
+)
+#: Operators whose result numbers places along a dimension: which output, and which argument says the dimension.
+_PLACES = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
+#: Operators whose result holds some of the elements of their first argument and nothing else.
+_CARRY = frozenset(
+    {
+        *("select", "squeeze", "unsqueeze", "view", "_unsafe_view", "reshape", "slice", "alias", "detach", "clone", "expand", "permute"),
+        *("transpose", "t", "_to_copy", "unbind", "split", "max", "min", "amax", "amin", "index", "gather", "index_select", "flatten"),
+    }
+)
+
+
+@dataclass
+class Crossing:
+    """One number that a tensor gave to Python.
+
+    ``number`` names the computation: what is computed twice from the same has one number. ``free`` tells whether the inputs have a
+    part in it, so that another answer is possible. ``lines`` are the places in the program, the innermost first, ``site`` is the
+    instruction there. ``bounds`` hold for every input.
+    """
+
+    number: int
+    dtype: torch.dtype
+    real: Number
+    answer: Number
+    free: bool
+    lines: list[tuple[str, int]]
+    site: tuple[str, int, int]
+    bounds: tuple[int, int] | None = None
+
+
+@dataclass
+class _Known:
+    """What is known of a tensor at one version of its contents."""
+
+    version: int
+    number: int
+    free: bool
+    bounds: tuple[int, int] | None = None
+
+
+class Endless(BaseException):
+    """More crossings, operations or seconds than a run may have: the program does not end with these answers."""
+
+
+class _Deadline:
+    """Ends a call that goes on for ever without asking a tensor anything, such as a loop over Python's own numbers."""
+
+    def __init__(self, seconds: float) -> None:
+        self._lock, self._running, self._fired = threading.Lock(), True, False
+        self._thread = threading.get_ident()
+        self._timer = threading.Timer(seconds, self._fire)
+        self._timer.daemon = True
+
+    def _fire(self) -> None:
+        with self._lock:
+            if self._running:
+                self._fired = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Endless))
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._running = False
+        if self._fired and kind is not Endless:  # it is on its way
+            time.sleep(0.1)
+
+
+@dataclass
+class Log:
+    """What one call of the program showed."""
+
+    crossings: list[Crossing] = field(default_factory=list)
+    seconds: float = 0.0
+    operations: int = 0
+    unforced: set[str] = field(default_factory=set)
+
+
+class Watch:
+    """Runs calls of a program in eager, with an oracle for what tensors give to Python.
+
+    Parameters
+    ----------
+    oracle : callable
+        Gets a crossing (its answer is the truth) and returns the answer.
+    before_write : callable
+        Gets a tensor whose memory is about to be written.
+    pinned : dict
+        Sites where the truth is the answer; gets the numbers seen there.
+    limit : int
+        Bound on the crossings of one call.
+    place : callable, optional
+        Gives the lines that are being run and a number for the place; by default those of Python's stack.
+    """
+
+    def __init__(
+        self,
+        oracle: Callable[[Crossing], Number],
+        before_write: Callable[[torch.Tensor], None],
+        pinned: dict[tuple[str, int, int], set[Number]] | None = None,
+        limit: int = 400,
+        place: Callable[[], tuple[list[tuple[str, int]], int]] | None = None,
+    ) -> None:
+        self._oracle, self._before_write, self._limit = oracle, before_write, limit
+        self.pinned = {} if pinned is None else pinned
+        self._place = place or _user_lines
+        self.asked = True  # whether the program itself asks, and not an operator that takes numbers from tensors
+        self._known: Any = WeakIdKeyDictionary()
+        self._numbers: dict[Any, int] = {}
+        self._answers: dict[int, Number] = {}
+        self.log = Log()
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]) -> Any:
+        """Call the program once; ``inputs`` are the tensors among its arguments."""
+        self.log = Log()
+        for tensor in inputs:
+            self._know(tensor, self._number(("input", object())), free=True)
+        with _Deadline(_MOST_SECONDS), torch.no_grad(), _Functions(self), _Operations(self):
+            return function(*args, **kwargs)
+
+    # -- what is known of tensors -----------------------------------------------------------------------------------------
+    def _number(self, key: Any) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _know(self, t: torch.Tensor, number: int, *, free: bool, bounds: tuple[int, int] | None = None) -> None:
+        self._known[t] = _Known(_version(t), number, free, bounds)
+
+    def known(self, t: torch.Tensor) -> _Known:
+        """Return what is known of a tensor; of one that nobody computed, that it is a constant."""
+        found: _Known | None = self._known.get(t)
+        if found is not None and found.version == _version(t):
+            return found
+        if found is not None:  # changed through a view
+            made = _Known(_version(t), self._number(("changed", object())), True)
+        elif t.numel() <= _SMALL and t.device.type == "cpu":
+            made = _Known(_version(t), self._number(("data", t.dtype, tuple(t.shape), _contents(t))), False)
+        else:
+            made = _Known(_version(t), self._number(("made", object())), False)
+        self._known[t] = made
+        return made
+
+    def computed(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Note what an operation made, or what it wrote to."""
+        key: list[Any] = []
+        inputs: list[_Known] = []
+        self._describe((args, kwargs), key, inputs)
+        name = func._opname.rstrip("_")
+        free = name not in _SHAPE_ONLY and any(k.free for k in inputs)
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        number = self._number((name, object() if random else func._overloadname, tuple(key)))
+        found: list[torch.Tensor] = []
+        _tensors(result, found)
+        for k, out in enumerate(found):
+            self._know(out, self._number(("output", number, k)), free=free or random, bounds=_bounds(name, args, k, inputs))
+        if func._schema.is_mutable:
+            written = [t for t in _written(func, args, kwargs) if all(t is not o for o in found)]
+            for k, out in enumerate(written):
+                self._know(out, self._number(("written", number, k)), free=free or random)
+
+    def _describe(self, node: Any, key: list[Any], inputs: list[_Known]) -> None:
+        if isinstance(node, torch.Tensor):
+            known = self.known(node)
+            inputs.append(known)
+            key.append(("t", known.number))
+        elif isinstance(node, (list, tuple)):
+            key.append(len(node))
+            for item in node:
+                self._describe(item, key, inputs)
+        elif isinstance(node, dict):
+            for name in sorted(node):
+                key.append(name)
+                self._describe(node[name], key, inputs)
+        else:
+            key.append((type(node).__name__, repr(node)))
+
+    # -- crossings --------------------------------------------------------------------------------------------------------
+    def cross(self, number: int, dtype: torch.dtype, real: Number, free: bool, bounds: tuple[int, int] | None = None) -> Number:
+        """Return the answer for one number that Python asks of a tensor."""
+        lines, at = self._place()
+        crossing = Crossing(number, dtype, real, real, free and self.asked, lines, (*(lines[0] if lines else ("", 0)), at), bounds)
+        if len(self.log.crossings) >= self._limit:
+            raise Endless
+        if crossing.free and crossing.site in self.pinned:
+            self.pinned[crossing.site].add(real)
+            crossing.free = False
+        if crossing.free:
+            if number not in self._answers:
+                self._answers[number] = self._oracle(crossing)
+            crossing.answer = self._answers[number]
+        self.log.crossings.append(crossing)
+        return crossing.answer
+
+    def read(self, t: torch.Tensor, real: Number) -> Number:
+        """Return the answer for the one element of a tensor."""
+        known = self.known(t)
+        return self.cross(known.number, t.dtype, real, known.free, known.bounds)
+
+    def read_all(self, t: torch.Tensor) -> list[Number]:
+        """Return the answers for all elements of a tensor, in order."""
+        known = self.known(t)
+        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            real = t.reshape(-1).tolist()
+        if t.numel() == 1:
+            return [self.cross(known.number, t.dtype, real[0], known.free, known.bounds)]
+        return [self.cross(self._number(("element", known.number, k)), t.dtype, v, known.free, known.bounds) for k, v in enumerate(real)]
+
+    def about_to_write(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Tell of every memory that an operation is about to change."""
+        for t in _written(func, args, kwargs):
+            self._before_write(t)
+
+    def handed_out(self, t: torch.Tensor) -> None:
+        """Note that a tensor's memory goes to somebody who is not seen (NumPy)."""
+        self._before_write(t)
+        if self.known(t).free:
+            self.log.unforced.add("a tensor is handed to NumPy")
+
+
+class _Functions(TorchFunctionMode):
+    """Sees what reads a tensor's memory without any operation."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.tolist:
+            t = args[0]
+            flat: list[Any] = self._watch.read_all(t)
+            if not t.dim():
+                return flat[0]
+            for axis in range(t.dim() - 1, 0, -1):
+                size = t.shape[axis]
+                count = int(torch.Size(t.shape[:axis]).numel())
+                flat = [flat[i * size : (i + 1) * size] for i in range(count)]
+            return flat
+        if func in (torch.Tensor.numpy, torch.Tensor.__array__) and self._watch.known(args[0]).free and args[0].numel() <= _MOST_FOR_NUMPY:
+            array = func(*args, **(kwargs or {}))
+            return np.array(self._watch.read_all(args[0]), dtype=array.dtype).reshape(array.shape)
+        if func in (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr, torch.Tensor.untyped_storage):
+            self._watch.handed_out(args[0])
+        # A tensor that is an index or a size is read by the operator; the graph may as well take it as data.
+        before, self._watch.asked = self._watch.asked, func in _ASKS
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._watch.asked = before
+
+
+class _Operations(TorchDispatchMode):
+    """Sees every operation, those that C++ calls by itself too."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nobody compiles under this mode, and PyTorch's compiler takes seconds to import
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        watch = self._watch
+        if func is aten._local_scalar_dense.default:
+            return watch.read(args[0], func(*args))
+        mutable = func._schema.is_mutable
+        if mutable:
+            watch.about_to_write(func, args, kwargs)
+        result = func(*args, **kwargs)
+        watch.log.seconds += _seconds(func, args, kwargs, result)
+        watch.log.operations += 1
+        if watch.log.operations > _MOST_OPERATIONS:
+            raise Endless
+        if isinstance(result, (bool, int, float)) and not isinstance(result, torch.SymInt):
+            tensors: list[torch.Tensor] = []
+            _tensors((args, kwargs), tensors)
+            if not tensors or func.namespace != "aten" or not isinstance(result, bool):
+                return result
+            key: list[Any] = []
+            inputs: list[_Known] = []
+            watch._describe((args, kwargs), key, inputs)
+            number = watch._number((func._opname, func._overloadname, tuple(key)))
+            return watch.cross(number, torch.bool, result, any(k.free for k in inputs))
+        watch.computed(func, args, kwargs, result)
+        return result
+
+
+def _version(t: torch.Tensor) -> int:
+    return 0 if t.is_inference() else t._version
+
+
+def _contents(t: torch.Tensor) -> str:
+    with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        return repr(t.detach().tolist())
+
+
+def _tensors(node: Any, found: list[torch.Tensor]) -> None:
+    if isinstance(node, torch.Tensor):
+        found.append(node)
+    elif isinstance(node, (list, tuple)):
+        for item in node:
+            _tensors(item, found)
+    elif isinstance(node, dict):
+        for item in node.values():
+            _tensors(item, found)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for k, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            _tensors(args[k] if k < len(args) else kwargs.get(argument.name), found)
+    return found
+
+
+def _bounds(name: str, args: Any, k: int, inputs: list[_Known]) -> tuple[int, int] | None:
+    """Return bounds of the elements of an integer result that hold whatever the inputs are."""
+    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if first is None:
+        return None
+    if _PLACES.get(name) == k and (k == 1 or name in ("argmax", "argmin", "argsort")) and (len(args) > 1 or name.startswith("arg")):
+        dim = args[1] if len(args) > 1 and name != "topk" else (args[2] if len(args) > 2 else -1)
+        if name in ("argmax", "argmin") and (len(args) < 2 or dim is None):
+            return 0, first.numel() - 1
+        dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
+        return 0, (first.shape[dim] if first.dim() else 1) - 1
+    if name in _CARRY and inputs:
+        return inputs[0].bounds
+    return None
+
+
+def _seconds(func: Any, args: Any, kwargs: Any, result: Any) -> float:
+    """Return an estimate of what an operation takes: the same on every machine."""
+    seconds = SECONDS_PER_OP
+    formula = flop_registry.get(func.overloadpacket)
+    if formula is not None:
+        seconds += float(formula(*args, **kwargs, out_val=result)) / FLOPS_PER_SECOND
+    elif isinstance(result, torch.Tensor):
+        seconds += result.numel() / ELEMENTS_PER_SECOND
+    return seconds
+
+
+_OWN = __file__.rsplit("verify", 1)[0] + "verify"
+_TORCH = torch.__file__.rsplit("__init__", 1)[0]
+
+
+def _user_lines() -> tuple[list[tuple[str, int]], int]:
+    """Return the lines that are being run, the innermost first, and the instruction of the innermost."""
+    found: list[tuple[str, int]] = []
+    at = 0
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OWN):
+            if found:
+                break
+        elif not file.startswith(_TORCH):
+            if not found:
+                at = frame.f_lasti
+            found.append((file, frame.f_lineno))
+        frame = frame.f_back
+    return found, at

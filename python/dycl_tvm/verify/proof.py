@@ -1,0 +1,65 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What one build proves about itself, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dycl_tvm.compile import Lowered
+from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.progress import Phases
+from dycl_tvm.target import resolve_target
+from dycl_tvm.verify.certificate import Certificate, Control, Kernels, Level, Passes
+from dycl_tvm.verify.compiled import check_compiled
+from dycl_tvm.verify.graphs import copied_graph, digest
+from dycl_tvm.verify.model import check_model
+from dycl_tvm.verify.passes import check_passes
+from dycl_tvm.verify.runs import Call
+
+
+class Proof:
+    """Collects the parts of a certificate.
+
+    Parameters
+    ----------
+    level : str
+        With ``off`` nothing is done.
+    graph : HCFG
+        As staged; it may be changed afterwards.
+    phases : Phases
+        Measures how long each part takes, which the certificate does not say.
+    """
+
+    def __init__(self, level: Level, graph: HCFG, phases: Phases, seed: int = 0) -> None:
+        self._level, self._phases, self._seed = level, phases, seed
+        self._staged = copied_graph(graph) if level != "off" else None
+        self._call: Call | None = None
+        self._control: Control | None = None
+        self._passes: Passes | None = None
+        self._kernels: Kernels | None = None
+
+    def of_control(self, model: Any, call: Call | None, input_values: Mapping[str, Any] | None) -> None:
+        """Compare the model with the graph."""
+        self._call = call
+        if self._staged is not None:
+            with self._phases.phase("verify", "the model against its graph"):
+                self._control = check_model(model, self._staged, call, level=self._level, seed=self._seed, input_values=input_values)
+
+    def of_passes(self, graph: HCFG) -> None:
+        """Compare the graph with what the passes made of it."""
+        if self._staged is not None:
+            with self._phases.phase("verify", "the graph before and after the passes"):
+                self._passes = check_passes(self._staged, graph, self._call, level=self._level, seed=self._seed)
+
+    def of_kernels(self, graph: HCFG, lowered: Lowered, target: Any, accuracy: str) -> None:
+        """Compare the kernels, and the instructions that call them, with the graph."""
+        if self._staged is not None:
+            with self._phases.phase("verify", "the kernels"):
+                here = resolve_target("native").target
+                self._kernels = check_compiled(graph, lowered, target, here, self._level, accuracy, self._seed)
+
+    def certificate(self) -> Certificate:
+        """Return what was proved."""
+        graph = digest(self._staged) if self._staged is not None else ""
+        return Certificate(self._level, self._seed, graph, self._control, self._passes, self._kernels)

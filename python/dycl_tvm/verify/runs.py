@@ -1,0 +1,221 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""One run of a check: calls in succession, in eager and in the graph, with the same inputs and the same answers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import InvariantError
+from dycl_tvm.hcfg.hostops import Number
+from dycl_tvm.hcfg.interpreter import LimitError, Watcher, graph_initial, interpret
+from dycl_tvm.hcfg.nodes import HCFG, HostOp
+from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
+from dycl_tvm.verify.align import Answers, Astray
+from dycl_tvm.verify.crossings import Crossing, Endless, Watch
+from dycl_tvm.verify.inputs import copied
+from dycl_tvm.verify.oracle import Oracle
+from dycl_tvm.verify.same import difference, identities, show
+from dycl_tvm.verify.snapshot import Snapshot
+
+#: Positional and keyword arguments of one call.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+_MOST_BLOCKS = 50_000
+
+
+class Undecided(Exception):
+    """A run that says nothing about whether the two are the same."""
+
+
+@dataclass
+class Outcome:
+    """What one call did."""
+
+    value: Any = None
+    error: BaseException | None = None
+    same_objects: list[int] = field(default_factory=list)
+    printed: str = ""
+    crossings: list[Crossing] = field(default_factory=list)
+    answers: Answers | None = None
+
+    def text(self) -> str:
+        """Return what happened in a few words."""
+        return f"raises {type(self.error).__name__}: {self.error}" if self.error is not None else f"returns {show(self.value)}"
+
+
+@dataclass
+class Difference:
+    """Where the two part: in which call, in what, and whether rounding could be the cause."""
+
+    call: int
+    what: str
+    soft: bool = False
+
+
+class Program:
+    """The user's program, run on the user's own objects, which are as before after every run.
+
+    Attributes
+    ----------
+    seconds : float
+        What all runs took, as an estimate that is the same on every machine.
+    """
+
+    def __init__(self, model: Callable[..., Any], limit: int = 400) -> None:
+        self.model = model
+        self.snapshot = Snapshot(model)
+        self.seconds = 0.0
+        self._limit = limit
+        self._place = getattr(model, "place", None) if isinstance(model, Interpreted) else None
+
+    def run(self, calls: Sequence[Call], oracle: Oracle, pinned: dict[Any, set[Number]] | None = None) -> list[Outcome]:
+        """Make the calls; an exception ends them."""
+        watch = Watch(oracle, self.snapshot.before_write, pinned, self._limit, self._place)
+        found: list[Outcome] = []
+        try:
+            self.snapshot.begin()
+            for args, kwargs in calls:
+                args, kwargs = copied((args, kwargs))
+                outcome = Outcome()
+                found.append(outcome)
+                printed = io.StringIO()
+                try:
+                    with _quiet(printed):
+                        outcome.value = watch.call(self.model, args, kwargs, _leaf_tensors((args, kwargs)))
+                except Endless:
+                    raise Undecided("the program does not end with these answers") from None
+                except Exception as error:
+                    outcome.error = error.with_traceback(None)
+                finally:
+                    outcome.printed = printed.getvalue()
+                    outcome.crossings = watch.log.crossings
+                    self.seconds += watch.log.seconds
+                if watch.log.unforced:
+                    raise Undecided(next(iter(watch.log.unforced)))
+                if outcome.error is not None:
+                    break
+                outcome.same_objects = identities(outcome.value)
+                outcome.value = _kept(outcome.value)
+        finally:
+            self.snapshot.restore()
+        return found
+
+
+class Interpreted(Watcher):
+    """A graph in the role of the program, for another graph to be compared with."""
+
+    def __init__(self, graph: HCFG) -> None:
+        self.graph = graph
+        self.state = [graph_initial(v.initial) for v in graph.state]
+        steps = [s for b in graph.blocks for s in b.steps]
+        self._numbers = {id(s): k for k, s in enumerate(steps)}
+        self._step: HostOp | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it like the model."""
+        leaves = leaves_of(self.graph, args, kwargs, copies=False)
+        return interpret(self.graph, leaves, self.state, watcher=self, max_blocks=_MOST_BLOCKS)[0]
+
+    def item(self, step: HostOp, tensor: torch.Tensor) -> Number:
+        """Read a number, in the user's line."""
+        self._step = step
+        return tensor.item()
+
+    def place(self) -> tuple[list[tuple[str, int]], int]:
+        """Return where the number that is being read is read."""
+        step = self._step
+        if step is None or step.origin is None:
+            return [], -1
+        return [(step.origin.file, step.origin.line)], self._numbers[id(step)]
+
+
+def run_graph(graph: HCFG, calls: Sequence[Call], crossings: Sequence[Sequence[Crossing]], strict: bool = True) -> list[Outcome]:
+    """Make the calls in the graph, with the answers that the program got."""
+    state = [graph_initial(v.initial) for v in graph.state]
+    found = []
+    for (args, kwargs), known in zip(calls, crossings):
+        answers = Answers(known, strict)
+        outcome = Outcome(answers=answers)
+        found.append(outcome)
+        printed = io.StringIO()
+        try:
+            with _quiet(printed):
+                value, _ = interpret(graph, leaves_of(graph, args, kwargs), state, watcher=answers, max_blocks=_MOST_BLOCKS)
+            outcome.same_objects = identities(value)
+            outcome.value = value
+        except (Exception, Astray) as error:
+            outcome.error = error.with_traceback(None)
+            break
+        finally:
+            outcome.printed = printed.getvalue()
+    return found
+
+
+def leaves_of(graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], copies: bool = True) -> list[Any]:
+    """Return the leaves of a call's inputs."""
+    structure = graph.input_structure
+    if copies:
+        args, kwargs = copied((args, kwargs))
+    found = flatten_call(structure, args, kwargs, graph.input_names) if is_call(structure) else flatten(structure, args)
+    return [leaf for _, leaf in found]
+
+
+def compare(eager: Sequence[Outcome], built: Sequence[Outcome], loose: float = 1.0, prints: bool = False) -> Difference | None:
+    """Return the first difference between two runs."""
+    for k, (e, b) in enumerate(zip(eager, built)):
+        if isinstance(b.error, Astray):
+            return Difference(k, "the graph asks for far more numbers than the program")
+        if isinstance(b.error, InvariantError):
+            return Difference(k, f"the graph is unsound: {b.error}")
+        if isinstance(b.error, OverflowError) and not isinstance(e.error, OverflowError):
+            raise Undecided("an int leaves int64, which ends a call as documented")
+        if isinstance(b.error, LimitError):
+            raise Undecided("a loop runs more often than max_loop_trips")
+        if e.error is not None or b.error is not None:
+            if type(e.error).__name__ != type(b.error).__name__:
+                return Difference(k, f"eager {e.text()}; as built it {b.text()}")
+            return None
+        what = difference(e.value, b.value, loose=loose)
+        if what is not None:
+            return Difference(k, what, soft="error is" in what or "elements differ" in what or "infinities" in what)
+        # The graph may give one value for two equal constants; each part of an artefact's result is a tensor of its own anyway.
+        if any(b.same_objects[i] != b.same_objects[j] for i, j in enumerate(e.same_objects)):
+            return Difference(k, f"which tensors of the result are one object: {e.same_objects} in eager, {b.same_objects} as built")
+        if prints and e.printed != b.printed:
+            return Difference(k, f"printed is {e.printed!r} in eager, {b.printed!r} as built")
+        if b.answers is not None and b.answers.wrong is not None:
+            crossing, real = b.answers.wrong
+            where = crossing.lines[0] if crossing.lines else ("?", 0)
+            return Difference(
+                k, f"{where[0]}:{where[1]}: the tensor read there holds {crossing.real!r} in eager, {real!r} as built", soft=True
+            )
+    if len(eager) != len(built):
+        return Difference(min(len(eager), len(built)), "one of the two ended")
+    return None
+
+
+@contextlib.contextmanager
+def _quiet(printed: io.StringIO) -> Any:
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _leaf_tensors(value: Any) -> list[torch.Tensor]:
+    return [x for x in torch.utils._pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+
+
+def _kept(value: Any) -> Any:
+    """Return a result that later calls cannot change."""
+    try:
+        with torch.no_grad():
+            return copy.deepcopy(value)
+    except Exception:  # a class of the user's that cannot be copied
+        return value

@@ -1,0 +1,188 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What becomes of a program: right, refused, wrong or crashed; and the smallest program of which that is so."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import linecache
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from differential import given, same
+
+from dycl_tvm.errors import DyclError, UnsupportedError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import graph_initial, interpret
+from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.passes import run_passes
+
+#: What a program is called with, call by call; every list is a session that begins anew.
+SESSIONS = [
+    [torch.tensor([[1.0, 0.5, 2.0], [0.25, 1.0, 0.5]]), torch.tensor([[-1.0, 0.5, 1.0], [-2.0, 0.0, 0.5]])],
+    [torch.tensor([[-0.5, -0.25, 0.0], [0.5, -1.0, 1.0]]), torch.tensor([[2.0, 3.0, 1.0], [0.5, 2.5, 1.0]]), torch.zeros(2, 3)],
+    [torch.tensor([[0.5, 0.25, 1.0], [0.0, 0.5, 0.0]]), torch.tensor([[0.5, 1.25, 1.0], [0.0, 0.5, -3.0]])],
+]
+
+
+@dataclass
+class Verdict:
+    """``kind`` is right, refused, wrong, crashed or invalid (eager itself does not run the program the same way twice)."""
+
+    kind: str
+    reason: str = ""
+
+
+class _Count:
+    files = 0
+
+
+def load(source: str) -> types.ModuleType:
+    """Make a module of a text, which tracebacks and staging find."""
+    _Count.files += 1
+    module = types.ModuleType(f"program_{_Count.files}")
+    name = module.__file__ = f"/programs/{module.__name__}.py"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)  # no modification time: it is not looked for on disk
+    sys.modules[module.__name__] = module
+    exec(compile(source, name, "exec"), module.__dict__)
+    return module
+
+
+def net_of(source: str) -> torch.nn.Module:
+    """Return a network of a program, in a module of its own."""
+    net: torch.nn.Module = load(source).Net().eval()
+    return net
+
+
+def outcome(function: Callable[[], Any]) -> Any:
+    """Return the result of a call as it is now, or the exception that it raises."""
+    try:
+        with torch.no_grad():
+            return copy.deepcopy(function())
+    except Exception as error:
+        return error
+
+
+def judge(source: str, passes: bool = True) -> Verdict:
+    """Stage a program, and compare every call of every session with eager."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = [_eager(source, session) for session in SESSIONS]
+        try:
+            graph = stage(net_of(source), (SESSIONS[0][0].clone(),), max_paths=100)
+            verify(graph)
+            if passes:
+                run_passes(graph)
+        except UnsupportedError as error:
+            return Verdict("refused", reason_of(error))
+        except DyclError as error:
+            return Verdict("crashed", f"{type(error).__name__}: {reason_of(error)}")
+        except Exception as error:
+            return Verdict("crashed", f"{type(error).__name__}: {error}"[:200])
+        for session, results in zip(SESSIONS, wanted):
+            state = [graph_initial(v.initial) for v in graph.state]
+            for call, (x, want) in enumerate(zip(session, results)):
+                got = outcome(lambda x=x, state=state: interpret(graph, given(graph, (x.clone(),)), state)[0])
+                if isinstance(got, OverflowError) and "int64" in str(got):
+                    break  # a refusal at run time
+                if isinstance(want, Exception) or isinstance(got, Exception):
+                    if type(want) is not type(got):
+                        return Verdict("wrong", f"call {call}: eager {want!r}, staged {got!r}"[:300])
+                    break
+                if not same(want, got):
+                    return Verdict("wrong", f"call {call}: eager {want}, staged {got}"[:600])
+    return Verdict("right")
+
+
+def _eager(source: str, session: list[torch.Tensor]) -> list[Any]:
+    net = net_of(source)
+    return [outcome(lambda x=x: net(x.clone())) for x in session]
+
+
+def reason_of(error: DyclError) -> str:
+    """Return a message without the numbers, names and places that differ from program to program."""
+    lines = str(error).split("\n")
+    text = (
+        next((line for line in lines[2:] if line.strip(" ^~") and not line.startswith("Instead")), lines[0]) if len(lines) > 3 else lines[0]
+    )
+    return re.sub(r"`[^`]*`", "`_`", re.sub(r"\d+", "0", text)).strip()
+
+
+# -- the smallest program ------------------------------------------------------------------------------------------------------
+def shrink(source: str, interesting: Callable[[str], bool]) -> str:
+    """Remove what can be removed of a program so that it stays interesting: statements, branches, definitions, results."""
+    size = -1
+    while size != len(source):
+        size = len(source)
+        for number in range(_statements(source) - 1, -1, -1):  # a cut leaves the numbers of what stands before it
+            for how in ("remove", "body", "orelse"):
+                source = _try(source, interesting, _Cut(number, how))
+        for number in range(6, -1, -1):
+            source = _try(source, interesting, _CutResult(number))
+    return source
+
+
+def _statements(source: str) -> int:
+    return sum(isinstance(n, ast.stmt) for n in ast.walk(ast.parse(source)))
+
+
+def _try(source: str, interesting: Callable[[str], bool], cut: _Cut | _CutResult) -> str:
+    tree = ast.parse(source)
+    cut.visit(tree)
+    if not cut.done:
+        return source
+    candidate = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    try:
+        return candidate if interesting(candidate) else source
+    except Exception:  # no program any more
+        return source
+
+
+class _CutResult(ast.NodeTransformer):
+    """Removes one of the results of every ``return`` of several."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self.done = number, False
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if isinstance(node.value, ast.Tuple) and self._number < len(node.value.elts) > 1:
+            del node.value.elts[self._number]
+            self.done = True
+        return node
+
+
+class _Cut(ast.NodeTransformer):
+    """Cuts the statement of a number out, or puts one of its bodies in its place."""
+
+    def __init__(self, number: int, how: str) -> None:
+        self._number, self._how, self._seen, self.done = number, how, -1, False
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for _, old in ast.iter_fields(node):
+            if isinstance(old, list) and old and isinstance(old[0], ast.stmt):
+                made: list[ast.stmt] = []
+                for statement in old:
+                    self._seen += 1
+                    if self._seen != self._number:
+                        self.visit(statement)
+                        made.append(statement)
+                    elif self._how == "remove":
+                        self.done = not isinstance(statement, ast.Pass)
+                    else:
+                        body = getattr(statement, self._how, None)
+                        self.done = bool(body) and not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+                        made += body if self.done else [statement]
+                old[:] = made or [ast.Pass()]
+            elif isinstance(old, list):
+                for item in old:
+                    if isinstance(item, ast.AST):
+                        self.visit(item)
+            elif isinstance(old, ast.AST):
+                self.visit(old)
+        return node

@@ -1,0 +1,154 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Results of classes other than Python's own: they come back as they are in eager, where their class can be found by its name."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from differential import check, stage
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.runtime.classes import find
+
+X = [(torch.ones(2, 3),), (-torch.ones(2, 3),)]
+
+
+class Boxes(list):
+    def total(self):
+        return sum(self)
+
+
+class Point(NamedTuple):
+    a: object
+    b: int = 2
+
+    def swap(self):
+        return self.b, self.a
+
+
+class Named(collections.namedtuple("Named", "a b")):
+    """Has a ``__dict__``."""
+
+
+class Pair(tuple):
+    pass
+
+
+class Table(dict):
+    pass
+
+
+@dataclasses.dataclass
+class Output:
+    a: object
+    n: int = 0
+
+    def __post_init__(self):
+        self.n += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    __slots__ = ("a",)
+    a: object
+
+
+@dataclasses.dataclass
+class Model(collections.OrderedDict):
+    loss: object = None
+    logits: object = None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                self[field.name] = getattr(self, field.name)
+
+
+def boxes(x):
+    made = Boxes([x, 1])
+    made.size = 3
+    made.t = x * 2
+    return made
+
+
+def ordered(x):
+    made = collections.OrderedDict(b=x, a=1)
+    made.move_to_end("b")
+    return made
+
+
+def extra(x):
+    made = Output(x)
+    made.more = [x + 1]
+    return made
+
+
+MADE = {
+    "a list": boxes,
+    "a named tuple": lambda x: Point(x),
+    "a named tuple with a __dict__": lambda x: Named(x, 1),
+    "a tuple": lambda x: Pair([x, x + 1]),
+    "a dict": lambda x: Table(a=x, b=[x]),
+    "an ordered dict": ordered,
+    "a counter": lambda x: collections.Counter("aab"),
+    "a dataclass": lambda x: Output(x),
+    "a frozen dataclass": lambda x: Frozen(x),
+    "a dataclass with another attribute": extra,
+    "a dataclass that is a dict": lambda x: Model(logits=x),
+    "a shape": lambda x: (x.shape, x),
+    "values and indices": lambda x: torch.max(x, 1),
+    "numpy scalars": lambda x: (np.float32(1.5), np.int64(3), np.bool_(True), x),
+    "nested": lambda x: [Boxes([Point(Output(x), 5)])],
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_the_class_comes_back(made):
+    def f(x):
+        if x.sum() > 0:
+            return made(x)
+        return made(x - 1)
+
+    check(f, X, paths=2)
+
+
+def test_an_instance_is_one():
+    result = interpret(stage(lambda x: Output(x), X[0]), list(X[0]))[0]
+    assert isinstance(result, Output) and result.n == 1
+    pair = interpret(stage(lambda x: Point(x, 3), X[0]), list(X[0]))[0]
+    assert isinstance(pair, Point) and pair.swap()[0] == 3
+
+
+def test_a_class_that_is_not_loaded_has_a_look_alike(monkeypatch):
+    graph = stage(lambda x: (Output(x), Boxes([x])), X[0])
+    monkeypatch.setattr("dycl_tvm.runtime.classes.find", lambda name: None)
+    output, boxes_ = interpret(graph, list(X[0]))[0]
+    assert type(output).__name__ == "Output" and output._fields == ("a", "n") and output.n == 1
+    assert type(boxes_) is list
+
+
+def test_nothing_is_imported():
+    assert find("a_module_that_nobody_has:Class") is None
+    assert find("os:path.join") is None
+    assert find("collections:OrderedDict") is collections.OrderedDict
+
+
+@pytest.mark.parametrize("base", [list, tuple, dict])
+def test_a_local_class_is_refused(base):
+    class Local(base):
+        pass
+
+    with pytest.raises(UnsupportedError, match="Local is returned"):
+        stage(lambda x: (Local(), x), X[0])
+
+
+def test_other_objects_are_refused():
+    for made in (collections.defaultdict(int), {1, 2}, object(), {(1, 2): 3}):
+        with pytest.raises(UnsupportedError, match="is returned"):
+            stage(lambda x, made=made: (made, x), X[0])

@@ -1,0 +1,139 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Staging ends: what has no end, or takes too long or too much memory, is refused with the line that costs most, by a typed error."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+import torch
+
+from dycl_tvm.errors import DyclError, InternalError, StagingLimitError
+from dycl_tvm.frontend.python import stage, stage_model
+from dycl_tvm.progress import Phases
+
+X = (torch.ones(2, 3),)
+
+
+def depth_by_tensors(x):
+    def again(x):
+        if x.sum() > 100:  # HERE
+            return x
+        return again(x * 2)  # HERE
+
+    return again(x)
+
+
+def two_recursions(x):
+    def again(x):
+        if x.sum() > 100:  # HERE
+            return x
+        y = again(x * 2)  # HERE
+        return y + again(x + 3)
+
+    return again(x)
+
+
+def endless_recursion(x):
+    def again(n):
+        return again(n + 1)  # HERE
+
+    try:
+        return again(0)
+    except Exception:
+        return x
+
+
+def endless_operations(x):
+    while True:
+        x = x + 1  # HERE
+
+
+def endless_counting(x):
+    n = 0
+    while True:  # HERE
+        n += 1
+
+
+def endless_iterator(x):
+    for _ in itertools.count():
+        x = x * 2  # HERE
+
+
+@pytest.mark.parametrize(
+    "program", [depth_by_tensors, two_recursions, endless_recursion, endless_operations, endless_counting, endless_iterator]
+)
+def test_what_has_no_end_is_refused_with_its_line(program):
+    start = time.monotonic()
+    with pytest.raises(StagingLimitError) as caught:
+        stage(program, X, max_seconds=1)
+    assert time.monotonic() - start < 20
+    source = open(__file__).read().splitlines()
+    line = caught.value.origin.line
+    assert "# HERE" in source[line - 1], source[line - 1]
+
+
+def test_memory_is_bounded():
+    def hoard(x):
+        kept = []
+        while True:
+            kept.append([0] * 100_000)
+
+    with pytest.raises(StagingLimitError, match=r"more than 64 MiB of memory.*max_memory|64 MiB(.|\n)*max_memory"):
+        stage(hoard, X, max_memory=64 * 2**20)
+
+
+def test_state_that_is_new_in_every_run():
+    def counted(x):
+        k = 0
+
+        class Counter:
+            def up(self, x):
+                nonlocal k
+                k += 1
+                return x + k
+
+        return Counter().up(x)
+
+    try:
+        graph = stage(counted, X)
+    except StagingLimitError as error:
+        assert "rounds" in str(error)  # noqa: PT017  (refused or right)
+    else:
+        assert graph.blocks
+
+
+def test_a_recursion_error_of_the_program_itself_is_its_own():
+    def raising(x):
+        if x.sum() > 0:
+            raise RecursionError("mine")
+        return x
+
+    graph = stage(raising, X)
+    assert any(getattr(b.terminator, "kind", "") == "RecursionError" for b in graph.blocks)
+
+
+def test_what_fails_within_is_an_internal_error_with_the_users_line(monkeypatch):
+    def broken(*_):
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(stage_model, "reverse_postorder", broken)
+    with pytest.raises(InternalError, match="report") as caught:
+        stage(lambda x: x + 1, X)
+    assert isinstance(caught.value, DyclError) and isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_phase_of_a_build_fails_with_a_typed_error():
+    phases = Phases()
+    with pytest.raises(InternalError, match="KeyError while the phase 'passes'") as caught, phases.phase("passes", "simplify"):
+        raise KeyError("a defect")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_error_of_the_listener_is_its_own():
+    def listener(line):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), Phases(listener).phase("passes", "simplify"):
+        pass

@@ -1,0 +1,243 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Forced execution: what it finds, what it covers, what it leaves alone, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import itertools
+import types
+
+import numpy as np
+import pytest
+import silently_wrong_sharing  # noqa: F401  # adds its programs
+import torch
+from silently_wrong import PROGRAMS
+from torch import nn
+
+from dycl_tvm.errors import UnsupportedError, VerificationError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import graph_initial, interpret
+from dycl_tvm.hcfg.nodes import HCFG, Branch, HostOp, Return
+from dycl_tvm.verify.control import check_control
+from dycl_tvm.verify.same import difference
+
+X = torch.tensor([[0.5, -1.0, 2.0], [0.25, -0.5, 1.0]])
+
+
+def _differs_on_inputs(make, graph: HCFG) -> str | None:
+    """Return what is different between eager and a graph on ordinary inputs, three calls in succession."""
+    for k in range(6):
+        model, state = make(), [graph_initial(v.initial) for v in graph.state]
+        for _ in range(3):
+            x = torch.randn(2, 3) + (k % 3 - 1) * 2
+            try:
+                with torch.no_grad():
+                    want = model(x.clone())
+            except Exception as error:
+                want = type(error).__name__
+            try:
+                got = interpret(graph, [x.clone()], state)[0]
+            except Exception as error:
+                got = type(error).__name__
+            found = difference(want, got)
+            if found or isinstance(want, str):
+                return found
+    return None
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_is_silently_wrong(name: str) -> None:
+    """Refused, or right as far as inputs tell, or found by the check."""
+    make = PROGRAMS[name]
+    try:
+        graph = stage(make(), (X,))
+    except UnsupportedError:
+        return
+    try:
+        check_control(make(), graph, (X,), {})
+    except VerificationError:
+        return
+    assert _differs_on_inputs(make, graph) is None
+
+
+def _gates(x):
+    n = 0
+    if x.sum() > 0:
+        x = x + 1
+        n += 1
+    while x.max() < 5 and n < 6:
+        x = x * 2 + 1
+        n += 1
+    if x[0, 0].item() == 12.5:
+        return x - 1, n
+    return x, n
+
+
+def test_covers_what_no_input_takes() -> None:
+    """Both sides of an equality with a number that random inputs never give, and 0, 1, 2 and many trips."""
+    proved = check_control(_gates, stage(_gates, (X,)), (X,), {})
+    assert proved.edges == proved.edges_total > 4
+    assert set(proved.trips) >= {"0", "1", "2", "many"}
+    assert proved.pairs > 0 and proved.inconclusive == 0 and proved.reason == ""
+
+
+def test_is_the_same_every_time() -> None:
+    graph = stage(_gates, (X,))
+    assert check_control(_gates, graph, (X,), {}) == check_control(_gates, graph, (X,), {})
+
+
+def _swap_a_branch(graph: HCFG) -> None:
+    term = next(b.terminator for b in graph.blocks if isinstance(b.terminator, Branch))
+    term.then, term.orelse = term.orelse, term.then
+
+
+def _change_a_constant(graph: HCFG) -> None:
+    step = next(s for b in graph.blocks for s in b.steps if isinstance(s, HostOp) and 12.5 in s.args)
+    step.args = tuple(12.75 if a == 12.5 else a for a in step.args)
+
+
+def _other_bound(graph: HCFG) -> None:
+    step = next(s for b in graph.blocks for s in b.steps if isinstance(s, HostOp) and s.op == "lt" and 6 in s.args)
+    step.op = "le"
+
+
+def _return_another(graph: HCFG) -> None:
+    term = next(b.terminator for b in graph.blocks if isinstance(b.terminator, Return))
+    term.values[-1] = 3
+
+
+@pytest.mark.parametrize("break_it", [_swap_a_branch, _change_a_constant, _other_bound, _return_another])
+def test_finds_what_is_broken_in_the_graph(break_it) -> None:
+    graph = stage(_gates, (X,))
+    break_it(graph)
+    with pytest.raises(VerificationError, match=r"test_control\.py:\d+: (if|while) "):
+        check_control(_gates, graph, (X,), {})
+
+
+def test_the_message_shows_the_smallest_path() -> None:
+    def program(x):
+        for k in range(5):
+            if x[0, k % 3] > k:
+                x = x + 1
+        if x.max() > 100:
+            return x * 2
+        return x
+
+    graph = stage(program, (X,))
+    for block in graph.blocks:
+        if isinstance(block.terminator, Branch) and "100" in block.terminator.origin.code:
+            block.terminator.then = block.terminator.orelse
+    with pytest.raises(VerificationError) as caught:
+        check_control(program, graph, (X,), {})
+    lines = str(caught.value).splitlines()
+    assert "call 1 differs" in lines[1]
+    decisions = [line for line in lines if " -> " in line]
+    assert sum("-> True" in line for line in decisions) == 1, lines
+    assert "if x.max() > 100: -> True" in decisions[-1]
+    assert lines[-2].startswith("eager: ") and lines[-1].startswith("as built: ")
+
+
+class _State(nn.Module):
+    """Everything that a program may change and that a check must put back."""
+
+    log: list = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sum", torch.zeros(2, 3))
+        self.ids = itertools.count(3)
+        self.array = np.zeros(3)
+        self.space = types.SimpleNamespace(n=0)
+        self.names = {"a": [1]}
+
+    def forward(self, x):
+        global _CALLS
+        _CALLS += 1
+        self.sum += x
+        self.sum.t()[0].mul_(2)
+        next(self.ids)
+        self.array[1] += 1
+        self.space.n += 1
+        self.names["a"].append(2)
+        self.names["b"] = 3
+        self.log.append(1)
+        type(self).extra = 5
+        torch.rand(1)
+        self.fresh = x
+        if x.sum() > 0:
+            raise KeyError("as the program wants")
+        return x
+
+
+_CALLS = 0
+
+
+def test_leaves_no_trace() -> None:
+    from dycl_tvm.verify.oracle import Oracle
+    from dycl_tvm.verify.runs import Program
+
+    model = _State()
+    ids, random = model.ids, torch.get_rng_state()
+    program = Program(model)
+    assert not program.snapshot.lost
+    for policy in ("natural", "yes", "no"):
+        outcomes = program.run([((X,), {})] * 2, Oracle(policy=policy))
+        assert len(outcomes) == 1 or outcomes[0].error is None
+        assert _CALLS == 0 and model.log == [] and not hasattr(model, "fresh") and "extra" not in vars(_State)
+        assert model.sum.eq(0).all() and model.array.tolist() == [0, 0, 0] and model.space.n == 0 and model.names == {"a": [1]}
+        assert torch.equal(torch.get_rng_state(), random)
+    assert model.ids is ids and next(ids) == 3
+
+
+def test_what_cannot_be_put_back_is_said() -> None:
+    def numbers():
+        yield from (1.0, 2.0, 3.0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.it = numbers()
+
+        def forward(self, x):
+            return x + 1
+
+    model = Net()
+    graph = stage(lambda x: x + 1, (X,))
+    proved = check_control(model, graph, (X,), {})
+    assert proved.method == "none" and "generator" in proved.reason and proved.runs == 0
+    assert next(model.it) == 1.0
+
+
+def test_a_bound_of_the_artefact_is_no_difference() -> None:
+    def program(x):
+        n = 0
+        while x.sum() < 100:
+            x = x + 1
+            n += 1
+        return x, n
+
+    graph = stage(program, (X,), max_loop_trips=2)
+    proved = check_control(program, graph, (X,), {})
+    assert proved.inconclusive > 0 and "max_loop_trips" in proved.reason and proved.runs > 0
+
+
+def test_short_circuits_and_repeated_questions_align() -> None:
+    def program(x):
+        a, b = x.sum(), x.max()
+        if (a > 0 and b > 1) or (a < -3 and not b > 1):
+            x = x + 1
+        if x.sum() > 0:
+            x = x * 2
+        if x.detach().sum() > 0 or x.sum() > 0:
+            x = x - 1
+        return x
+
+    assert check_control(program, stage(program, (X,)), (X,), {}).runs > 5
+
+
+def test_nothing_of_this_package_is_raised_for_other_errors() -> None:
+    def program(x):
+        if x.sum() > 0:
+            raise ValueError("no")
+        return [1, 2, 3][int(x.max())]
+
+    check_control(program, stage(program, (X,)), (X,), {})
