@@ -226,13 +226,18 @@ def _call_hooked(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
 _BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
+#: Methods of Python's own containers that change nothing.
+_READING = frozenset(["keys", "values", "items", "get", "copy", "count", "index", "__len__", "__contains__", "__iter__"])
+
+
 def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     """Save what a method of a builtin class, bound or not, may change."""
     bound = isinstance(callee, (types.BuiltinFunctionType, types.MethodWrapperType))
     owner = callee.__self__ if bound else args[0] if args else None
     rest = args if bound else args[1:]
     program().trampolines.hand_over(owner)
-    current().heap.changing(owner)
+    if callee.__name__ not in _READING:
+        current().heap.changing(owner)
     advancing(owner)
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
         current().heap.changing_attribute(owner, rest[0])
@@ -339,8 +344,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
     stage.native_depth += python
     try:
-        with watching(callee, args, kwargs, pure):
-            result = program().trampolines.watch(callee, args, kwargs)
+        result = watching(program().trampolines.watch, callee, args, kwargs, pure)
     finally:
         stage.native_depth -= python
     if not hasattr(type(result), "__next__"):

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,9 +33,8 @@ _KNOWN = (
 _FOLLOWED = 300
 
 
-@contextlib.contextmanager
-def watching(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: bool) -> Iterator[None]:
-    """Note what a call of code that is not rewritten changes.
+def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: bool) -> Any:
+    """Return ``run(callee, args, kwargs)``, a call of code that is not rewritten, and note what it changes.
 
     Raises
     ------
@@ -48,20 +46,20 @@ def watching(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: b
     if module.startswith("torch"):
         heap.journal.touch(SETTINGS, surely=False)
     if pure or _is_known(callee, module):
-        yield
-        return
+        return run(callee, args, kwargs)
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
     roots = [("", callee), *(("", a) for a in (owner, *args, *kwargs.values())), *(("", x) for x in _shared_by(callee))]
     watch = Watch(heap, Snapshot(roots, is_library, code_of))
     try:
-        yield
+        result = run(callee, args, kwargs)
     except BaseException:
         watch.settle(_lost_for_good)
         raise
     watch.settle(_lost)
     if _is_unknown_module(owner):
         _refuse(f"{callee.__name__}() of the compiled module {getattr(owner, '__name__', '')} may keep state that cannot be seen")
+    return result
 
 
 def is_opaque(obj: Any) -> bool:
@@ -72,8 +70,7 @@ def is_opaque(obj: Any) -> bool:
 
 def operate(function: Any, *args: Any) -> Any:
     """Call an operator of Python's on an object whose class is a library's; what it changes is noted."""
-    with watching(function, args, {}, False):
-        return function(*args)
+    return watching(lambda f, given, _: f(*given), function, args, {}, False)
 
 
 def _lost(place: Place) -> None:
