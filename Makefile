@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz faults opinfo onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,13 +62,25 @@ gpu: setup  ## Run the zoo on the NVIDIA GPU of this machine: results on many pa
 	$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
 
 fuzz: setup  ## Differential fuzzing of the Python front end for hours; prints each program that fails
-	DYCL_FUZZ_PROGRAMS=$(FUZZ_PROGRAMS) $(BIN)/python -m pytest -p no:cacheprovider -q -s tests/python/frontend/test_fuzz.py
+	DYCL_FUZZ_PROGRAMS=$(FUZZ_PROGRAMS) $(BIN)/python -m pytest -p no:cacheprovider -q -s tests/python/frontend/test_fuzz.py tests/python/frontend/test_hunt.py
+
+# `make faults FAULTS="passes kernels:"`: those whose room or name has a word
+FAULTS ?=
+
+faults: setup  ## Plant faults in the compiler, one by one, and show which of them the check of a build finds
+	$(BIN)/python tests/python/verify/faults/run_faults.py $(FAULTS)
 
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
 	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)
 
 onnx-zoo: setup  ## Write every network of the zoo to ONNX, run it with ONNX Runtime, read it again; print the table
 	$(BIN)/python tests/python/onnx_export/onnx_zoo.py
+
+# `make opinfo OPINFO_ARGS="--samples 3 --chains 100 --dtypes float32"` takes minutes, all of it hours.
+OPINFO_ARGS ?=
+
+opinfo: setup  ## PyTorch's samples of all its operators, staged, compiled and in random chains, against eager; print the table
+	$(BIN)/python tests/python/opinfo/opinfo.py $(OPINFO_ARGS)
 
 cost: setup  ## Measure how the time of staging grows, up to 4,000 branches, and that of a build, up to 20,000 operators and 2,000 layers
 	DYCL_COST_BRANCHES=4000 DYCL_COST_OPERATORS=20000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py tests/python/test_scale.py

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from dycl_tvm import codegen
+from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.hcfg.analysis import count_paths, natural_loops
 from dycl_tvm.hcfg.nodes import HCFG, Branch, SubDNNCall, Switch
 from dycl_tvm.progress import Phases
 from dycl_tvm.runtime.certificate import summary
+from dycl_tvm.verify.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     import tvm
@@ -163,11 +165,28 @@ class Artifact:
             If the tool-chain fails; the message holds its words.
         BuildGateError
             If the library could not run on its target, because of too new a glibc for one.
+        VerificationError
+            If the compiled dispatcher does something else than the program that it was generated from.
         """
         out = Path(path)
         with self._phases.phase("link", f"write {out}"):
-            codegen.link(self._lowered.program, self._code.library, out, self.target.target, embed_params, glibc=self.target.glibc, cxx=cxx)
+            codegen.link(
+                self._lowered.program,
+                self._code.library,
+                out,
+                self.target.target,
+                embed_params,
+                glibc=self.target.glibc,
+                cxx=cxx,
+                watch=self._watch(),
+            )
         return out
+
+    def _watch(self) -> codegen.Watch | None:
+        """Return what checks the dispatcher while it is linked: where the build is checked at all, and the dispatcher runs here."""
+        level = self.certificate.get("level", "off")
+        runs = self._lowered.program.device is None and self.target.is_native and runs_here(self.target.target)
+        return Dispatcher(seed=self.certificate["seed"]).watch if level != "off" and runs else None
 
     def save_params(self, path: PathLike) -> Path:
         """Write the weights. They belong to this artefact's library and to no other."""

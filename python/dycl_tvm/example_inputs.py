@@ -80,7 +80,7 @@ def _is_spec(value: Any) -> bool:
 
 def _leaf(value: Any, where: str) -> Any:
     if isinstance(value, torch.Tensor):
-        if value.is_sparse or value.is_quantized or value.is_complex():
+        if value.layout != torch.strided or value.is_quantized or value.is_complex():
             raise UsageError(f"{where} is sparse, quantised or complex; dense real tensors are supported")
         if type(value) is torch.Tensor and value.device.type == "cpu":
             return value

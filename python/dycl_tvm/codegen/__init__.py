@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dycl_tvm.codegen.code import Code, generate_code
 from dycl_tvm.codegen.dispatcher import generate
-from dycl_tvm.codegen.link import Linked, link, save_params
+from dycl_tvm.codegen.link import Linked, Watch, link, save_params
 from dycl_tvm.codegen.machine import Machine, machine_of
 
-__all__ = ["Code", "Linked", "Machine", "generate", "generate_code", "link", "machine_of", "save_params"]
+__all__ = ["Code", "Linked", "Machine", "Watch", "generate", "generate_code", "link", "machine_of", "save_params"]

@@ -13,8 +13,8 @@ from tvm import relax
 
 from dycl_tvm.compile.decompose import Decomposer, name_of, overload
 from dycl_tvm.compile.ops import CONVERTERS, OpContext
-from dycl_tvm.compile.ops.context import DTYPE_NAMES, NotConvertible
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertible
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.hcfg.nodes import Constant, Origin, SubDNN, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
 
@@ -68,7 +68,7 @@ class _Function:
             with self.bb.dataflow():
                 for op in reversed(live):
                     self._import(op, read)
-                results = [self._value(v) for v in self.sub.results]
+                results = [self._variable(v) for v in self.sub.results]
                 out = self.bb.emit_output(relax.Tuple(results))
             self.bb.emit_func_output(out)
 
@@ -79,6 +79,14 @@ class _Function:
                 raise AssertionError(f"{value!r} is used in sub-DNN {self.sub.name} before its definition")
             found = self.env[id(value)] = _constant(value.data)
         return found
+
+    def _variable(self, value: Value) -> Any:
+        """Return a result as a variable: kernels write results, constants of rank 0 too."""
+        expr = self._value(value)
+        if isinstance(expr, relax.Var):
+            return expr
+        assert isinstance(value.type, TensorType)
+        return OpContext(self.bb, [value.type]).elementwise(lambda v: v, expr, name="constant")
 
     def _import(self, op: TensorOp, read: set[int]) -> None:
         types: list[Any] = [v.type if v is not None else None for v in op.outputs]
@@ -92,6 +100,10 @@ class _Function:
                 results = self._decomposed(op, types)
         except NotConvertible as error:
             raise UnsupportedError(f"{op.op} is not supported with these arguments: {error}", op.origin) from error
+        except DyclError:
+            raise
+        except Exception as error:  # TVM raises anything for a dtype or shape that an operator of its own does not take
+            raise UnsupportedError(f"{op.op} cannot be lowered with operands of these types: {error}", op.origin) from error
         for k, value in enumerate(op.outputs):
             if value is None:
                 continue
@@ -157,9 +169,26 @@ def convert(
             raise NotConvertible("a result without elements")
     ctx = OpContext(bb, types, op, unused)
     bound = _bind(overload(op)._schema, tuple(args), dict(kwargs))
-    result = CONVERTERS[op](ctx, *bound)
+    operands = [a for a in torch.utils._pytree.tree_leaves(bound) if isinstance(a, tvm.ir.Expr)]
+    if operands and all(0 in ctx.shape(a) for a in operands):
+        result = _of_nothing(ctx, op, args, kwargs)
+    elif any(0 in ctx.shape(a) for a in operands) and not op.startswith("aten.cat"):
+        raise NotConvertible("an operand without elements")
+    else:
+        result = CONVERTERS[op](ctx, *bound)
     results = list(result) if isinstance(result, tuple) else [result]
     return [r if r is None or t is None or k in unused else _fitted(bb, r, t) for k, (r, t) in enumerate(zip(results, types))]
+
+
+def _of_nothing(ctx: OpContext, op: str, args: Any, kwargs: Any) -> Any:
+    """Return the results of an operator whose operands have no elements: constants."""
+
+    def empty(leaf: Any) -> Any:
+        return torch.empty(ctx.shape(leaf), dtype=TORCH_DTYPES[ctx.dtype(leaf)]) if isinstance(leaf, tvm.ir.Expr) else leaf
+
+    args, kwargs = torch.utils._pytree.tree_map(empty, (tuple(args), dict(kwargs)))
+    result = overload(op)(*args, **kwargs)
+    return tuple(_constant(r) for r in result) if isinstance(result, (tuple, list)) else _constant(result)
 
 
 def _bind(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -10,10 +10,10 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from dycl_tvm.backends.tir_cpu.families import vector_math
 from dycl_tvm.compile import ordering
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import broadcast_index, broadcast_shape, int64
+from dycl_tvm.compile.ops.functions import erf, exp, has_vectors, sigmoid, tanh
 from dycl_tvm.compile.ops.norm import normalised
 
 
@@ -24,46 +24,11 @@ def _unary(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
     return legalize
 
 
-def _function(name: str, general: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the vector form of a function for float32 on CPUs, the general one for all else."""
-    vectors = getattr(vector_math, name)
-    return lambda x: vectors(x) if _has_vectors(semantics.dtype_of(x)) else general(x)
-
-
-def _has_vectors(dtype: str) -> bool:
-    target = tvm.target.Target.current()
-    return target is not None and str(target.kind) == "llvm" and dtype == "float32"
-
-
 def _fast(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
     """Lower an operator by ``fn`` where there are vector functions, by TVM's own lowering elsewhere."""
     stock = tvm.ir.Op.get(f"relax.{name}").get_attr("FLegalize")
     own = _unary(name.removeprefix("nn."), fn)
-    return lambda bb, call: (own if _has_vectors(str(call.ty.dtype.dtype)) else stock)(bb, call)
-
-
-def _tanh(x: Any) -> Any:
-    # the stock form 1 - exp(-2x) loses all digits near 0, and its rational approximation clips
-    dtype = semantics.dtype_of(x)
-    magnitude = tirx.Select(x < tirx.const(0, dtype), -x, x)
-    square = x * x
-    small = x + x * square * (
-        tirx.const(-1 / 3, dtype)
-        + square * (tirx.const(2 / 15, dtype) + square * (tirx.const(-17 / 315, dtype) + square * tirx.const(62 / 2835, dtype)))
-    )
-    decay = tirx.exp(tirx.const(-2, dtype) * magnitude)
-    large = (tirx.const(1, dtype) - decay) / (tirx.const(1, dtype) + decay)
-    signed = tirx.Select(x < tirx.const(0, dtype), -large, large)
-    return tirx.Select(magnitude < tirx.const(0.15, dtype), small, signed)
-
-
-def _sigmoid(x: Any) -> Any:
-    one = tirx.const(1, semantics.dtype_of(x))
-    return one / (one + tirx.exp(-x))
-
-
-exp, erf = _function("exp", tirx.exp), _function("erf", tirx.erf)
-tanh, sigmoid = _function("tanh", _tanh), _function("sigmoid", _sigmoid)
+    return lambda bb, call: (own if has_vectors(str(call.ty.dtype.dtype)) else stock)(bb, call)
 
 
 def _gelu(x: Any) -> Any:

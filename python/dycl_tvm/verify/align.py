@@ -93,8 +93,12 @@ class Answers(Watcher):
         return crossing.answer
 
     def unasked(self) -> list[Crossing]:
-        """Return the program's crossings that the graph did not ask for although they could have had another answer."""
-        return [c for c, used in zip(self._crossings, self._used) if c.free and not used]
+        """Return the program's crossings of places that the graph never asked for although they could have had another answer.
+
+        A place that it asks for at other times is a decision of the graph too: one question less there is no reason to believe the truth.
+        """
+        asked = {c.site for c, used in zip(self._crossings, self._used) if used}
+        return [c for c, used in zip(self._crossings, self._used) if c.free and not used and c.site not in asked]
 
     def took(self, block: Block, index: int) -> None:
         """Note an edge."""

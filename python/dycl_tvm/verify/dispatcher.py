@@ -127,7 +127,8 @@ def _load(
     inputs = [*map(str, objects), str(stub.with_suffix(".o"))]
     command = [*toolchain.LINK_FLAGS, *compiler.link_flags, "-o", str(out), *inputs, *toolchain.LINK_LIBRARIES]
     compiler.run([f for f in command if f != "-Wl,-z,nodelete"], "link the dispatcher for its check")
-    if program.weights:
+    separate = bool(program.weights) and not metadata["embedded_params"]
+    if separate:
         write_params(params, weight_tensors(program), metadata["fingerprint"], data_digest(weight_tensors(program)))
     library = capi.open_library(str(out))
     # leaves only: structures are not the dispatcher's
@@ -136,7 +137,7 @@ def _load(
         "input_structure": _flat([t["type"] for t in metadata["inputs"]]),
         "sites": [{**site, "structure": _flat([t["type"] for t in site["types"]])} for site in metadata["sites"]],
     }
-    return Module(Model(library, flat, str(params) if program.weights else None), num_threads=1), library
+    return Module(Model(library, flat, str(params) if separate else None), num_threads=1), library
 
 
 def _flat(types: Sequence[str]) -> dict[str, Any]:
@@ -158,6 +159,7 @@ class _Watched:
         ways = {float(k) for b in program.blocks if isinstance(b.end, SwitchGoto) for k in range(len(b.end.targets))}
         self.numbers = sorted(ways | {float(a) for b in program.blocks for i in b.instrs if isinstance(i, HostInstr) for a in _numbers(i)})
         self.problem: Exception | None = None
+        self.truth = 0.5
         self.path: list[tuple[int, int]] = []
         self.result: tuple[str, Any] = ("", None)
         self.steps: Iterator[KernelCall] = iter(())
@@ -167,6 +169,7 @@ class _Watched:
 
     def call(self, module: Module) -> None:
         """Make one call of both."""
+        self.truth = self.choices.choice((0.5, 0.5, 0.9, 0.1))  # of how many bools: loops of many trips are tried too
         inputs = [self._draw(home) for home in self.program.inputs]
         self.path, self.problem, self.calls = [], None, 0
         for home, value in zip(self.program.inputs, inputs):
@@ -285,6 +288,8 @@ class _Watched:
     def _invent(self, slot: Slot) -> torch.Tensor:
         """Return random numbers; few together are likely to be read by the host, which compares them with its own."""
         drawn = random_tensor(slot.type, self.noise)
+        if drawn.dtype == torch.bool:
+            return torch.rand(slot.type.shape, generator=self.noise) < self.truth
         if drawn.numel() <= 4 and self.numbers and drawn.dtype != torch.bool and self.choices.random() < 0.5:
             near = self.choices.choice(self.numbers) + self.choices.choice((0, 0, -1, 1, 1e-3, -1e-3))
             drawn = torch.full(slot.type.shape, near, dtype=torch.float64).to(drawn.dtype)
@@ -309,7 +314,7 @@ class _Argument(ctypes.Structure):
 
 def _equal(have: Any, want: Any) -> bool:
     if isinstance(want, torch.Tensor):
-        return torch.equal(_raw(have), _raw(want))
+        return have.shape == want.shape and have.dtype == want.dtype and torch.equal(_raw(have), _raw(want))
     return bool(have == want) or (have != have and want != want)
 
 

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "example_inputs": {"errors"},
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
     "coverage": {"errors", "hcfg", "runtime"},
-    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "runtime", "target", "onnx_export"},
+    "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "runtime", "target", "onnx_export", "verify"},
     "options": {"errors", "passes", "compile", "codegen", "target", "verify"},
     "staging": {"errors", "hcfg", "frontend", "progress", "example_inputs"},
     "build": {

@@ -60,6 +60,8 @@ def _elementwise() -> list[Case]:
             (f"{name}_ii", fn, [i(3, 4), i(3, 4)]),
             (f"{name}_rank0", fn, [i(3, 4), f()]),
         ]
+    # the product may be fused with the subtraction behind it: never a whole number less for that
+    cases.append(("floor_divide_product", lambda x: torch.div(x * 3, 0.7, rounding_mode="floor"), [f(11, 17)]))
     for name in ("fmod", "remainder", "floor_divide"):
         fn = getattr(torch, name)
         cases += [

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import linecache
 import re
+import signal
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +35,7 @@ SESSIONS = [
 
 @dataclass
 class Verdict:
-    """``kind`` is right, refused, wrong, crashed or invalid (eager itself does not run the program the same way twice)."""
+    """``kind`` is right, refused, wrong, crashed or invalid (eager does not end)."""
 
     kind: str
     reason: str = ""
@@ -56,6 +58,7 @@ def load(source: str) -> types.ModuleType:
 
 def net_of(source: str) -> torch.nn.Module:
     """Return a network of a program, in a module of its own."""
+    torch.manual_seed(0)
     net: torch.nn.Module = load(source).Net().eval()
     return net
 
@@ -69,11 +72,43 @@ def outcome(function: Callable[[], Any]) -> Any:
         return error
 
 
+class TooLong(BaseException):
+    """A program, or its staging, takes longer than it may."""
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise :class:`TooLong` after some seconds."""
+
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def judge(source: str, passes: bool = True) -> Verdict:
     """Stage a program, and compare every call of every session with eager."""
+    try:
+        with limited(5):
+            wanted = [_eager(source, session) for session in SESSIONS]
+    except TooLong:
+        return Verdict("invalid", "eager does not end")
+    try:
+        with limited(60):
+            return _compare(source, wanted, passes)
+    except TooLong:
+        return Verdict("crashed", "staging or the graph does not end")
+
+
+def _compare(source: str, wanted: list[list[Any]], passes: bool) -> Verdict:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted = [_eager(source, session) for session in SESSIONS]
         try:
             graph = stage(net_of(source), (SESSIONS[0][0].clone(),), max_paths=100)
             verify(graph)
@@ -140,7 +175,7 @@ def _try(source: str, interesting: Callable[[str], bool], cut: _Cut | _CutResult
     candidate = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
     try:
         return candidate if interesting(candidate) else source
-    except Exception:  # no program any more
+    except Exception:  # it is no program any more
         return source
 
 

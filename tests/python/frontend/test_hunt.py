@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import random
 
 import judge as judging
 import pytest
 import torch
 from effects import EFFECTS, Program
-from hunt import grid, hunt
+from hunt import grid, hunt, random_programs
 from judge import SESSIONS, judge, net_of, shrink
 
 
@@ -56,3 +57,32 @@ def test_counts_and_reasons():
     refused = "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0]\n"
     kinds, reasons = hunt(iter([("a", refused), ("b", refused), ("c", refused.replace("[x > 0]", ""))]))
     assert kinds == {"refused": 2, "right": 1} and list(reasons.values()) == [2]
+
+
+def _programs_of(first, last, left_out=()):
+    """Return a share of the grid from one effect to another, both named by their beginnings."""
+    changes = [e.change for e in EFFECTS]
+    begin, end = (next(i for i, c in enumerate(changes) if c.startswith(text)) for text in (first, last))
+    kept = [i for i in range(begin, end + 1) if not changes[i].startswith(left_out)]
+    for i in kept:
+        yield from (p for n, p in enumerate(grid(i, i + 1)) if n % 5 == i % 5)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "left_out"),
+    [("y = y if", "try: i -=", ("a = ", "d = ", "y.t_")), ("big = ", "b = not", ())],
+    ids=["identity and aliases", "numbers"],
+)
+def test_a_share_of_the_grid(first, last, left_out, tmp_path):
+    kinds, reasons = hunt(_programs_of(first, last, left_out), tmp_path)
+    print(kinds, reasons)
+    assert kinds["right"] + kinds.get("refused", 0) == sum(kinds.values()), [p.read_text()[-1500:] for p in tmp_path.iterdir()]
+    assert kinds.get("refused", 0) <= 0.2 * sum(kinds.values())
+
+
+@pytest.mark.skipif("DYCL_FUZZ_PROGRAMS" not in os.environ, reason="takes minutes: `make fuzz` sets how many programs are made")
+def test_random_effects(tmp_path):
+    count = int(os.environ["DYCL_FUZZ_PROGRAMS"])
+    kinds, reasons = hunt((p for p in random_programs(0, count)), tmp_path, every=200)
+    print(kinds, reasons)
+    assert not kinds.get("wrong", 0) and not kinds.get("crashed", 0), sorted(tmp_path.iterdir())

@@ -12,6 +12,7 @@ import pytest
 import torch
 from differential import check, stage
 
+import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.runtime.classes import find
@@ -152,3 +153,19 @@ def test_other_objects_are_refused():
     for made in (collections.defaultdict(int), {1, 2}, object(), {(1, 2): 3}):
         with pytest.raises(UnsupportedError, match="is returned"):
             stage(lambda x, made=made: (made, x), X[0])
+
+
+def test_results_of_an_artefact(tmp_path):
+    def f(x):
+        y = x.to(memory_format=torch.channels_last) + 1
+        return Output(y, y), Boxes([y])
+
+    x = torch.ones(1, 2, 3, 4)
+    art = dycl_tvm.build(f, (x,), target="llvm")
+    run = dycl_tvm.load(art.export_library(tmp_path / "f.so"), art.save_params(tmp_path / "f.params"))
+    output, (row,) = run(x)
+    assert type(output) is Output and output.n.is_contiguous() and row.is_contiguous()
+    want = f(x)[0].a
+    assert torch.equal(output.a, want)
+    output.a.zero_()
+    assert torch.equal(output.n, want) and torch.equal(row, want)

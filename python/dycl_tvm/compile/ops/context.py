@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+import tvm
 from tvm import relax, te, tirx
 
+from dycl_tvm.compile.ops import semantics
 from dycl_tvm.hcfg.types import TensorType
 
 #: ATen overload name (``aten.add.Tensor``) to the function that converts it.
@@ -45,6 +48,40 @@ def converter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         return fn
 
     return register
+
+
+def in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a converter compute halves in float32, as PyTorch does; the importer rounds the result."""
+
+    @functools.wraps(convert)
+    def wide(ctx: OpContext, *args: Any) -> Any:
+        if ctx.result_dtype not in _HALVES:
+            return convert(ctx, *args)
+        out = [None if o is None else TensorType(o.shape, "float32" if o.dtype in _HALVES else o.dtype) for o in ctx.out]
+        return convert(OpContext(ctx.bb, out, ctx.op, ctx.unused), *(_widened(ctx, a) for a in args))
+
+    return wide
+
+
+def sums_in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """As :func:`in_float32` on CPUs; what GPUs do with factors in halves is left to their kernels."""
+    wide = in_float32(convert)
+
+    @functools.wraps(convert)
+    def chosen(ctx: OpContext, *args: Any) -> Any:
+        target = tvm.target.Target.current()
+        return (wide if target is None or str(target.kind) == "llvm" else convert)(ctx, *args)
+
+    return chosen
+
+
+_HALVES = ("float16", "bfloat16")
+
+
+def _widened(ctx: OpContext, arg: Any) -> Any:
+    if isinstance(arg, (list, tuple)):
+        return [_widened(ctx, a) for a in arg]
+    return ctx.cast(arg, "float32") if isinstance(arg, tvm.ir.Expr) and ctx.dtype(arg) in _HALVES else arg
 
 
 def is_float(dtype: str) -> bool:
@@ -89,6 +126,14 @@ class OpContext:
                 return tuple(out.shape)
         raise NotConvertible("no result has a type")
 
+    @property
+    def result_dtype(self) -> str:
+        """The dtype of the first result that is read, for operators whose results all have one."""
+        for out in self.out:
+            if out is not None:
+                return str(out.dtype)
+        raise NotConvertible("no result has a type")
+
     @staticmethod
     def shape(expr: Any) -> tuple[int, ...]:
         """Return the static shape of an expression."""
@@ -116,6 +161,11 @@ class OpContext:
         if dtype == "bool":
             zero = self.const(0, self.dtype(expr))
             return self.emit(relax.op.not_equal(expr, zero))
+        if dtype == "float16" and self.dtype(expr) == "float64":
+            expr = self.cast(expr, "float32")  # PyTorch rounds twice
+        if dtype == "bfloat16" and self.dtype(expr) != "bool":
+            # TVM computes such values in float32 and drops the conversion there and back
+            expr = self.elementwise(semantics.bfloat16_of, self.cast(expr, "float32"), name="rounded")
         return self.emit(relax.op.astype(expr, dtype))
 
     def operand(self, value: Any, dtype: str) -> Any:

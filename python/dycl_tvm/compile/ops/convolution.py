@@ -10,12 +10,13 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, int64, pair
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, int64, pair, sums_in_float32
 
 _CONV = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d}
 
 
 @converter("convolution.default", "_convolution.default")
+@sums_in_float32
 def _convolution(
     ctx: OpContext, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any,
     groups: int, *_: Any,

@@ -9,8 +9,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_float
+from dycl_tvm.compile.ops import functions, semantics
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, in_float32, is_float
 from dycl_tvm.compile.ops.integers import integer_power
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def _bool_arithmetic(relax_name: str, logical: str) -> Callable[..., Any]:
 converter("add.Tensor", "add.Scalar")(_bool_arithmetic("add", "logical_or"))
 converter("mul.Tensor", "mul.Scalar")(_bool_arithmetic("multiply", "logical_and"))
 converter("sub.Tensor", "sub.Scalar")(_arithmetic("subtract"))
-converter("atan2.default")(_arithmetic("atan2"))
+converter("atan2.default")(in_float32(_arithmetic("atan2")))
 
 
 @converter("rsub.Tensor", "rsub.Scalar")
@@ -63,7 +63,7 @@ def _kernel2(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         dtype = ctx.type.dtype
         return ctx.elementwise(fn, ctx.operand(a, dtype), ctx.operand(b, dtype), name=name)
 
-    return convert
+    return in_float32(convert)
 
 
 _floor_divide = _kernel2("floor_divide", semantics.floor_divide)
@@ -85,6 +85,16 @@ def _div_mode(ctx: OpContext, a: Any, b: Any, rounding_mode: str | None = None) 
 @converter("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def _pow(ctx: OpContext, a: Any, b: Any) -> Any:
     dtype = ctx.type.dtype
+    if (
+        isinstance(b, float) and abs(b) == 0.5 and dtype in ("float32", "float64")
+    ):  # as PyTorch: another thing than a power at infinity and below 0
+        return ctx.emit((relax.op.sqrt if b == 0.5 else relax.op.rsqrt)(ctx.operand(a, dtype)))
+    return _power(ctx, a, b)
+
+
+@in_float32
+def _power(ctx: OpContext, a: Any, b: Any) -> Any:
+    dtype = ctx.type.dtype
     if isinstance(b, (int, float)) and float(b).is_integer() and 0 <= b <= 8:
         x = ctx.operand(a, dtype)
         if b == 0:
@@ -95,8 +105,6 @@ def _pow(ctx: OpContext, a: Any, b: Any) -> Any:
         return result
     if not is_float(dtype):
         return integer_power(ctx, ctx.operand(a, dtype), ctx.operand(b, dtype))
-    if b == 0.5:
-        return ctx.emit(relax.op.sqrt(ctx.operand(a, dtype)))
     return ctx.elementwise(lambda x, y: tirx.power(x, y), ctx.operand(a, dtype), ctx.operand(b, dtype), name="power")
 
 
@@ -194,12 +202,12 @@ def _isfinite(ctx: OpContext, x: Any) -> Any:
 
 
 def _unary(relax_name: str) -> Callable[..., Any]:
-    return lambda ctx, x: ctx.emit(getattr(relax.op, relax_name)(ctx.cast(x, ctx.type.dtype)))
+    return in_float32(lambda ctx, x: ctx.emit(getattr(relax.op, relax_name)(ctx.cast(x, ctx.type.dtype))))
 
 
 for _name in (
     "exp", "log", "sin", "cos", "tan", "tanh", "sigmoid", "sqrt", "rsqrt", "erf",
-    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
+    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
 ):  # fmt: skip
     converter(f"{_name}.default")(_unary(_name))
 
@@ -226,7 +234,7 @@ def _reciprocal(ctx: OpContext, x: Any) -> Any:
 
 
 def _rounding(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
-    return lambda ctx, x: ctx.elementwise(fn, x, name=name) if is_float(ctx.type.dtype) else x
+    return in_float32(lambda ctx, x: ctx.elementwise(fn, x, name=name) if is_float(ctx.type.dtype) else x)
 
 
 converter("floor.default")(_rounding("floor", tirx.floor))
@@ -236,30 +244,11 @@ converter("round.default")(_rounding("round", tirx.nearbyint))
 
 
 def _float_kernel(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
-    return lambda ctx, x: ctx.elementwise(fn, ctx.cast(x, ctx.type.dtype), name=name)
+    return in_float32(lambda ctx, x: ctx.elementwise(fn, ctx.cast(x, ctx.type.dtype), name=name))
 
 
-def _log1p(x: Any) -> Any:
-    # Kahan: the error of rounding 1 + x is undone by the quotient
-    one = tirx.const(1, semantics.dtype_of(x))
-    u = one + x
-    inf = tirx.const(math.inf, semantics.dtype_of(x))
-    return tirx.Select(u == one, x, tirx.Select(u == inf, u, tirx.log(u) * x / semantics.subtract(u, one)))
-
-
-def _expm1(x: Any) -> Any:
-    # exp(x) - 1 = tanh(x/2) (exp(x) + 1), by series where x is small
-    dtype = semantics.dtype_of(x)
-    series = x * (1 + x * (tirx.const(1 / 2, dtype) + x * (tirx.const(1 / 6, dtype) + x * (tirx.const(1 / 24, dtype) + x / 120))))
-    return tirx.Select(tirx.And(x < tirx.const(0.05, dtype), x > tirx.const(-0.05, dtype)), series, tirx.exp(x) - 1)
-
-
-converter("erfc.default")(_float_kernel("erfc", lambda x: tirx.const(1, semantics.dtype_of(x)) - tirx.erf(x)))
-converter("log1p.default")(_float_kernel("log1p", _log1p))
-converter("expm1.default")(_float_kernel("expm1", _expm1))
-converter("log2.default")(_float_kernel("log2", lambda x: tirx.log(x) * tirx.const(1 / math.log(2), semantics.dtype_of(x))))
-converter("log10.default")(_float_kernel("log10", lambda x: tirx.log(x) * tirx.const(1 / math.log(10), semantics.dtype_of(x))))
-converter("exp2.default")(_float_kernel("exp2", lambda x: tirx.exp(x * tirx.const(math.log(2), semantics.dtype_of(x)))))
+for _name in ("atanh", "erfc", "exp2", "expm1", "log10", "log1p", "log2"):
+    converter(f"{_name}.default")(_float_kernel(_name, getattr(functions, _name)))
 
 
 @converter("sign.default", "sgn.default")
@@ -283,40 +272,58 @@ def _relu(ctx: OpContext, x: Any) -> Any:
 
 
 @converter("silu.default")
+@in_float32
 def _silu(ctx: OpContext, x: Any) -> Any:
     return ctx.emit(relax.op.multiply(x, ctx.emit(relax.op.sigmoid(x))))
 
 
 @converter("gelu.default")
+@in_float32
 def _gelu(ctx: OpContext, x: Any, approximate: str = "none") -> Any:
     return ctx.emit(relax.op.nn.gelu_tanh(x) if approximate == "tanh" else relax.op.nn.gelu(x))
 
 
 @converter("leaky_relu.default")
+@in_float32
 def _leaky_relu(ctx: OpContext, x: Any, slope: float = 0.01) -> Any:
     dtype = ctx.type.dtype
     return ctx.elementwise(lambda v: tirx.Select(v > tirx.const(0, dtype), v, v * tirx.const(slope, dtype)), x, name="leaky_relu")
 
 
+@converter("softshrink.default")
+@in_float32
+def _softshrink(ctx: OpContext, x: Any, width: float = 0.5) -> Any:
+    dtype = ctx.type.dtype
+    zero, bound = tirx.const(0, dtype), tirx.const(width, dtype)
+
+    def softshrink(v: Any) -> Any:
+        inside = tirx.Select(semantics.is_nan(v), v, zero)
+        return tirx.Select(v > bound, v - bound, tirx.Select(v < -bound, v + bound, inside))
+
+    return ctx.elementwise(softshrink, x, name="softshrink")
+
+
 @converter("elu.default")
+@in_float32
 def _elu(ctx: OpContext, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     dtype = ctx.type.dtype
 
     def elu(v: Any) -> Any:
-        negative = _expm1(v * tirx.const(input_scale, dtype)) * tirx.const(alpha * scale, dtype)
+        negative = functions.expm1(v * tirx.const(input_scale, dtype)) * tirx.const(alpha * scale, dtype)
         return tirx.Select(v > tirx.const(0, dtype), v * tirx.const(scale, dtype), negative)
 
     return ctx.elementwise(elu, x, name="elu")
 
 
 @converter("softplus.default")
+@in_float32
 def _softplus(ctx: OpContext, x: Any, beta: float = 1, threshold: float = 20) -> Any:
     dtype = ctx.type.dtype
 
     def softplus(v: Any) -> Any:
         scaled = v * tirx.const(beta, dtype)
         # exp of a large argument would be inf in the branch that is not taken, which is harmless
-        return tirx.Select(scaled > tirx.const(threshold, dtype), v, _log1p(tirx.exp(scaled)) / tirx.const(beta, dtype))
+        return tirx.Select(scaled > tirx.const(threshold, dtype), v, functions.log1p(tirx.exp(scaled)) / tirx.const(beta, dtype))
 
     return ctx.elementwise(softplus, x, name="softplus")
 
@@ -347,11 +354,13 @@ def _relu6(ctx: OpContext, x: Any) -> Any:
 
 
 @converter("hardsigmoid.default")
+@in_float32
 def _hardsigmoid(ctx: OpContext, x: Any) -> Any:
     return ctx.elementwise(lambda v: semantics.clip(v + tirx.const(3, ctx.type.dtype), 0, 6) / 6, x, name="hardsigmoid")
 
 
 @converter("hardswish.default")
+@in_float32
 def _hardswish(ctx: OpContext, x: Any) -> Any:
     return ctx.elementwise(lambda v: v * semantics.clip(v + tirx.const(3, ctx.type.dtype), 0, 6) / 6, x, name="hardswish")
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import relax, tirx
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, broadcast_index, converter, is_float
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, broadcast_index, converter, is_float, sums_in_float32
 from dycl_tvm.compile.ops.shape import _permuted
 
 
@@ -16,24 +17,36 @@ def matmul(ctx: OpContext, a: Any, b: Any) -> Any:
     return ctx.emit(relax.op.matmul(a, b))
 
 
+#: Multiplications a matrix below which PyTorch has a loop of its own for batches, which multiplies by any factor.
+_SMALL_BATCH = 400
+
+
 def _scaled(ctx: OpContext, x: Any, factor: Any) -> Any:
     return x if factor == 1 else ctx.binary("multiply", x, factor, ctx.type.dtype)
 
 
 @converter("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default")
+@sums_in_float32
 def _matmul(ctx: OpContext, a: Any, b: Any) -> Any:
     return ctx.reshape(matmul(ctx, a, b), ctx.type.shape)
 
 
 @converter("addmm.default", "baddbmm.default", "addmv.default")
+@sums_in_float32
 def _addmm(ctx: OpContext, bias: Any, a: Any, b: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    # PyTorch: what has the factor 0 is ignored, NaN in it too, but in small batches
+    small = "baddbmm" in ctx.op and math.prod(ctx.shape(a)[1:]) * ctx.shape(b)[-1] < _SMALL_BATCH
+    if alpha == 0 and not small:
+        scaled = ctx.operand(0, ctx.type.dtype) if beta == 0 else _scaled(ctx, bias, beta)
+        return ctx.emit(relax.op.broadcast_to(scaled, ctx.type.shape))
     product = _scaled(ctx, ctx.reshape(matmul(ctx, a, b), ctx.type.shape), alpha)
-    if beta == 0:  # PyTorch: the bias is ignored then, NaN in it too
+    if beta == 0:
         return product
     return ctx.emit(relax.op.add(product, _scaled(ctx, bias, beta)))
 
 
 @converter("linear.default")
+@sums_in_float32
 def _linear(ctx: OpContext, x: Any, weight: Any, bias: Any = None) -> Any:
     rank = len(ctx.shape(weight))
     product = matmul(ctx, x, _permuted(ctx, weight, [1, 0]) if rank == 2 else weight)
@@ -58,6 +71,7 @@ def _safe_softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
 
 
 @converter("scaled_dot_product_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default")
+@sums_in_float32
 def attention(ctx: OpContext, q: Any, k: Any, v: Any, *rest: Any) -> Any:
     """Emit attention in its written-out form; as in PyTorch, rows that see no key are 0 here, where a softmax gives NaN.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, sums_in_float32
 
 
 def _affine(ctx: OpContext, x: Any, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
@@ -22,6 +22,7 @@ def _affine(ctx: OpContext, x: Any, weight: Any, bias: Any, shape: tuple[int, ..
 
 
 @converter("_native_batch_norm_legit_no_training.default", "native_batch_norm.default", "batch_norm.default", "cudnn_batch_norm.default")
+@sums_in_float32
 def _batch_norm(ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> Any:
     if "no_training" in ctx.op:
         training, eps = False, rest[1]
@@ -78,6 +79,7 @@ def _tables(ctx: OpContext, weight: Any, bias: Any, shape: tuple[int, ...]) -> t
 
 
 @converter("native_layer_norm.default", "layer_norm.default")
+@sums_in_float32
 def _layer_norm(ctx: OpContext, x: Any, normalized: list[int], weight: Any, bias: Any, eps: float = 1e-5, *_: Any) -> Any:
     rank = len(ctx.shape(x))
     if _is_one_operator(ctx, x, weight, bias):
@@ -90,6 +92,7 @@ def _layer_norm(ctx: OpContext, x: Any, normalized: list[int], weight: Any, bias
 
 
 @converter("native_group_norm.default", "group_norm.default")
+@sums_in_float32
 def _group_norm(ctx: OpContext, x: Any, *args: Any) -> Any:
     if "native" in ctx.op:
         weight, bias, _, _, _, groups, eps = args
@@ -107,6 +110,7 @@ def _group_norm(ctx: OpContext, x: Any, *args: Any) -> Any:
 
 
 @converter("instance_norm.default")
+@sums_in_float32
 def _instance_norm(
     ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input: bool, momentum: float, eps: float, *_: Any
 ) -> Any:

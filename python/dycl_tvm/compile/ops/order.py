@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, converter
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, converter, in_float32
 
 #: Elements of an axis that kernels of a GPU scan and sort: their cost is quadratic.
 _MAX_SCAN, _MAX_SORT = 4096, 16384
@@ -37,7 +37,7 @@ def _scan(scan: Callable[..., Any]) -> Callable[..., Any]:
         _check_length(around[1], _MAX_SCAN, "a scan over")
         return ctx.reshape(ctx.emit(scan(ctx.reshape(x, around), 1, ctx.type.dtype)), shape)
 
-    return convert
+    return in_float32(convert)
 
 
 converter("cumsum.default")(_scan(relax.op.cumsum))

@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 
 from dycl_tvm.backends.tir_cpu.reduction_op import REDUCER
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import OpContext, axes_of, axis_of, converter, int64
+from dycl_tvm.compile.ops.context import OpContext, axes_of, axis_of, converter, in_float32, int64
 
 
 def _reduce_te(ctx: OpContext, x: Any, axes: list[int], fn: Callable[..., Any], name: str) -> Any:
@@ -32,7 +32,10 @@ def _reduce_te(ctx: OpContext, x: Any, axes: list[int], fn: Callable[..., Any], 
 
 
 @converter("sum.default", "sum.dim_IntList")
+@in_float32
 def _sum(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if "sum.default" in ctx.op:
+        dim, keepdim = None, False
     x = ctx.cast(x, ctx.type.dtype)
     axes = axes_of(dim, len(ctx.shape(x)))
     if not axes:
@@ -41,6 +44,7 @@ def _sum(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: 
 
 
 @converter("mean.default", "mean.dim")
+@in_float32
 def _mean(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     if "mean.default" in ctx.op:
         dim, keepdim = None, False
@@ -52,7 +56,8 @@ def _mean(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype:
 
 
 def _moments(ctx: OpContext, x: Any, dim: Any, correction: Any) -> tuple[Any, Any]:
-    """Return (variance, mean) with the reduced dimensions kept."""
+    """Return (variance, mean) in float64 with the reduced dimensions kept: as in PyTorch, squares of large numbers do not overflow."""
+    x = ctx.cast(x, "float64")
     shape = ctx.shape(x)
     axes = axes_of(dim, len(shape))
     count = math.prod(shape[a] for a in axes)
@@ -61,23 +66,29 @@ def _moments(ctx: OpContext, x: Any, dim: Any, correction: Any) -> tuple[Any, An
     squares = ctx.emit(relax.op.multiply(centred, centred))
     total = ctx.emit(relax.op.sum(squares, axes, True)) if axes else squares
     divisor = max(0.0, count - (1 if correction is None else correction))
-    return ctx.binary("divide", total, float(divisor), ctx.dtype(x)), mean
+    return ctx.binary("divide", total, float(divisor), "float64"), mean
 
 
 @converter("var.correction", "std.correction")
+@in_float32
 def _var(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
-    var = ctx.reshape(_moments(ctx, x, dim, correction)[0], ctx.type.shape)
-    return ctx.emit(relax.op.sqrt(var)) if "std" in ctx.op else var
+    return _spread(ctx, _moments(ctx, x, dim, correction)[0])
 
 
 @converter("var_mean.correction", "std_mean.correction")
+@in_float32
 def _var_mean(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
     var, mean = _moments(ctx, x, dim, correction)
-    var, mean = ctx.reshape(var, ctx.result_shape), ctx.reshape(mean, ctx.result_shape)
-    return (ctx.emit(relax.op.sqrt(var)) if "std" in ctx.op else var), mean
+    return _spread(ctx, var), ctx.cast(ctx.reshape(mean, ctx.result_shape), ctx.result_dtype)
+
+
+def _spread(ctx: OpContext, var: Any) -> Any:
+    var = ctx.reshape(var, ctx.result_shape)
+    return ctx.cast(ctx.emit(relax.op.sqrt(var)) if "std" in ctx.op else var, ctx.result_dtype)
 
 
 @converter("prod.default", "prod.dim_int")
+@in_float32
 def _prod(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     if "prod.default" in ctx.op:
         dim = None
@@ -173,11 +184,13 @@ converter("min.dim")(_extreme_dim(False))
 
 
 @converter("_softmax.default", "softmax.int")
+@in_float32
 def _softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
     return _softmax_impl(ctx, x, dim, log=False)
 
 
 @converter("_log_softmax.default", "log_softmax.int")
+@in_float32
 def _log_softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
     return _softmax_impl(ctx, x, dim, log=True)
 

@@ -89,7 +89,7 @@ def clip(x: Any, lo: float | int | None, hi: float | int | None) -> Any:
 def is_nan(x: Any) -> Any:
     """Return whether x is NaN."""
     # neither x != x nor the negation of a comparison will do: TVM folds the one, and turns the other into an ordered comparison
-    return tirx.isnan(x)
+    return tirx.isnan(x.astype("float32") if dtype_of(x) == "bfloat16" else x)
 
 
 def equal(a: Any, b: Any) -> Any:
@@ -126,12 +126,12 @@ def _differ(a: Any, b: Any) -> Any:
     return tirx.Or(tirx.And(a, tirx.Not(b)), tirx.And(tirx.Not(a), b))
 
 
-def libm_fmod(a: Any, b: Any) -> Any:
-    """Return C's fmod, for which TVM has no lowering on a CPU."""
-    dtype = dtype_of(a)
+def libm(name: str, *operands: Any) -> Any:
+    """Return a function of C's library by its name in float64; halves are computed in float32."""
+    dtype = dtype_of(operands[0])
     if dtype == "float64":
-        return tirx.call_pure_extern("float64", "fmod", a, b)
-    single = tirx.call_pure_extern("float32", "fmodf", a.astype("float32"), b.astype("float32"))
+        return tirx.call_pure_extern("float64", name, *operands)
+    single = tirx.call_pure_extern("float32", f"{name}f", *(x.astype("float32") for x in operands))
     return single if dtype == "float32" else single.astype(dtype)
 
 
@@ -146,12 +146,12 @@ def floor_divide(a: Any, b: Any) -> Any:
         wrong = tirx.And(rest != zero, _differ(rest < zero, b < zero)) if not dtype.startswith("uint") else tirx.const(False, "bool")
         return tirx.Select(wrong, quotient - one, quotient)
     zero = tirx.const(0, dtype)
-    mod = libm_fmod(a, b)
+    mod = libm("fmod", a, b)
     quotient = (a - mod) / b
     quotient = tirx.Select(tirx.And(mod != zero, _differ(b < zero, mod < zero)), quotient - tirx.const(1, dtype), quotient)
-    down = tirx.floor(quotient)
-    rounded = tirx.Select(quotient - down > tirx.const(0.5, dtype), down + tirx.const(1, dtype), down)
-    return tirx.Select(b == zero, a / b, rounded)
+    # a whole number but for rounding, which a fused multiplication before the subtraction changes: never to the next whole number below
+    rounded = tirx.nearbyint(quotient)
+    return tirx.Select(b == zero, a / b, tirx.Select(rounded == zero, multiply(zero, a / b), rounded))
 
 
 def trunc_divide(a: Any, b: Any) -> Any:
@@ -167,7 +167,7 @@ def remainder(a: Any, b: Any) -> Any:
     zero = tirx.const(0, dtype)
     if "float" not in dtype:
         return tirx.Select(b == zero, zero, a - floor_divide(a, b) * b)
-    mod = libm_fmod(a, b)
+    mod = libm("fmod", a, b)
     return tirx.Select(tirx.And(mod != zero, _differ(b < zero, mod < zero)), mod + b, mod)
 
 
@@ -175,7 +175,15 @@ def fmod(a: Any, b: Any) -> Any:
     """Return the remainder with the sign of the dividend."""
     if "float" not in dtype_of(a):
         return a - tirx.truncdiv(a, safe_divisor(b)) * b
-    return libm_fmod(a, b)
+    return libm("fmod", a, b)
+
+
+def bfloat16_of(x: Any) -> Any:
+    """Return the nearest float32 that is a bfloat16, ties to even."""
+    bits = tirx.reinterpret("uint32", x)
+    odd = tirx.bitwise_and(tirx.shift_right(bits, tirx.const(16, "uint32")), tirx.const(1, "uint32"))
+    nearest = tirx.bitwise_and(bits + tirx.const(0x7FFF, "uint32") + odd, tirx.const(0xFFFF0000, "uint32"))
+    return tirx.Select(is_nan(x), x, tirx.reinterpret("float32", nearest))
 
 
 def lowest(dtype: str) -> Any:

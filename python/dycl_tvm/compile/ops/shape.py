@@ -281,5 +281,7 @@ def _diagonal(ctx: OpContext, x: Any, offset: int = 0, dim1: int = 0, dim2: int 
 
 @converter("unfold.default")
 def _unfold(ctx: OpContext, x: Any, dim: int, size: int, step: int) -> Any:
+    if not ctx.shape(x):
+        return ctx.reshape(x, ctx.type.shape)
     axis = axis_of(dim, len(ctx.shape(x)))
     return ctx.compute(lambda t, *i: t(*i[:axis], i[axis] * int64(step) + i[-1], *i[axis + 1 : -1]), x, name="unfold")

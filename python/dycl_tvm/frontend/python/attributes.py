@@ -8,11 +8,12 @@ from typing import Any
 
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.blame import attempt
 
 
 def getattr(ask: Any, *args: Any) -> Any:
     """``getattr``, ``hasattr``, ``vars`` and ``dir`` of the user's objects."""
-    return ask(*args)
+    return attempt(ask, *args)
 
 
 def setattr(value: Any, obj: Any, name: str) -> None:
@@ -20,10 +21,10 @@ def setattr(value: Any, obj: Any, name: str) -> None:
     if isinstance(obj, Poison):
         use(obj)
     current().heap.changing_attribute(obj, name)
-    builtins.setattr(obj, name, value)
+    attempt(builtins.setattr, obj, name, value)
 
 
 def delattr(obj: Any, name: str) -> None:
     """``del obj.name``."""
     current().heap.changing_attribute(obj, name)
-    builtins.delattr(obj, name)
+    attempt(builtins.delattr, obj, name)

@@ -33,6 +33,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import attempt, of_program
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
@@ -109,7 +110,7 @@ def new(x: Any) -> Any:
 def compare(op: str, a: Any, b: Any) -> Any:
     """``a is b``, ``a in b`` and their negations (and the six others, for chains)."""
     if op in _COMPARISONS:
-        return _COMPARISONS[op](a, b)
+        return attempt(_COMPARISONS[op], a, b)
     if a is b and op in ("is", "is_not") and not (isinstance(a, Poison) and is_unbound(a)):
         return op == "is"  # one object of staging is one in eager too, on every path
     for x in (a, b):
@@ -148,9 +149,9 @@ def _contains(container: Any, x: Any) -> Any:
         items = container
         symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *container))
     else:
-        return x in unpacked(container)
+        return attempt(operator.contains, unpacked(container), x)
     if not symbolic:
-        return x in container
+        return attempt(operator.contains, container, x)
     if len(items) == 0:
         return False
     tests = [lambda i=i: _equal_item(x, i) for i in items]
@@ -207,12 +208,12 @@ def getitem(obj: Any, index: Any) -> Any:
         return _getitem_dict(obj, key)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
-    return operate(operator.getitem, obj, index) if is_opaque(obj) else obj[index]
+    return _operate(operator.getitem, obj, index)
 
 
 def _index_of(t: torch.Tensor) -> Any:
     if t.dtype.is_floating_point or t.numel() != 1:
-        raise TypeError("only integer tensors of a single element can be converted to an index")
+        raise of_program(TypeError("only integer tensors of a single element can be converted to an index"))
     return scalars.convert(t.item(), "int")
 
 
@@ -226,6 +227,12 @@ def _getitem_dict(obj: dict[Any, Any], key: Any) -> Any:
     raise raising(KeyError("a key known only at run time is not in the dict"))
 
 
+def _operate(function: Any, obj: Any, *args: Any) -> Any:
+    """Call an operator of Python's; what it changes of an object whose class is a library's is noted."""
+    known = scalars.is_symbolic(obj) or not (is_opaque(obj) or (isinstance(obj, torch.nn.Module) and function is not operator.getitem))
+    return attempt(function, obj, *args) if known else attempt(operate, function, obj, *args)
+
+
 def setitem(value: Any, obj: Any, index: Any) -> None:
     """``obj[index] = value``."""
     for x in (obj, index, value) if isinstance(obj, torch.Tensor) else (obj, index):
@@ -235,10 +242,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
     current().heap.changing_item(obj, index)
-    if is_opaque(obj) or isinstance(obj, torch.nn.Module):
-        operate(operator.setitem, obj, index, value)
-        return
-    obj[index] = value
+    _operate(operator.setitem, obj, index, value)
 
 
 def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
@@ -275,10 +279,7 @@ def changing_globals(space: dict[str, Any], *names: str) -> None:
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
     current().heap.changing_item(obj, index)
-    if is_opaque(obj) or isinstance(obj, torch.nn.Module):
-        operate(operator.delitem, obj, index)
-        return
-    del obj[index]
+    _operate(operator.delitem, obj, index)
 
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
 def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
     current().heap.changing(x)
-    return operate(_IN_PLACE[op], x, value) if is_opaque(x) and not scalars.is_symbolic(x) else _IN_PLACE[op](x, value)
+    return _operate(_IN_PLACE[op], x, value)
 
 
 def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:

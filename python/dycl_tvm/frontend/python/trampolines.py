@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.source.locate import is_library_file
 from dycl_tvm.frontend.python.source.ownership import code_of, is_rewritten_class, replaced, users_function
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.session import staging
+from dycl_tvm.frontend.trace.values.blame import attempt, judge
 
 Run = Callable[[types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 #: Run by whatever time Python destroys an object, so not part of the program.
@@ -133,9 +133,10 @@ class Trampolines:
         before, self.passing = self.passing, None
         try:
             result = function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
             if isinstance(self.passing, ControlFlow):
                 raise self.passing from None
+            judge(error, function, args, kwargs)
             raise
         finally:
             passing, self.passing = self.passing, before
@@ -184,7 +185,7 @@ class _Entry:
 
 
 #: Code of staging that calls, or reads attributes, as the program asks for it.
-_FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attributes.getattr.__code__])
+_FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attempt.__code__])
 
 
 def _is_attribute_hook(name: str) -> bool:

@@ -56,6 +56,8 @@ class Inputs:
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             if x.dtype not in DTYPE_NAMES:
                 raise UsageError(f"the example input `{where}` has the dtype {x.dtype}; supported are {', '.join(DTYPE_NAMES.values())}")
+            if isinstance(x, torch.Tensor) and x.layout != torch.strided:
+                raise UsageError(f"the example input `{where}` is sparse ({x.layout}); dense tensors are supported")
             if not all(isinstance(s, int) for s in x.shape):
                 raise UsageError(f"the example input `{where}` has the symbolic shape {tuple(x.shape)}; give every dimension a number")
             if isinstance(x, torch.Tensor):

@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Exponential, sigmoid, tanh and erf of float32 as plain arithmetic on vectors.
+"""Exponential, e^x - 1, sigmoid, tanh and erf of float32 as plain arithmetic on vectors.
 
 TVM's own become calls of libm or long code for each element (4 to 12 times slower). These have no call and no branch. Largest errors where
-the result is a normal number, in units in the last place: exp 1.0, sigmoid 2.5, tanh 2.6, erf 2.5 (tests measure them). NaN gives NaN,
-infinities give the limits; sigmoid is 0 below -88.8, as PyTorch's.
+the result is a normal number, in units in the last place: exp 1.0, expm1 1.5, sigmoid 2.5, tanh 2.6, erf 2.5 (tests measure them).
+NaN gives NaN, infinities give the limits; sigmoid is 0 below -88.8, as PyTorch's.
 
 Each is an operator (``dycl.exp`` ...) that stays a call through all of TVM's passes, and becomes the call of a function in LLVM IR that
 the compiler inlines: as TVM's expressions they would repeat, or bind, what is used several times, and TVM takes time exponential in
@@ -121,6 +121,16 @@ def _tanh(x: Value) -> Value:
     return x.equals(0).choose(x, e / (e + 2))
 
 
+def _expm1(x: Value) -> Value:
+    # as tanh's; where 1 is less than half a unit in the last place, 2^n may be infinite and the result is e^x
+    constant = x.function.constant
+    n, r = _reduced(_clamp(x, -30.0, 89.0))
+    scale, half = _power_of_2(n), n >> 1
+    tail = _exp_less_1(r)
+    near, far = tail * scale + (scale - 1), (tail + 1) * _power_of_2(half) * _power_of_2(n - half)
+    return x.equals(0).choose(x, (x > constant("f", 20)).choose(far, near))
+
+
 def _erf(x: Value) -> Value:
     # an odd polynomial near 0, elsewhere 1 - e^p(|x|)
     constant = x.function.constant
@@ -192,5 +202,7 @@ exp_of_difference = _operator("exp_of_difference", _exp_of_difference)
 sigmoid = _operator("sigmoid", _sigmoid)
 #: tanh(x) of a float32 expression.
 tanh = _operator("tanh", _tanh)
+#: e^x - 1 of a float32 expression.
+expm1 = _operator("expm1", _expm1)
 #: erf(x) of a float32 expression.
 erf = _operator("erf", _erf)

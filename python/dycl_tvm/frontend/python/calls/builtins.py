@@ -30,6 +30,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.identity import join_identities, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.opaque import ObjectId
@@ -119,7 +120,7 @@ def _extremum(largest: bool) -> Substitute:
                 f"{callee.__name__}() with key= or default= of values known only at run time", current().origin(), "write the loop out"
             )
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
-            raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+            raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
         if any(isinstance(v, torch.Tensor) for v in values):
             best, forked = values[0], current().decisions.chosen_by_tests()
             site = None if forked else current().decisions.choice_site()
@@ -209,8 +210,7 @@ def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if scalars.is_symbolic(x):
         return issubclass(_python_type(x, "given to isinstance()"), classes)
     if isinstance(x, StagedTensor):
-        wanted = classes if isinstance(classes, tuple) else (classes,)
-        return any(c in (torch.Tensor, object) for c in wanted)
+        return isinstance(torch.empty(0, dtype=x.dtype), classes)
     return isinstance(x, classes)
 
 

@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import attempt, judge
 
 #: Callables that change none of their arguments, so that these need not be saved.
 _PURE: frozenset[Any] = frozenset(
@@ -97,14 +98,18 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         use(callee)
     substitute = substitutes.find(callee)
     if substitute is not None:
-        return substitute(callee, args, kwargs)
+        try:
+            return substitute(callee, args, kwargs)
+        except Exception as error:
+            judge(error, callee, args, kwargs)
+            raise
     if isinstance(callee, functools.partial):
         return _call(callee.func, (*callee.args, *args), {**callee.keywords, **kwargs}, root)
     if isinstance(callee, torch.nn.Module):
         return _call_module(callee, args, kwargs, root)
     if isinstance(callee, types.MethodType):
         if isinstance(callee.__self__, torch.Tensor):
-            return callee(*args, **kwargs)
+            return attempt(callee, *args, **kwargs)
         return _call(callee.__func__, (callee.__self__, *args), kwargs, root)
     if isinstance(callee, types.FunctionType):
         return _call_function(callee, args, kwargs, root)

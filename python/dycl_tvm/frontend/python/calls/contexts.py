@@ -12,6 +12,7 @@ from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.hcfg.nodes import Value
 
 
@@ -62,4 +63,4 @@ def _method(kind: Any, name: str) -> Any:
     try:
         return getattr(kind, name)
     except AttributeError:
-        raise TypeError(f"'{kind.__name__}' object does not support the context manager protocol") from None
+        raise of_program(TypeError(f"'{kind.__name__}' object does not support the context manager protocol")) from None

@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.hcfg.nodes import Edge, Switch, Value
 
@@ -51,7 +52,7 @@ def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
     """Return ``items[index]``; ``inside`` says that the index is known to be one of them."""
     stage = current()
     if len(items) == 0:
-        raise IndexError("index out of range")
+        raise of_program(IndexError("index out of range"))
     position = index if inside else check_index(index, len(items))
     if not isinstance(scalars.operand_of(position), Value):
         return items[int(position)]

@@ -3,33 +3,21 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from dycl_tvm.frontend.python.flow.parting import part
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_at
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import is_of_program
 from dycl_tvm.hcfg.nodes import Origin, Raise, Return, ReturnSite
-
-#: Errors that Python and PyTorch raise on a program's own values.
-_PYTHON_ERRORS = (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError, OverflowError, AssertionError, RuntimeError)
-#: Words of messages that come from staging itself.
-_OWN_WORDS = (
-    "HostInt",
-    "HostFloat",
-    "HostBool",
-    "SymInt",
-    "SymFloat",
-    "SymBool",
-    "StagedTensor",
-    "meta",
-    "Symbolic",
-    "Poison",
-    "Chosen",
-    "stage",
-)
 
 
 class Exits(OfOneRun):
@@ -101,12 +89,29 @@ def exits() -> Exits:
 
 
 def is_users(error: Exception) -> bool:
-    """Whether eager raises the exception too, on this path: the program raises it itself, or Python does on its own values."""
+    """Whether eager raises the exception too, on this path.
+
+    So it is if the program raises it itself; if an operation of the program was found to fail in eager as well; or if Python raised it
+    in the user's code, on values that are as they are in eager.
+    """
     if getattr(error, "__dycl_raised__", False) or isinstance(error, UnboundLocalError):
         return True
     builder = current().builder
     conditional = builder.block is not None and builder.block is not builder.entry
-    return conditional and isinstance(error, _PYTHON_ERRORS) and not any(word in str(error) for word in _OWN_WORDS)
+    return conditional and (is_of_program(error) or _is_pythons(error))
+
+
+def _is_pythons(error: Exception) -> bool:
+    """Whether Python raised an exception in the user's code itself, and no value that is known only at run time took part."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or is_library_file(trace.tb_frame.f_code.co_filename):
+        return False
+    if isinstance(error, AttributeError):
+        return not scalars.is_symbolic(error.obj) and not (isinstance(error.obj, torch.Tensor) and hasattr(torch.Tensor, error.name or ""))
+    named = re.findall(r"\w+", linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+    return not any(scalars.is_symbolic(trace.tb_frame.f_locals.get(name)) for name in named)
 
 
 def origin_of(error: BaseException) -> Origin | None:

@@ -15,13 +15,14 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import is_library_class
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.blame import attempt
 
 
 def iterate(iterable: Any) -> Iterator[Any]:
     """Iterate as a ``for`` statement does."""
     if isinstance(iterable, Poison):
         use(iterable)
-    iterator = iter(iterable)
+    iterator = attempt(iter, iterable)
     if iterator is not iterable:
         yield from iterator
         return

@@ -7,6 +7,7 @@ from typing import Any
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.hcfg.nodes import Raise, Value
 
 
@@ -21,7 +22,7 @@ def check_index(index: Any, size: int) -> Any:
     if isinstance(cond, Value):
         if session.may_be_caught():
             if not session.decisions.decide(cond):
-                raise IndexError(message)
+                raise of_program(IndexError(message))
         else:
             builder = session.builder
             fine, bad = builder.new_block("inside"), builder.new_block("outside")
@@ -30,5 +31,5 @@ def check_index(index: Any, size: int) -> Any:
             builder.terminate(Raise("IndexError", message, session.origin()))
             builder.block = fine
     elif not cond:
-        raise IndexError(message)
+        raise of_program(IndexError(message))
     return scalars.select(index < 0, index + size, index)

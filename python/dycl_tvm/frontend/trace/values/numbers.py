@@ -212,7 +212,9 @@ def _guard(failing: Any, error: type[Exception], message: str) -> None:
     if not stage.may_be_caught():
         return
     if stage.decisions.decide(truth_operand(failing)):
-        raise error(message)
+        made = error(message)
+        made.__dycl_judged__ = True  # type: ignore[attr-defined]  # eager raises it too, see blame.py
+        raise made
 
 
 def _binary(op: str, swapped: bool) -> Any:

@@ -18,6 +18,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
@@ -90,6 +91,8 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func._opname
     if func is aten._local_scalar_dense.default:
         return item(args[0])
+    if func is aten.equal.default:
+        return equal(*args)
     if name in QUESTIONS:
         layouts = layouts_of(args[0])
         return func(*args, **kwargs) if layouts is None else layouts.settle()
@@ -127,6 +130,10 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if folded is not None:
             return folded
     metas = _meta_result(func, args, kwargs)
+    if func._opname not in _OF_TYPES and any(isinstance(leaf, (bool, int, float)) for leaf in leaves(metas)):
+        raise UnsupportedError(
+            f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
+        )
     types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
     operands = iter(values)
     hargs, hkwargs = map_tensors(lambda _: next(operands), args), map_tensors(lambda _: next(operands), kwargs)
@@ -136,6 +143,10 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return map_leaves(lambda m: m if (v := next(results)) is None else fresh_like(m, v), metas)
 
 
+#: Operators that give numbers which follow from the types of their operands.
+_OF_TYPES = frozenset(
+    ["dim", "is_same_size", "numel", "size", "storage_offset", "stride", "sym_numel", "sym_size", "sym_storage_offset", "sym_stride"]
+)
 #: Operators that return positions along a dimension, and which of their results these are.
 _POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
 
@@ -381,7 +392,7 @@ def item(t: torch.Tensor) -> Any:
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
             return constant.data.item()
     if t.numel() != 1:
-        raise RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar")
+        raise of_program(RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar"))
     kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
@@ -390,12 +401,19 @@ def item(t: torch.Tensor) -> Any:
     return number
 
 
+def equal(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Return whether two tensors have the same shape and elements: a bool, or a number of the run."""
+    if a.shape != b.shape:
+        return False
+    return item(dispatch(aten.all.default, (dispatch(aten.eq.Tensor, (a, b), {}),), {}))
+
+
 def truth_of(t: torch.Tensor) -> Any:
     """Return the truth of a tensor: a bool, or an operand of type bool."""
     if t.numel() == 0:
         return bool(torch.empty(tuple(t.shape), device="meta"))
     if t.numel() != 1:
-        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+        raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
     number = item(t)
     return scalars.truth_operand(number) if scalars.is_symbolic(number) else bool(number)
 

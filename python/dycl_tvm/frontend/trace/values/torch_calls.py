@@ -13,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
-from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor, truth_of
+from dycl_tvm.frontend.trace.values.recorder import equal, item, known_bounds, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at
 from dycl_tvm.hcfg.nodes import Value
 
@@ -29,10 +30,11 @@ class FunctionRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of PyTorch."""
-        handler = HANDLERS.get(func)
-        if handler is not None:
-            return handler(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        try:
+            return HANDLERS.get(func, func)(*args, **(kwargs or {}))
+        except Exception as error:
+            judge(error, func, tuple(args), kwargs or {})
+            raise
 
 
 def _bool(t: torch.Tensor) -> bool:
@@ -123,7 +125,7 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
         index = item(index)
     kind = scalars._kind(scalars.operand_of(index))
     if kind != "int":
-        raise IndexError(f"only integers can index a tensor, not a {kind}")
+        raise of_program(IndexError(f"only integers can index a tensor, not a {kind}"))
     size = int(t.shape[dim])
     checked = check_index(index, size)
     return to_tensor(checked, torch.int64).reshape(1)
@@ -166,12 +168,6 @@ def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
         return torch.Tensor.__setitem__(t, index, value)
     part = _select(torch.Tensor.__getitem__(t, static), selected)
     return torch.Tensor.__setitem__(part, Ellipsis, value)
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> Any:
-    if tuple(a.shape) != tuple(b.shape):
-        return False
-    return item((a == b).all())
 
 
 def _allclose(a: torch.Tensor, b: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
@@ -254,8 +250,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.numpy: _refuse("numpy()"),
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__contains__: lambda t, x: item((t == x).any()),
-    _T.equal: _equal,
-    torch.equal: _equal,
+    _T.equal: equal,
+    torch.equal: equal,
     _T.allclose: _allclose,
     torch.allclose: _allclose,
     torch.tensor: _tensor,

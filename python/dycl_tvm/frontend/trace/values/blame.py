@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Whose error it is: the program's only if eager raises it too; whatever else goes wrong while staging is a refusal.
+
+An operation that fails on values known only at run time is tried in eager mode, on real tensors of the same metadata and on numbers of the
+same type: what does not fail there in the same way, or not whatever the values are, is not the program's.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from dycl_tvm.errors import DyclError
+from dycl_tvm.frontend.trace.session import current, set_current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor
+
+Raised = TypeVar("Raised", bound=BaseException)
+_PLAIN = (str, bytes, bool, int, float, complex, type(None), type(...), slice, range, torch.dtype, torch.device, torch.Size, type)
+_BUILTIN = (types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.WrapperDescriptorType, type)
+_NUMBERS: dict[str, Callable[[int], Any]] = {"int": int, "float": float, "bool": bool}
+
+
+def of_program(error: Raised) -> Raised:
+    """Mark an error as one that eager raises too."""
+    error.__dycl_judged__ = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_of_program(error: BaseException) -> bool:
+    """Whether an error was found to be one that eager raises too."""
+    return getattr(error, "__dycl_judged__", False) or getattr(error, "__dycl_raised__", False)
+
+
+def attempt(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that the program asked for; an error of it is judged."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        judge(error, function, args, kwargs)
+        raise
+
+
+def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Mark an error of a call if eager raises it too."""
+    if is_of_program(error) or isinstance(error, DyclError):
+        return
+    owner = getattr(function, "__self__", None)
+    bound = owner is not None and not isinstance(owner, types.ModuleType)
+    leaves = torch.utils._pytree.tree_leaves((owner if bound else None, args, kwargs))
+    if not any(isinstance(x, StagedTensor) or scalars.is_symbolic(x) for x in leaves):
+        if isinstance(function, _BUILTIN) or all(isinstance(x, (*_PLAIN, torch.Tensor)) for x in leaves):
+            of_program(error)
+    elif all(isinstance(x, (*_PLAIN, torch.Tensor)) or scalars.is_symbolic(x) for x in leaves):
+        if all(_raises(type(error), function, owner if bound else None, args, kwargs, value) for value in (0, 1)):
+            of_program(error)
+
+
+def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> bool:
+    """Whether a call raises an error of a class in eager mode, on tensors filled with a value."""
+    session = current()
+    set_current(None)
+    try:
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+            owner, args, kwargs = torch.utils._pytree.tree_map(lambda x: _stand_in(x, value), (owner, args, kwargs))
+            (function if owner is None else getattr(owner, function.__name__))(*args, **kwargs)
+    except Exception as error:
+        return type(error) is kind
+    finally:
+        set_current(session)
+    return False
+
+
+def _stand_in(x: Any, value: int) -> Any:
+    if isinstance(x, torch.Tensor):
+        made = torch.full(tuple(x.shape), value, dtype=x.dtype)
+        return made if x.is_contiguous() or 0 in x.stride() else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(made)
+    return _NUMBERS[scalars._kind(scalars.operand_of(x))](value) if scalars.is_symbolic(x) else x

@@ -1,0 +1,148 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What becomes of samples: right, refused with a typed error, wrong, or crashed."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from samples import TIES, UNDEFINED, Sample, tensors_of
+from torch import Tensor
+
+import dycl_tvm
+from dycl_tvm.build import simplify
+from dycl_tvm.compile.importer import import_sub_dnns
+from dycl_tvm.errors import DyclError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.hcfg.verify import verify
+from dycl_tvm.progress import Phases
+from dycl_tvm.target import resolve_target
+
+#: How far a result may be from eager's, relatively, and as a part of its largest element if that is below 1.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``kind`` is right, refused, wrong or crashed."""
+
+    kind: str
+    sample: str
+    text: str = ""
+
+
+def difference(want: Any, got: Any) -> str:
+    """Return where two results differ, or nothing."""
+    wanted, given = tensors_of(want), tensors_of(got)
+    if len(wanted) != len(given):
+        return f"{len(given)} results instead of {len(wanted)}"
+    return next(filter(None, map(_difference, wanted, given)), "")
+
+
+def _of_sample(sample: Sample, got: Any) -> str:
+    if sample.operator in UNDEFINED:
+        return ""
+    want = sample.eager()
+    return difference(*(tensors_of(r)[:1] for r in (want, got))) if sample.operator in TIES else difference(want, got)
+
+
+def _difference(want: Any, got: Any) -> str:
+    if not isinstance(want, Tensor):
+        return "" if want == got or (want != want and got != got) else f"{got} instead of {want}"
+    got = torch.as_tensor(got)  # an artefact without inputs returns arrays
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    if not want.dtype.is_floating_point:
+        away = want != got
+    else:
+        finite = want[want.isfinite()].abs()
+        bound = TOLERANCE[want.dtype]
+        scale = min(1.0, float(finite.max())) if finite.numel() else 1.0
+        away = ~torch.isclose(got.double(), want.double(), rtol=bound, atol=bound * scale, equal_nan=True)
+    return f"{got[away][:4].tolist()} instead of {want[away][:4].tolist()} ({int(away.sum())} of {want.numel()})" if away.any() else ""
+
+
+def _program(sample: Sample) -> Callable[..., Any]:
+    run = sample.run
+
+    def forward(*tensors: Tensor) -> Any:
+        return run(*tensors)
+
+    return forward
+
+
+def staged(sample: Sample) -> Outcome:
+    """Compare the staged graph, run by the reference interpreter, with eager."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            graph = stage(_program(sample), tuple(t.clone() for t in sample.tensors))
+            verify(graph)
+            got = interpret(graph, [t.clone() for t in sample.tensors])[0]
+        except DyclError as error:
+            return Outcome("refused", sample.name, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            return Outcome("crashed", sample.name, f"{type(error).__name__}: {error}")
+        text = _of_sample(sample, got)
+    return Outcome("wrong" if text else "right", sample.name, text)
+
+
+def convertible(sample: Sample) -> Outcome:
+    """Whether a sample passes the front end and the import to Relax."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            graph = stage(_program(sample), tuple(t.clone() for t in sample.tensors))
+            simplify(graph, (), Phases(False))
+            with resolve_target("llvm", None).target:
+                import_sub_dnns(graph.sub_dnns())
+        except DyclError as error:
+            return Outcome("refused", sample.name, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            return Outcome("crashed", sample.name, f"{type(error).__name__}: {error}")
+    return Outcome("right", sample.name)
+
+
+def compiled(samples: Sequence[Sample]) -> list[Outcome]:
+    """Build samples as one network and compare each result with eager; a build that fails is taken in halves."""
+    samples = list(samples)
+    if not samples:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            results = _results(samples)
+        except Exception as error:
+            if len(samples) == 1:
+                kind = "refused" if isinstance(error, DyclError) else "crashed"
+                return [Outcome(kind, samples[0].name, f"{type(error).__name__}: {error}")]
+            half = len(samples) // 2
+            return compiled(samples[:half]) + compiled(samples[half:])
+        outcomes = []
+        for sample, result in zip(samples, results):
+            text = _of_sample(sample, result)
+            outcomes.append(Outcome("wrong" if text else "right", sample.name, text))
+        return outcomes
+
+
+def _results(samples: Sequence[Sample]) -> Any:
+    runs, spans, tensors = [], [], []
+    for sample in samples:
+        runs.append(sample.run)
+        spans.append((len(tensors), len(tensors) + len(sample.tensors)))
+        tensors += [t.clone() for t in sample.tensors]
+
+    def forward(*given: Tensor) -> Any:
+        return tuple([run(*given[a:b]) for run, (a, b) in zip(runs, spans)])
+
+    artifact = dycl_tvm.build(forward, tuple(tensors))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        module = dycl_tvm.load(artifact.export_library(path / "m.so"), artifact.save_params(path / "m.params"))
+        return module(*tensors)

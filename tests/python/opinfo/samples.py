@@ -1,0 +1,78 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""PyTorch's own samples of its operators as programs: what is called, and the tensors that it is called with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+OPERATORS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
+
+#: Operators whose results are not defined: memory that nobody wrote, random numbers.
+UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+#: Operators that may give any of the positions of equal elements: positions are not compared.
+TIES = {"topk", "sort", "msort", "argsort", "mode", "median", "nanmedian", "kthvalue"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call of an operator: ``run(*tensors)``."""
+
+    name: str
+    operator: str
+    run: Callable[..., Any]
+    tensors: tuple[Tensor, ...]
+
+    def eager(self) -> Any:
+        """Return what PyTorch gives; the tensors stay as they are."""
+        with torch.no_grad():
+            return self.run(*(t.clone() for t in self.tensors))
+
+
+def samples(operator: str, dtype: torch.dtype, limit: int | None = None) -> Iterator[Sample]:
+    """Yield the samples of an operator that run in eager; with a limit, as many spread over all of them."""
+    op = OPERATORS[operator]
+    if dtype not in op.supported_dtypes("cpu"):
+        return
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+        if limit is not None and len(given) > limit:
+            given = [given[k * len(given) // limit] for k in range(limit)]
+        for number, one in enumerate(given):
+            sample = _sample(f"{operator}[{str(dtype)[6:]}-{number}]", operator, op, one)
+            try:
+                sample.eager()
+            except Exception:
+                continue
+            yield sample
+
+
+def _sample(name: str, operator: str, op: Any, one: Any) -> Sample:
+    leaves, structure = pytree.tree_flatten(((one.input, *one.args), one.kwargs))
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    function = op.op
+
+    def run(*tensors: Tensor) -> Any:
+        given = list(leaves)
+        for place, tensor in zip(places, tensors):
+            given[place] = tensor
+        args, kwargs = pytree.tree_unflatten(given, structure)
+        return function(*args, **kwargs)
+
+    return Sample(name, operator, run, tuple(leaves[k].detach() for k in places))
+
+
+def tensors_of(result: Any) -> list[Any]:
+    """Return the leaves of a result in order."""
+    return pytree.tree_leaves(result)

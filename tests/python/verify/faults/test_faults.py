@@ -1,0 +1,49 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Faults that are planted in the compiler are found by the check that every build does; ``make faults`` plants all of them."""
+
+from __future__ import annotations
+
+import pytest
+from fault_harness import Fault, Program, clean, prove
+from fault_list import FAULTS
+
+#: Of those that need a whole build, one of each kind.
+_BUILT = frozenset(
+    (
+        "the epilogue is dropped",
+        "the padding of a maximum is zero",
+        "tensors are not live across edges",
+        "weights of one size are one",
+        "an edge forgets its moves",
+    )
+)
+_CHOSEN = [f for f in FAULTS if not f.compiled or f.name in _BUILT]
+_clean: dict[tuple[str, bool], str] = {}
+
+
+def _checked(program: Program, compiled: bool) -> str:
+    """Return why a program cannot show a fault: without one, it is not what it should be."""
+    key = (program.name, compiled)
+    if key not in _clean:
+        try:
+            clean(program, compiled)
+            _clean[key] = ""
+        except Exception as error:
+            _clean[key] = f"{type(error).__name__}: {error}"
+    return _clean[key]
+
+
+@pytest.mark.parametrize("fault", _CHOSEN, ids=[f"{f.room}: {f.name}" for f in _CHOSEN])
+def test_the_default_check_finds_it(fault: Fault) -> None:
+    reason = _checked(fault.program, fault.compiled)
+    if reason.startswith("VerificationError"):
+        return  # the compiler has this fault as it is, and the check has just found it
+    assert not reason
+    outcome = prove(fault, ["default"])
+    assert outcome.wrong, "the fault makes nothing wrong: another program must show it"
+    assert outcome.found["default"]
+
+
+def test_there_are_faults_in_every_room() -> None:
+    assert len(FAULTS) >= 60
+    assert {f.room for f in FAULTS} == {"front end", "graph", "passes", "import", "kernels", "lowering", "dispatcher", "runtime"}

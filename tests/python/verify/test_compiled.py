@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The check of what was compiled: it is right about right kernels, says the same twice, and its bounds are neither slack nor too tight."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dycl_tvm
+from dycl_tvm.artifact import Artifact
+from dycl_tvm.hcfg.nodes import SubDNN
+from dycl_tvm.target import resolve_target
+from dycl_tvm.verify.compiled import check_compiled
+from dycl_tvm.verify.dispatcher import Dispatcher
+from dycl_tvm.verify.reference import Reference, compare
+
+
+class Net(nn.Module):
+    """Convolutions in packed layouts, a branch, a loop, state, integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.linear = nn.Conv2d(3, 12, 3, padding=1), nn.Linear(12, 5)
+        self.register_buffer("mean", torch.zeros(2, 5))
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        y = F.max_pool2d(torch.relu(self.conv(x)), 2)
+        z = self.linear(y.mean((2, 3)))
+        k = 0
+        while z.sum() > 0.3 and k < 4:
+            z = torch.softmax(z, -1) - 0.2
+            k += 1
+        z = z * 2 if z.max() > 0 else F.layer_norm(z, (5,))
+        self.mean = self.mean * 0.5 + z
+        return z.argmax(-1), self.mean, z > 0.1, k, z.topk(2).indices
+
+
+@pytest.fixture(scope="module")
+def built() -> Artifact:
+    return dycl_tvm.build(Net().eval(), (torch.randn(2, 3, 8, 8),), verify="off")
+
+
+def _check(art: Artifact, level: Any = "default", seed: int = 0) -> Any:
+    return check_compiled(art.hcfg, art._lowered, art.target.target, resolve_target("llvm").target, level, seed=seed)
+
+
+def test_right_kernels_pass_with_any_seed(built: Artifact) -> None:
+    for seed in range(4):
+        found = _check(built, seed=seed)
+        assert found.checked == found.total == len(built.hcfg.sub_dnns())
+        assert found.edges == found.edges_total > 0
+        assert 0 < found.largest_error < 1
+
+
+def test_two_checks_say_the_same(built: Artifact) -> None:
+    assert _check(built) == _check(built)
+
+
+def test_a_target_that_does_not_run_here_has_a_twin() -> None:
+    target = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a57"}
+    art = dycl_tvm.build(Net().eval(), (torch.randn(2, 3, 8, 8),), target=target, verify="off")
+    found = _check(art)
+    assert found.checked == 0
+    assert "do not run" in found.reason
+    assert found.edges == found.edges_total
+    whole = _check(art, "full")
+    assert whole.checked == whole.total
+    assert whole.twin
+
+
+def test_every_way_out_of_a_decision_is_taken_in_the_dispatcher(built: Artifact, tmp_path: Any) -> None:
+    from dycl_tvm import codegen
+
+    watched = Dispatcher()
+    codegen.link(built._lowered.program, built._lowered.library, tmp_path / "net.so", built.target.target, watch=watched.watch)
+    assert watched.runs >= 4
+    assert watched.decisions == watched.decisions_total > 0
+
+
+def _sub_dnn(function: Any, *args: torch.Tensor) -> SubDNN:
+    graph = dycl_tvm.stage(function, args)
+    return graph.sub_dnns()[0]
+
+
+def _error(sub: SubDNN, args: list[torch.Tensor], got: list[torch.Tensor]) -> float:
+    reference = Reference(sub, "default")
+    return compare(reference.expect(args, 4, 0), got, reference.in_own_types(args)).error
+
+
+def test_bounds_are_those_of_float32() -> None:
+    x = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
+    w = torch.randn(256, 32, generator=torch.Generator().manual_seed(2))
+
+    def product(x, w):  # type: ignore[no-untyped-def]
+        return torch.tanh(x @ w * 0.1)
+
+    sub = _sub_dnn(product, x, w)
+    right = product(x, w)
+    assert _error(sub, [x, w], [right]) < 0.5
+    assert _error(sub, [x, w], [right * (1 + 1e-6)]) < 1
+    assert _error(sub, [x, w], [right * (1 + 1e-3)]) > 1
+    once = right.clone()
+    once[3, 5] += 0.01
+    assert _error(sub, [x, w], [once]) > 1
+    once[3, 5] = torch.nan
+    assert _error(sub, [x, w], [once]) > 1
+
+
+def test_cancellation_widens_the_bound_and_copies_have_none() -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(3)) + 1000
+
+    def centred(x):  # type: ignore[no-untyped-def]
+        return x - x.mean(), x.flip(0)
+
+    sub = _sub_dnn(centred, x)
+    difference, copy = centred(x)
+    assert _error(sub, [x], [difference + 1e-4, copy]) < 1
+    assert _error(sub, [x], [difference + 0.1, copy]) > 1
+    assert _error(sub, [x], [difference, copy * (1 + 1e-5)]) > 1
+
+
+def test_equal_numbers_may_stand_in_any_order() -> None:
+    x = torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0])
+
+    def largest(x):  # type: ignore[no-untyped-def]
+        values, indices = x.topk(3)
+        return values * 1, indices + 0
+
+    sub = _sub_dnn(largest, x)
+    for third in (1, 2, 4):
+        reference = Reference(sub, "default")
+        got = [torch.tensor([2.0, 1.0, 0.0]), torch.tensor([3, 0, third])]
+        assert compare(reference.expect([x], 24, 0), got).error < 1
+    assert compare(reference.expect([x], 24, 0), [got[0], torch.tensor([0, 3, 1])]).error > 1
+
+
+def test_a_certificate_says_what_was_compared(built: Artifact) -> None:
+    found = dataclasses.asdict(_check(built))
+    assert found["reason"] == ""
+    assert found["worst"] in {s.name for s in built.hcfg.sub_dnns()}
