@@ -29,15 +29,13 @@ class UnsupportedError(DyclError):
     reason : str
         What is not supported, in one sentence.
     origin : Origin, optional
-        The user's file, line and code.
+        The user's file, line and code; the caret stands under its column.
     suggestion : str, optional
         What to write instead.
-    column : int, optional
-        Column (0-based) in ``origin.code`` under which the caret stands.
     """
 
-    def __init__(self, reason: str, origin: Origin | None = None, suggestion: str = "", column: int = 0) -> None:
-        self.reason, self.origin, self.suggestion, self.column = reason, origin, suggestion, column
+    def __init__(self, reason: str, origin: Origin | None = None, suggestion: str = "") -> None:
+        self.reason, self.origin, self.suggestion = reason, origin, suggestion
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -46,7 +44,7 @@ class UnsupportedError(DyclError):
             where = f" in {self.origin.function}" if self.origin.function else ""
             lines.append(f'File "{self.origin.file}", line {self.origin.line}{where}')
             if self.origin.code:
-                lines += [f"    {self.origin.code}", "    " + " " * self.column + "^"]
+                lines += [f"    {self.origin.code}", "    " + " " * self.origin.column + "^"]
         lines.append(self.reason)
         if self.suggestion:
             lines.append(f"Instead: {self.suggestion}")

@@ -23,13 +23,15 @@ from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
 class Origin:
     """Where in the user's source something comes from.
 
-    ``code`` is the stripped source line, ``function`` the qualified name.
+    ``code`` is the stripped source line, ``function`` the qualified name; ``column`` (0-based, in ``code``) is where the expression begins,
+    for messages: it does not tell two origins apart.
     """
 
     file: str
     line: int
     function: str = ""
     code: str = ""
+    column: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -11,6 +11,7 @@ import linecache
 import sys
 import sysconfig
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 from dycl_tvm.errors import UnsupportedError
@@ -63,17 +64,30 @@ def user_frame() -> types.FrameType | None:
 def current_origin() -> Origin | None:
     """Return the place in the user's code that is being run."""
     frame = user_frame()
-    return None if frame is None else origin_at(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    if frame is None:
+        return None
+    code = frame.f_code
+    return origin_at(code.co_filename, frame.f_lineno, code.co_name, _columns(code)[frame.f_lasti // 2])
 
 
-def origin_at(filename: str, line: int, function: str = "") -> Origin:
-    """Return an origin with its source line."""
-    return _origin(filename, line, function, linecache.getline(filename, line).strip())
+def origin_at(filename: str, line: int, function: str = "", column: int | None = None) -> Origin:
+    """Return an origin with its source line; ``column`` counts bytes of the line as it is in the file."""
+    return _origin(filename, line, function, linecache.getline(filename, line), column)
 
 
 @functools.lru_cache(maxsize=65536)
-def _origin(filename: str, line: int, function: str, code: str) -> Origin:
-    return Origin(filename, line, function, code)
+def _origin(filename: str, line: int, function: str, text: str, column: int | None) -> Origin:
+    code = text.strip()
+    start = len(text.encode()[:column].decode(errors="ignore")) - (len(text) - len(text.lstrip()))
+    return Origin(filename, line, function, code, start if column is not None and 0 <= start < len(code) else 0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _columns(code: types.CodeType) -> Sequence[int | None]:
+    """Return the column at which the expression of each instruction begins; Python 3.11 and later know it."""
+    if not hasattr(code, "co_positions"):
+        return [None] * (len(code.co_code) // 2)
+    return [column for _, _, column, _ in code.co_positions()]
 
 
 @functools.lru_cache(maxsize=256)

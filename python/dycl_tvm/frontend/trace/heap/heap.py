@@ -48,12 +48,16 @@ class Heap:
         self._births[id(x)] = (x, next(clock))
         return x
 
+    def birth(self, x: Any) -> int:
+        """Return when an object was made; 0 if that is not known."""
+        if isinstance(x, Dated):
+            return x.born
+        known = self._births.get(id(x))
+        return known[1] if known is not None and known[0] is x else 0
+
     def is_newer(self, x: Any, moment: int) -> bool:
         """Whether an object is known to have been made after a moment."""
-        if isinstance(x, Dated):
-            return x.born > moment
-        known = self._births.get(id(x))
-        return known is not None and known[0] is x and known[1] > moment
+        return self.birth(x) > moment
 
     def is_held_by_newer(self, x: Any, moment: int) -> bool:
         """Whether an object that was made after a moment holds ``x`` in its attributes, or as one of its items."""

@@ -82,6 +82,8 @@ class Header:
         self._copies: dict[int, Any] = {}
         self._backs: dict[int, list[Path]] = {}
         self._shared: set[Path] = set()
+        #: Where the body leaves another container than the header had, and what it leaves there that may be older than the loop.
+        self._renamed: dict[Path, dict[int, Any]] = {}
         self._clock = next(clock)
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
@@ -145,15 +147,17 @@ class Header:
                 self._places[key] = (place, before[key])
             self._compare_place(key, place, found)
         self._link(self._homes)
-        self._shared.update(path for paths in self._backs.values() if len(paths) > 1 for path in paths)
-        if known != self._known():
+        self._shared.update(
+            path for paths in self._backs.values() if len(paths) > 1 and any(p in self._renamed for p in paths) for path in paths
+        )
+        if known != self._known() or not self._identities.is_settled():
             return False
         stage.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
         return True
 
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
-        sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared)
+        sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed)
         return (*[len(s) for s in sets], self._identities.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
@@ -188,18 +192,22 @@ class Header:
         if isinstance(c, NumberLeaf) and path in self._general:
             kind: Any = scalars._kind(c.operand)
             return scalars.wrap(self._param(path, scalars.ScalarType(kind), c.operand))
-        if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._general, *self._poisoned)):
+        if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._general, *self._poisoned, *self._renamed)):
             items = [self._generalise((*path, i), item) for i, item in enumerate(c.items)]
             return self._rebuilt(path, c, rebuild(c, items))
+        if path in self._shared:
+            current().heap.guarded[id(c.obj)] = _Aliases(self.site)
         return c.obj
 
     def _rebuilt(self, path: Path, c: Items, made: Any) -> Any:
         """Guard a container that stands for one that something else may hold too: a change of it would have to show there."""
+        self._identities.header_object(path, c.obj, made)
+        self._copies[id(made)] = made
         if isinstance(made, tuple):
             return made
-        self._copies[id(made)] = made
-        if path in self._shared or not self._is_alone(c.obj):
-            for x in (made, c.obj):
+        older = list(self._renamed.get(path, {}).values())
+        if path in self._shared or older or not self._is_alone(c.obj):
+            for x in (made, c.obj, *older):
                 current().heap.guarded[id(x)] = _Aliases(self.site)
         return made
 
@@ -227,13 +235,10 @@ class Header:
             elif back.obj is not header.obj:
                 self._general[path] = None
             return
-        if (
-            header.obj is back.obj
-            and isinstance(header, Items)
-            and not isinstance(header.obj, tuple)
-            and id(header.obj) not in self._copies
-        ):
-            return  # what it holds are places of the heap, which are seen through all its names
+        if isinstance(header, Items) and isinstance(back, Items) and same_structure(header, back):
+            self._compare_objects(path, header, back)
+            if header.obj is back.obj and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
+                return  # what it holds are places of the heap, which are seen through all its names
         if (header.obj is MISSING) != (back.obj is MISSING):
             self._poisoned[path] = "an attribute is first set in the loop"
             return
@@ -241,6 +246,7 @@ class Header:
             if path in self._general:
                 found[path] = back.value
                 self._identities.note(path, back.obj)
+                self._identities.note_strides(path, back.obj)
                 self._homes[path] = storage_of(back.obj)
                 if isinstance(back.value, Stale):
                     self._poisoned[path] = _STALE
@@ -256,12 +262,21 @@ class Header:
             elif not same_number(header, back):
                 self._general[path] = None
         elif isinstance(header, Items) and isinstance(back, Items) and same_structure(header, back):
-            if not isinstance(back.obj, tuple):
-                self._backs.setdefault(id(back.obj), []).append(path)
             for i, (h, b) in enumerate(zip(header.items, back.items)):
                 self._compare((*path, i), h, b, found)
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
             self._poisoned[path] = f"{_name(path)} is {describe(header)} before the loop's body and {describe(back)} after it"
+
+    def _compare_objects(self, path: Path, header: Items, back: Items) -> None:
+        """Compare which containers a name has."""
+        if not isinstance(back.obj, tuple):
+            self._backs.setdefault(id(back.obj), []).append(path)
+        if header.obj is not back.obj:
+            older = self._renamed.setdefault(path, {})
+            if not isinstance(back.obj, tuple) and id(back.obj) not in self._copies and not current().heap.is_newer(back.obj, self._clock):
+                older[id(back.obj)] = back.obj
+        if header.obj is not back.obj or id(header.obj) in self._copies:
+            self._identities.note(path, back.obj)
 
     def _compare_place(self, key: Any, place: Place, found: dict[Path, Operand]) -> None:
         raw = next((raw for p, raw in self._writes if p.key == key), self._places[key][1])

@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Which objects the tensors at the header of a rolled loop are in eager, and how they lie in memory: a part of the fixpoint.
+"""Which objects the names at the header of a rolled loop have in eager, and how tensors lie in memory: a part of the fixpoint.
 
-At the header a tensor is what it was before the loop, or what the body left: an older object, or one that the body of an earlier trip has
-made. Of the latter it matters only whether two names have the same one.
+At the header a tensor, list, dict or tuple is what it was before the loop, or what the body left: an older object, or one that the body of
+an earlier trip has made. Of the latter it matters only whether two names have the same one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Path = tuple[Any, ...]
 
 
 class LoopIdentities:
-    """What is known of the tensors at a header; it grows from round to round.
+    """What is known of the objects at a header; it grows from round to round.
 
     Parameters
     ----------
@@ -32,16 +32,23 @@ class LoopIdentities:
 
     def __init__(self, clock: int, site: Any) -> None:
         self._clock, self._site = clock, site
-        #: What else a tensor may be: older objects, and one for every name that may have the same object.
+        #: What else an object may be: older ones, and one for every name that may have the same object.
         self._more: dict[Path, dict[Identity, None]] = {}
         self._strides: dict[Path, dict[tuple[int, ...], None]] = {}
         self._pairs: set[tuple[Path, Path]] = set()
         #: The names that have the objects made in the round at hand.
         self._holders: dict[Identity, Path] = {}
+        #: Objects that are older than the loop, and those that the header has made.
+        self._older: set[Identity] = set()
+        self._made: set[Identity] = set()
+        #: Objects of which nobody knows when they were made: seen in an earlier round, or in the round at hand for the first time.
+        self._seen: set[Identity] = set()
+        self._new: set[Identity] = set()
+        self._confirming = -1
 
     def size(self) -> int:
         """Return how much is known."""
-        return sum(map(len, self._more.values())) + sum(map(len, self._strides.values()))
+        return sum(map(len, self._more.values())) + sum(map(len, self._strides.values())) + len(self._older)
 
     def header_tensor(self, path: Path, entry: torch.Tensor, param: Value) -> StagedTensor:
         """Make the tensor at the header; ``entry`` is what it is before the loop."""
@@ -49,24 +56,52 @@ class LoopIdentities:
         others = [s for s in self._strides.get(path, ()) if s not in strides]
         site = self._site if others or known is None else known.site
         made = fresh_like(meta_with(entry.shape, entry.dtype, [*strides, *others], site), param)
-        join_identities(made, [entry], self._site, self._more.get(path, ()))
+        self.header_object(path, entry, made)
         join_identities(made.storage_, [storage_of(entry)], self._site)
         return made
+
+    def header_object(self, path: Path, entry: Any, made: Any) -> None:
+        """Note that ``made`` stands for what a name has at the header."""
+        if made is not entry:  # as the empty tuple is
+            self._older.update(identity_of(entry).all_parts())
+            join_identities(made, [entry], self._site, self._more.get(path, ()))
+            self._made.add(identity_of(made))
 
     def begin(self) -> None:
         """Begin to compare with what the body left."""
         self._holders = {}
+        self._seen |= self._new
+        self._new = set()
 
-    def note(self, path: Path, back: torch.Tensor) -> None:
-        """Note what the body left."""
+    def note_strides(self, path: Path, back: torch.Tensor) -> None:
+        """Note how a tensor lies in memory that the body left."""
         self._strides.setdefault(path, {}).update(dict.fromkeys(strides_of(back)))
+
+    def note(self, path: Path, back: Any) -> None:
+        """Note which object the body left."""
         for identity in identity_of(back).all_parts():
-            if identity.born <= self._clock:
+            if self._is_older(identity):
                 self._more.setdefault(path, {})[identity] = None
                 continue
             other = self._holders.setdefault(identity, path)
             if other != path and (other, path) not in self._pairs:
                 self._pairs.add((other, path))
                 same = Identity()
+                self._older.add(same)
                 self._more.setdefault(other, {})[same] = None
                 self._more.setdefault(path, {})[same] = None
+
+    def _is_older(self, identity: Identity) -> bool:
+        if identity.born > self._clock or identity in self._made:
+            return False
+        if identity.born == 0 and identity not in self._older:
+            if identity not in self._seen:
+                self._new.add(identity)
+                return False
+            self._older.add(identity)  # the body makes an object of its own each time it is run
+        return True
+
+    def is_settled(self) -> bool:
+        """Whether every object is known to be older than the loop, or made in it; if not, the round must be run once more as it was."""
+        confirmed, self._confirming = self._confirming == self.size(), self.size()
+        return confirmed or not self._new

@@ -25,7 +25,7 @@ class Identity:
     site : object
         What to fork so that it is known which.
     born : int
-        When the object was made; 0 if that was before staging.
+        When the object was made; 0 if that was before staging, or is not known.
     outside : str
         ``input`` or ``state``, if the object comes from outside of the call: an input may be what an earlier call has kept.
     """
@@ -68,7 +68,7 @@ def identity_of(x: Any) -> Identity:
     """Return the identity of an object."""
     known = _known(x)
     if known is None:
-        known = Identity(born=_birth(x))
+        known = Identity(born=current().heap.birth(x))
         _set(x, known)
     return known
 
@@ -77,7 +77,7 @@ def join_identities(made: Any, found: Iterable[Any], site: Any, more: Iterable[I
     """Note that an object stands for one of several, on the paths of ``site``."""
     parts = dict.fromkeys([*[identity_of(x) for x in found], *more])
     if site is not None:
-        _set(made, Identity(parts, site, _birth(made)))
+        _set(made, Identity(parts, site, current().heap.birth(made)))
 
 
 def mark_outside(x: Any, where: str) -> None:
@@ -113,10 +113,6 @@ def are_one(a: Any, b: Any) -> bool:
             "compare contents (torch.equal), or pass a flag in",
         )
     return False
-
-
-def _birth(x: Any) -> int:
-    return x.born if isinstance(x, Dated) else 0
 
 
 def _known(x: Any) -> Identity | None:
