@@ -178,6 +178,8 @@ def compare(eager: Sequence[Outcome], built: Sequence[Outcome], loose: float = 1
             raise Undecided("an int leaves int64, which ends a call as documented")
         if isinstance(b.error, LimitError):
             raise Undecided("a loop runs more often than max_loop_trips")
+        if e.error is None and b.error is not None and _holds_complex(e.value):
+            raise Undecided("a power has a complex result, which ends a call as documented")
         if e.error is not None or b.error is not None:
             if type(e.error).__name__ != type(b.error).__name__:
                 return Difference(k, f"eager {e.text()}; as built it {b.text()}")
@@ -206,6 +208,10 @@ def _quiet(printed: io.StringIO) -> Any:
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _holds_complex(value: Any) -> bool:
+    return any(isinstance(x, complex) for x in torch.utils._pytree.tree_leaves(value))
 
 
 def _leaf_tensors(value: Any) -> list[torch.Tensor]:
