@@ -30,6 +30,7 @@ from typing import Any
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, origin_at
 from dycl_tvm.frontend.python.source.ownership import code_of
+from dycl_tvm.frontend.python.source.patterns import Singletons, class_depth
 from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
@@ -480,11 +481,12 @@ class Rewriter(StoreRewriter):
         return node
 
     def visit_Match(self, node: Any) -> Any:
-        """Check the subject of a ``match``; patterns test the value itself."""
-        classes = any(isinstance(n, ast.MatchClass) for case in node.cases for n in ast.walk(case.pattern))
-        node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), ast.Constant(classes))
+        """Check the subject of a ``match``; patterns test the value itself, and ask by an operator whether it is True, False or None."""
+        depth = max(class_depth(case.pattern) for case in node.cases)
+        node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), ast.Constant(depth))
         self.context.append(("barrier", ""))
         for case in node.cases:
+            case.pattern = Singletons().visit(case.pattern)
             if case.guard is not None:
                 case.guard = self._condition(case.guard)
             case.body = self._body(case.body)
