@@ -31,7 +31,7 @@ _KNOWN = (
     object,
 )
 #: What holds the compiled functions ``torch.cat``, ``torch.sigmoid`` and so on.
-_COMPILED = torch.cat.__self__
+_COMPILED: Any = torch.cat.__self__  # type: ignore[attr-defined]
 #: How many functions of libraries are followed from one that is called.
 _FOLLOWED = 300
 

@@ -78,7 +78,7 @@ def reach(
     while todo and len(seen) < limit:
         step = todo.popleft()
         label, x = step
-        kind = type(x)
+        kind: Any = type(x)
         if kind in _ATOM_TYPES or id(x) in seen or _is_skipped(kind):
             continue
         seen.add(id(x))
@@ -95,7 +95,7 @@ Children = Callable[[str, Any, Callable[[Any], Any]], list[Step]]
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_skipped(kind: type) -> bool:
+def _is_skipped(kind: Any) -> bool:
     return issubclass(kind, _SKIPPED)
 
 
@@ -179,7 +179,7 @@ _SHARED = (_class_body, _function, _variables)
 
 
 @functools.lru_cache(maxsize=4096)
-def _children_of(kind: type) -> Children:
+def _children_of(kind: Any) -> Children:
     return next(children for base, children in _CHILDREN if issubclass(kind, base))
 
 

@@ -83,10 +83,10 @@ class Snapshot:
             if len(held) != len(holds) or not all(map(operator.is_, held, holds)):
                 half = len(held) // 2
                 before = tuple(zip(held[:half], held[half:])) if isinstance(x, dict) else held
-                place = Contents(x)
-                now = place.read()
+                contents = Contents(x)
+                now = contents.read()
                 if not _same(before, now):
-                    yield label, place, before, now
+                    yield label, contents, before, now
         for label, place, before in self._before.values():
             now = place.read()
             if not _same(before, now):

@@ -198,9 +198,6 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
-    ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
-    if ambiguous:
-        return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     metas = current().get(Known).metas
     key = (func, torch.get_default_dtype(), key_of(args), key_of(kwargs))
     known = metas.get(key)
