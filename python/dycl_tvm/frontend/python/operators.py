@@ -193,9 +193,8 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, torch.nn.Module) and not isinstance(index, (int, str, builtins.slice)):
         if isinstance(obj, (torch.nn.ModuleList, torch.nn.Sequential)):
             return switch(list(obj), _index_of(index) if isinstance(index, torch.Tensor) else index)
-    if isinstance(obj, dict) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
-        key = _index_of(index) if isinstance(index, torch.Tensor) else index
-        return _getitem_dict(obj, key)
+    if isinstance(obj, dict) and scalars.is_symbolic(index):
+        return _getitem_dict(obj, index)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return attempt(operator.getitem, obj, index)
@@ -208,12 +207,16 @@ def _index_of(t: torch.Tensor) -> Any:
 
 
 def _getitem_dict(obj: dict[Any, Any], key: Any) -> Any:
-    keys = [k for k in obj if isinstance(k, int)]
-    for k in keys[:-1]:
-        if key == k:  # forks or merges like any test; this function is not rewritten, so it forks
+    """Look a number up that is known only at run time, which may be equal to any of the keys that are numbers."""
+    for k in [k for k in obj if isinstance(k, (int, float))]:
+        if key == k:  # forks: this function is not rewritten
             return obj[k]
-    if keys and key == keys[-1]:
-        return obj[keys[-1]]
+    if hasattr(type(obj), "__missing__") and getattr(obj, "default_factory", obj) is not None:
+        raise UnsupportedError(
+            f"a key of a {type(obj).__name__} that is known only at run time may be missing, and is then made",
+            current().origin(),
+            "count in a list or tensor by index, or test for the keys that may occur with `if`",
+        )
     raise raising(KeyError("a key known only at run time is not in the dict"))
 
 

@@ -41,9 +41,9 @@ class SymbolicRange:
 class Loop:
     """One execution of a loop; the base of both kinds. See :mod:`.rewrite` for the code that drives it."""
 
-    def __init__(self, names: tuple[str, ...], barrier: bool) -> None:
+    def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
         stage = current()
-        self.names, self._barrier = names, barrier
+        self.names, self._barrier, self._yields = names, barrier, yields
         self._loop_site = stage.decisions.loop_site()
         self._trips = 0
         self.env: dict[str, Any] = {}
@@ -233,12 +233,22 @@ class Loop:
     def _start_rolling(self) -> None:
         """Take back the iteration at hand, and begin the first round."""
         stage = current()
+        self._refuse_yields()
         self._refuse_advanced()
         if any(key == ("decide",) for key, _, _ in stage.builder.events[self._start : stage.builder.cursor]):
             stage.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, self._loop_site, self._hidden())
+
+    def _refuse_yields(self) -> None:
+        """A rolled body is run for its header, not once a trip: who takes what it yields would run with it, outside of the loop."""
+        if self._yields:
+            raise UnsupportedError(
+                "a generator yields in a loop whose trip count is known only at run time",
+                current().origin(),
+                "give the loop a bound: build(..., max_loop_trips=N), or append to a list instead of yield",
+            )
 
     def _refuse_advanced(self) -> None:
         if self.advanced:
@@ -399,8 +409,8 @@ class Else:
 class While(Loop):
     """One execution of a ``while`` loop."""
 
-    def __init__(self, names: tuple[str, ...], barrier: bool, endless: bool) -> None:
-        super().__init__(names, barrier)
+    def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool, endless: bool) -> None:
+        super().__init__(names, barrier, yields)
         self._endless = endless
 
     def next(self, variables: dict[str, Any]) -> bool:
@@ -465,8 +475,8 @@ class While(Loop):
 class For(Loop):
     """One execution of a ``for`` loop."""
 
-    def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool) -> None:
-        super().__init__(names, barrier)
+    def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
+        super().__init__(names, barrier, yields)
         self._iterable = iterable
 
     def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:
@@ -509,6 +519,7 @@ class For(Loop):
             self.completed = True
             self._leave_normally(capture_path(self._variables, self._outer.mark))
             return
+        self._refuse_yields()
         self._enter_rolled(self._variables)
         self._header = Header(self._entry, self._loop_site, {"<index>": index, **self._hidden()})
         self._rolling = True

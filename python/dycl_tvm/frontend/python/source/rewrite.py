@@ -47,6 +47,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     thunk,
     type_params,
     walk_scope,
+    yields,
     without_annotations,
 )
 
@@ -238,7 +239,7 @@ class Rewriter(StoreRewriter):
 
         So it is where a side yields, or leaves through a ``finally`` or ``with`` that has to run for that side alone.
         """
-        if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope([node])):
+        if yields([node]):
             return True
         kinds = jumps([*node.body, *node.orelse])
         if "return" in kinds and any(kind == "barrier" for kind, _ in self.context):
@@ -310,7 +311,7 @@ class Rewriter(StoreRewriter):
         orelse = self._body(node.orelse)
         env = f"{name}.env"
         return statements_from(
-            f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
+            f"{name} = DY.for_(ITER, NAMES, BARRIER, YIELDS)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
             f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
             f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n"
             f"    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
@@ -319,6 +320,7 @@ class Rewriter(StoreRewriter):
             ITER=iterated,
             NAMES=self._names(names),
             BARRIER=self._barrier(),
+            YIELDS=ast.Constant(yields([node])),
             TARGET=target,
             ASSIGN=assign,
             BODY=body,
@@ -341,7 +343,7 @@ class Rewriter(StoreRewriter):
         orelse = self._body(node.orelse)
         env = f"{name}.env"
         return statements_from(
-            f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
+            f"{name} = DY.while_(NAMES, BARRIER, YIELDS, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
             f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
             f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
             f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
@@ -349,6 +351,7 @@ class Rewriter(StoreRewriter):
             DY=operators_name(),
             NAMES=self._names(names),
             BARRIER=self._barrier(),
+            YIELDS=ast.Constant(yields([node])),
             ENDLESS=ast.Constant(endless),
             TEST=test,
             BODY=body,

@@ -90,6 +90,11 @@ def binds_or_yields(node: ast.expr) -> bool:
     return any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(node))
 
 
+def yields(body: list[Any]) -> bool:
+    """Whether statements of a function give values to its caller before they are done."""
+    return any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope(body))
+
+
 def last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
