@@ -1,4 +1,16 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """The control flow graph: nodes, verifier, analyses, printers and reference interpreter."""
 
-from dycl_tvm.hcfg import dot, html, session, svg, text  # noqa: F401  # a graph finds its printers and its session once they are imported
+from __future__ import annotations
+
+from typing import Any
+
+from dycl_tvm.hcfg import dot, html, svg, text  # noqa: F401  # a graph finds its printers once they are imported
+from dycl_tvm.hcfg.nodes import HCFG, interpreter_session
+
+
+@interpreter_session
+def _interpreted(graph: HCFG) -> Any:
+    from dycl_tvm.hcfg.session import InterpretedSession  # it needs PyTorch
+
+    return InterpretedSession(graph)

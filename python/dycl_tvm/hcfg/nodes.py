@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, Union
+from typing import Any, Union
 
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
 
@@ -308,7 +308,7 @@ class HCFG:
 
         It has ``reset()`` and ``last_path``, see :class:`dycl_tvm.hcfg.session.InterpretedSession`.
         """
-        return _sessions[0](self)
+        return _interpreters[0](self)
 
     @property
     def entry(self) -> Block:
@@ -366,14 +366,14 @@ def printer(name: str) -> Callable[[Printer], Printer]:
     return register
 
 
-_sessions: list[Callable[[HCFG], Any]] = []
-Session = TypeVar("Session", bound=Callable[..., Any])
+#: What makes the session of an interpreted graph: the interpreter needs PyTorch, which graphs do not.
+_interpreters: list[Callable[[HCFG], Any]] = []
 
 
-def register_session(cls: Session) -> Session:
-    """Make a class what :meth:`HCFG.interpret` returns."""
-    _sessions.append(cls)
-    return cls
+def interpreter_session(function: Callable[[HCFG], Any]) -> Callable[[HCFG], Any]:
+    """Make a function what :meth:`HCFG.interpret` calls."""
+    _interpreters.append(function)
+    return function
 
 
 def edges_of(terminator: Terminator | None) -> list[Edge]:

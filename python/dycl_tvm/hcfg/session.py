@@ -9,7 +9,7 @@ import torch
 
 from dycl_tvm.errors import InputError
 from dycl_tvm.hcfg.interpreter import Watcher, graph_initial, interpret
-from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin, Return, Switch, register_session
+from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin, Return, Switch
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.path import Decision, Path, SourceLine
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
@@ -17,7 +17,6 @@ from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
 _MOST_DECISIONS = 4096
 
 
-@register_session
 class InterpretedSession:
     """A network in one session, run by the reference interpreter. Made by :meth:`HCFG.interpret`.
 

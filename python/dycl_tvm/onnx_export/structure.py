@@ -12,9 +12,7 @@ dominator is but after the outermost ``If`` of its loop, like a merge block; wha
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +60,8 @@ class Outcome:
 
 
 Env = dict[Value, str]
+#: A method that writes code: it yields other such methods' calls, and gets what they return (see :func:`_driven`).
+Writing = Generator[Any, Any, Outcome]
 
 
 class Structurer:
@@ -175,19 +175,18 @@ class Structurer:
 
     def run(self, scope: Scope, env: Env) -> list[str]:
         """Write the whole graph into a scope; return the arguments of EXIT."""
-        with _deep_recursion():
-            outcome = self.block(self.order[0], scope, env)
+        outcome = _driven(self.block(self.order[0], scope, env))
         assert list(outcome.args) == [EXIT], "a path does not end in a return"
         return outcome.args[EXIT]
 
     # -- blocks --------------------------------------------------------------------------------------------------------
-    def block(self, block: Block, scope: Scope, env: Env) -> Outcome:
+    def block(self, block: Block, scope: Scope, env: Env) -> Writing:
         """Write a block and all that it dominates, its parameters being bound."""
         if block in self.headers:
-            return self.merges(self.after[block], self.loop(block, scope, env), scope, env)
-        return self.inside(block, scope, env)
+            return (yield self.merges(self.after[block], (yield self.loop(block, scope, env)), scope, env))
+        return (yield self.inside(block, scope, env))
 
-    def inside(self, block: Block, scope: Scope, env: Env) -> Outcome:
+    def inside(self, block: Block, scope: Scope, env: Env) -> Writing:
         def read(operand: Operand) -> str:
             return self.read(operand, scope, env)
 
@@ -197,7 +196,7 @@ class Structurer:
             else:
                 assert isinstance(step, HostOp), "tensor operations are outlined"
                 env[step.output] = emit_host_op(scope, step, read)
-        return self.merges(self.within[block], self.terminator(block, scope, env), scope, env)
+        return (yield self.merges(self.within[block], (yield self.terminator(block, scope, env)), scope, env))
 
     def read(self, operand: Operand, scope: Scope, env: Env) -> str:
         if isinstance(operand, Constant):
@@ -206,45 +205,44 @@ class Structurer:
             return env[operand]
         return scope.constant(operand, dtype_of(operand_type(operand)))
 
-    def terminator(self, block: Block, scope: Scope, env: Env) -> Outcome:
+    def terminator(self, block: Block, scope: Scope, env: Env) -> Writing:
         term = block.terminator
         if isinstance(term, Jump):
-            return self.edge(block, term.edge, scope, env)
+            return (yield self.edge(block, term.edge, scope, env))
         if isinstance(term, Branch):
             if not isinstance(term.cond, Value):
-                return self.edge(block, term.then if term.cond else term.orelse, scope, env)
-            return self.choose(
-                scope,
-                self.read(term.cond, scope, env),
-                lambda s: self.edge(block, term.then, s, dict(env)),
-                lambda s: self.edge(block, term.orelse, s, dict(env)),
-            )
+                return (yield self.edge(block, term.then if term.cond else term.orelse, scope, env))
+            cond = self.read(term.cond, scope, env)
+            sides = [lambda s, e=e: self.edge(block, e, s, dict(env)) for e in (term.then, term.orelse)]  # type: ignore[misc]
+            return (yield self.choose(scope, cond, *sides))
         if isinstance(term, Switch):
-            return self.switch(block, self.read(term.index, scope, env), term.edges, 0, scope, env)
+            return (yield self.switch(block, self.read(term.index, scope, env), term.edges, 0, scope, env))
         assert isinstance(term, (Return, Raise))
         return Outcome({EXIT: self.leave(scope, term, lambda operand: self.read(operand, scope, env))})
 
-    def switch(self, block: Block, index: str, edges: list[Edge], low: int, scope: Scope, env: Env) -> Outcome:
+    def switch(self, block: Block, index: str, edges: list[Edge], low: int, scope: Scope, env: Env) -> Writing:
         """Choose among edges by halves; ``low`` is the number of the first."""
         if len(edges) == 1:
-            return self.edge(block, edges[0], scope, env)
+            return (yield self.edge(block, edges[0], scope, env))
         half = len(edges) // 2
         smaller = scope.emit("Less", [index, scope.constant(low + half, "int64")], "bool", "case")
-        return self.choose(
-            scope,
-            smaller,
-            lambda s: self.switch(block, index, edges[:half], low, s, dict(env)),
-            lambda s: self.switch(block, index, edges[half:], low + half, s, dict(env)),
+        return (
+            yield self.choose(
+                scope,
+                smaller,
+                lambda s: self.switch(block, index, edges[:half], low, s, dict(env)),
+                lambda s: self.switch(block, index, edges[half:], low + half, s, dict(env)),
+            )
         )
 
-    def edge(self, source: Block, edge: Edge, scope: Scope, env: Env) -> Outcome:
+    def edge(self, source: Block, edge: Edge, scope: Scope, env: Env) -> Writing:
         target = edge.target
         args = [self.read(a, scope, env) for a in edge.args]
         if self._is_back(source, target):
             return Outcome({("again", target): args})
         if target in self.inline:
             env.update(zip(target.params, args, strict=True))
-            return self.block(target, scope, env)
+            return (yield self.block(target, scope, env))
         return Outcome({target: [*args, *(env[v] for v in self.extras[target])]})
 
     def types_of(self, target: Target) -> list[Type]:
@@ -256,7 +254,7 @@ class Structurer:
         return [v.type for v in (*block.params, *extras)]
 
     # -- places where ways meet ----------------------------------------------------------------------------------------
-    def merges(self, blocks: list[Block], outcome: Outcome, scope: Scope, env: Env) -> Outcome:
+    def merges(self, blocks: list[Block], outcome: Outcome, scope: Scope, env: Env) -> Writing:
         """Write the merge blocks, in order, each where the code before goes on at it."""
         for block in blocks:
             if block not in outcome.args:
@@ -264,18 +262,18 @@ class Structurer:
             args = outcome.args.pop(block)
             bound = dict(env) | dict(zip([*block.params, *self.extras[block]], args, strict=True))
             if not outcome.args:
-                outcome = self.block(block, scope, bound)
+                outcome = yield self.block(block, scope, bound)
                 continue
             assert outcome.selector is not None
             here = scope.emit("Equal", [outcome.selector, scope.constant(self.number[block], "int64")], "bool", "goes_on")
             rest = outcome if len(outcome.args) > 1 else Outcome(outcome.args)
-            outcome = self.choose(scope, here, lambda s, b=block, e=bound: self.block(b, s, e), lambda s, r=rest: r)  # type: ignore[misc]
+            outcome = yield self.choose(scope, here, lambda s, b=block, e=bound: self.block(b, s, e), lambda s, r=rest: r)  # type: ignore[misc]
         return outcome
 
-    def choose(self, scope: Scope, cond: str, then: Callable[[Scope], Outcome], orelse: Callable[[Scope], Outcome]) -> Outcome:
+    def choose(self, scope: Scope, cond: str, then: Callable[[Scope], Any], orelse: Callable[[Scope], Any]) -> Writing:
         """Write an ``If``; the names that both sides agree on and that are known outside need not pass through it."""
         bodies = [self.nested(scope), self.nested(scope)]
-        sides = [then(bodies[0]), orelse(bodies[1])]
+        sides = [(yield then(bodies[0])), (yield orelse(bodies[1]))]
         result = Outcome()
         outputs: dict[tuple[str, ...], str] = {}
 
@@ -312,14 +310,14 @@ class Structurer:
         return Scope(scope, is_loop)
 
     # -- loops -----------------------------------------------------------------------------------------------------------
-    def loop(self, header: Block, scope: Scope, env: Env) -> Outcome:
+    def loop(self, header: Block, scope: Scope, env: Env) -> Writing:
         """Write a ``Loop`` whose state is the header's parameters, then what its ways out give."""
         body = self.nested(scope, is_loop=True)
         types = scope.root.dtypes
         counter, going = body.fresh("round", "int64"), body.fresh("going", "bool")
         initial = [env[p] for p in header.params]
         carried = [body.fresh(p.name or "carried", dtype_of(p.type)) for p in header.params]
-        outcome = self.inside(header, body, dict(env) | dict(zip(header.params, carried)))
+        outcome = yield self.inside(header, body, dict(env) | dict(zip(header.params, carried)))
         again = outcome.args.pop(("again", header))
         result = Outcome()
         states: dict[str, str] = {}
@@ -353,12 +351,18 @@ def _nesting(term: Terminator | None) -> int:
     return (len(term.edges) - 1).bit_length() if isinstance(term, Switch) else int(isinstance(term, Branch))
 
 
-@contextmanager
-def _deep_recursion() -> Iterator[None]:
-    """Allow for one block in another a few thousand times: the writer follows the dominator tree."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, 50_000))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
+def _driven(writing: Writing) -> Outcome:
+    """Run a writing method with all that it yields, on a stack of our own: blocks stand in one another many thousand times."""
+    stack, result = [writing], None
+    while stack:
+        try:
+            result = stack[-1].send(result)
+        except StopIteration as stop:
+            stack.pop()
+            result = stop.value
+        else:
+            if isinstance(result, Generator):
+                stack.append(result)
+                result = None
+    assert isinstance(result, Outcome)
+    return result

@@ -16,18 +16,21 @@ from dycl_tvm.frontend.python.attributes import delattr, setattr
 from dycl_tvm.frontend.python.calls.builtins import class_of
 from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.contexts import With as with_
+from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
 from dycl_tvm.frontend.python.flow.choices import switch
+from dycl_tvm.frontend.python.flow.iteration import unpacked
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
+from dycl_tvm.frontend.python.flow.matching import match_subject
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE
+from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -44,6 +47,7 @@ __all__ = [
     "bool_op",
     "call",
     "chain",
+    "changing_globals",
     "class_of",
     "compare",
     "delattr",
@@ -56,8 +60,11 @@ __all__ = [
     "if_",
     "ifexp",
     "match_subject",
+    "module_globals",
+    "namespace",
     "new",
     "not_",
+    "own_globals",
     "raising",
     "setattr",
     "setitem",
@@ -65,11 +72,13 @@ __all__ = [
     "slice",
     "staging_errors",
     "tail_call",
+    "unpacked",
     "users_locals",
     "while_",
     "with_",
 ]
 
+own_globals = builtins.globals
 slice = builtins.slice  # rewritten code makes its slices by this name, whatever `slice` means to the user
 _IN_PLACE = {
     "add": operator.iadd,
@@ -91,6 +100,8 @@ _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": o
 
 def new(x: Any) -> Any:
     """Note that a container is made here."""
+    for part in vars(x).values() if isinstance(x, type) else ():
+        current().heap.born(getattr(part, "__func__", part))
     if isinstance(x, (types.FunctionType, type)):
         program().trampolines.reach(x)
     return current().heap.born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
@@ -139,7 +150,7 @@ def _contains(container: Any, x: Any) -> Any:
         items = container
         symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *container))
     else:
-        return attempt(operator.contains, container, x)
+        return attempt(operator.contains, unpacked(container), x)
     if not symbolic:
         return attempt(operator.contains, container, x)
     if len(items) == 0:
@@ -168,19 +179,6 @@ def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:
     return bool_op("and", False, link(0), *[lambda i=i: link(i) for i in range(1, len(ops))])
 
 
-def match_subject(x: Any, has_classes: bool) -> Any:
-    """Check the subject of a ``match`` statement."""
-    if isinstance(x, Poison):
-        use(x)
-    if has_classes and scalars.is_symbolic(x):
-        raise UnsupportedError(
-            "a class pattern matches a number that is known only at run time",
-            current().origin(),
-            "use value patterns, or if/elif with isinstance",
-        )
-    return x
-
-
 # -- items and attributes ---------------------------------------------------------------------------------------------
 def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
@@ -197,7 +195,7 @@ def getitem(obj: Any, index: Any) -> Any:
         return _getitem_dict(obj, index)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
-    return attempt(operator.getitem, obj, index)
+    return _operate(operator.getitem, obj, index)
 
 
 def _index_of(t: torch.Tensor) -> Any:
@@ -220,6 +218,12 @@ def _getitem_dict(obj: dict[Any, Any], key: Any) -> Any:
     raise raising(KeyError("a key known only at run time is not in the dict"))
 
 
+def _operate(function: Any, obj: Any, *args: Any) -> Any:
+    """Call an operator of Python's; what it changes of an object whose class is a library's is noted."""
+    known = scalars.is_symbolic(obj) or not (is_opaque(obj) or (isinstance(obj, torch.nn.Module) and function is not operator.getitem))
+    return attempt(function, obj, *args) if known else attempt(operate, function, obj, *args)
+
+
 def setitem(value: Any, obj: Any, index: Any) -> None:
     """``obj[index] = value``."""
     for x in (obj, index, value) if isinstance(obj, torch.Tensor) else (obj, index):
@@ -228,8 +232,8 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
-    current().heap.changing(obj)
-    attempt(operator.setitem, obj, index, value)
+    current().heap.changing_item(obj, index)
+    _operate(operator.setitem, obj, index, value)
 
 
 def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
@@ -244,10 +248,29 @@ def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
     obj[:] = items
 
 
+def namespace(obj: Any) -> Any:
+    """``obj.__dict__``."""
+    if isinstance(obj, Poison):
+        use(obj)
+    space = obj.__dict__
+    return current().heap.is_namespace(space, obj) if type(space) is dict else space
+
+
+def module_globals(space: dict[str, Any]) -> dict[str, Any]:
+    """``globals()``."""
+    return current().heap.is_namespace(space, space)
+
+
+def changing_globals(space: dict[str, Any], *names: str) -> None:
+    """Save global variables that are about to be assigned."""
+    for name in names:
+        current().heap.changing_attribute(space, name)
+
+
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
-    current().heap.changing(obj)
-    attempt(operator.delitem, obj, index)
+    current().heap.changing_item(obj, index)
+    _operate(operator.delitem, obj, index)
 
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
@@ -257,14 +280,16 @@ def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
 
 def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
-    if isinstance(x, MUTABLE):
-        current().heap.changing(x)
-    return attempt(_IN_PLACE[op], x, value)
+    current().heap.changing(x)
+    return _operate(_IN_PLACE[op], x, value)
 
 
 def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:
     """``obj.name op= value``."""
-    setattr(augment(op, getattr(obj, name), value), obj, name)
+    if name == "__dict__":
+        augment(op, namespace(obj), value)
+    else:
+        setattr(augment(op, getattr(obj, name), value), obj, name)
 
 
 def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:

@@ -10,25 +10,37 @@ the value that the model happened to have when it was built.
 from __future__ import annotations
 
 import types
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function
-from dycl_tvm.frontend.trace.heap.journal import MISSING, Attribute, Contents, Place
-from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
-from dycl_tvm.frontend.trace.join.fixpoint import rebuild
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
+from dycl_tvm.frontend.trace.heap.reach import places_in, reach
+from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
+from dycl_tvm.frontend.trace.join.captured import (
+    Captured,
+    Items,
+    Memory,
+    NumberLeaf,
+    TensorLeaf,
+    capture_place,
+    rebuild,
+    same_number,
+    same_plain,
+    same_structure,
+)
 from dycl_tvm.frontend.trace.join.join import describe
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.identity import mark_outside
-from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import fresh_like
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 
 Path = tuple[Any, ...]
@@ -66,76 +78,68 @@ class ModelState:
     ----------
     roots : list of (name, object)
         The objects that live on between calls.
+    twin : callable
+        Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
     """
 
-    def __init__(self, roots: list[tuple[str, Any]]) -> None:
+    def __init__(self, roots: list[tuple[str, Any]], twin: Callable[[Any], Any]) -> None:
         self._reachable: dict[int, tuple[Any, str]] = {}
-        for name, root in roots:
-            self._reach(root, name)
+        self._twin = twin
+        #: Places of the model that hold an iterator, and what stands for it there.
+        self._twins: list[tuple[Place, Any, Any]] = []
+        self._reach(roots)
         self._places: dict[Any, Place] = {}
+        #: What the places held before the first run: the poison or parameter of the entry stands for it later.
+        self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
         self._poisoned: dict[Path, str] = {}
         self._entry: dict[Path, Operand] = {}
-        self._tensors: dict[int, tuple[torch.Tensor, str]] = {}
+        #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
+        self._shared: set[Path] = set()
+        self._links: set[tuple[Path, Any]] = set()
         self._site = _Site()
 
     def add_function(self, function: types.FunctionType) -> None:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
         if id(function) not in self._reachable:
-            self._reach(function, function.__name__)
+            self._reach([(function.__name__, function)])
 
-    def _reach(self, root: Any, name: str) -> None:
-        """Take down the mutable objects that can be reached from ``root``, with the user's name for each."""
-        todo = deque([(root, name)])
-        while todo:
-            x, where = todo.popleft()
-            if id(x) in self._reachable or isinstance(
-                x, (str, bytes, int, float, bool, type(None), torch.dtype, types.ModuleType, torch.device)
-            ):
-                continue
-            if isinstance(x, type):
-                if not is_library_class(x):
-                    self._reachable[id(x)] = (x, where)
-                    todo.extend((v, f"{where}.{k}") for k, v in vars(x).items() if not callable(v))
-                continue
+    def _reach(self, roots: list[tuple[str, Any]]) -> None:
+        """Take down the objects that can be reached, with the user's name for each."""
+        iterators = []
+        for label, x in reach(roots, is_library, code_of):
+            self._reachable.setdefault(id(x), (x, label))
+            space = getattr(x, "__dict__", None)
+            if isinstance(space, dict):
+                self._reachable.setdefault(id(space), (space, label))
             if isinstance(x, types.FunctionType):
-                if users_function(x) is None:
-                    continue
-                self._reachable[id(x)] = (x, where)
-                todo.extend((v, f"{where}.{k}") for k, v in vars(x).items())
-                for default in (*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()):
-                    todo.append((default, f"a default of {x.__name__}()"))
-                for n in code_of(x).co_names:
-                    value = x.__globals__.get(n)
-                    if isinstance(value, (list, dict, set, deque, type)) or hasattr(value, "__dict__"):
-                        todo.append((value, n))
-                for n, cell in zip(code_of(x).co_freevars, x.__closure__ or ()):
-                    self._reachable[id(cell)] = (cell, n)
-                    try:
-                        todo.append((cell.cell_contents, n))
-                    except ValueError:
-                        continue
-                continue
-            if isinstance(x, types.MethodType):
-                todo.append((x.__self__, where))
-                continue
-            self._reachable[id(x)] = (x, where)
-            if isinstance(x, torch.Tensor):
-                continue
-            dot = f"{where}." if where else ""
-            if isinstance(x, dict):
-                todo.extend((v, f"{where}[{k!r}]") for k, v in x.items())
-            elif isinstance(x, (list, tuple, set, frozenset, deque)):
-                todo.extend((v, f"{where}[{i}]") for i, v in enumerate(x))
-            elif isinstance(x, torch.nn.Module):
-                for table in (x._modules, x._parameters, x._buffers):
-                    self._reachable[id(table)] = (table, where)
-                    todo.extend((v, f"{dot}{k}") for k, v in table.items())
-                todo.append((type(x), type(x).__name__))
-                todo.extend((v, f"{dot}{k}") for k, v in x.__dict__.items() if k not in ("_modules", "_parameters", "_buffers"))
-            elif hasattr(x, "__dict__") and not is_library_class(type(x)):
-                todo.append((type(x), type(x).__name__))
-                todo.extend((v, f"{dot}{k}") for k, v in vars(x).items())
+                self._reachable.setdefault(id(x.__globals__), (x.__globals__, ""))
+            if hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor):
+                iterators.append((label, x))
+        for label, x in iterators:
+            self._add_twin(label, x)
+
+    def _add_twin(self, label: str, x: Any) -> None:
+        """Find where an iterator is held, and put another in its place for the time of staging."""
+        made = self._twin(x)
+        if made is x:
+            return
+        for holder, _ in list(self._reachable.values()):
+            for place in places_in(holder):
+                if _replace(place, x, made):
+                    self._twins.append((place, x, made))
+        self._reach([(label, made)])
+
+    def close(self) -> None:
+        """Put the model's own iterators back."""
+        while self._twins:
+            place, x, made = self._twins.pop()
+            _replace(place, made, x)
+
+    def lives_on(self, x: Any) -> bool:
+        """Whether an object is one of the model's."""
+        known = self._reachable.get(id(x))
+        return known is not None and known[0] is x
 
     def objects(self) -> list[Any]:
         """Return the objects that the model reaches."""
@@ -149,132 +153,139 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return len(self._places) + len(self._leaves) + len(self._poisoned)
+        return len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links)
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
         """Give the places of the state what they hold at entry."""
         self._entry = dict(zip(self._leaves, params))
+        made: dict[Path, Storage] = {}
         for key, place in self._places.items():
             if isinstance(place, Storage):
-                place = constants().storage(self._tensors[key[0]][0])
-                if (key,) in self._entry:
-                    place.set(self._entry[(key,)])  # type: ignore[arg-type]
-                continue
-            contents = place.read()
+                assert place.real is not None
+                place = self._places[key] = constants().storage(place.real)
+            state = capture_place(place, place.read())
+            items = [self._at_entry((key, i), c, made) for i, c in enumerate(state.items)]
             current().journal.touch(place)
-            if isinstance(place, Contents):
-                pairs = isinstance(place.owner, dict)
-                captured = [capture(c[1] if pairs else c) for c in contents]
-                items = [self._at_entry((key, i), c) for i, c in enumerate(captured)]
-                place.write(tuple(zip([k for k, _ in contents], items)) if pairs else tuple(items))
-            elif contents is not MISSING or (key,) in self._poisoned:
-                place.write(self._at_entry((key,), Plain(contents) if contents is MISSING else capture(contents)))
+            place.write(place.unflatten(state.raw, items))
+        for path, twin in self._links:
+            other = made.get(twin) if isinstance(twin, tuple) else constants().storage(twin)
+            if path in made and other is not None:
+                may_be_one(made[path], other, self._site)
 
-    def _at_entry(self, path: Path, c: Captured) -> Any:
+    def _at_entry(self, path: Path, c: Captured, made: dict[Path, Storage]) -> Any:
+        if isinstance(c, Memory):
+            return Stale(c.obj.type, self._site) if path in self._poisoned else self._entry.get(path, c.obj)
         if path in self._poisoned:
             return Poison(self._site, self._poisoned[path])
         if path in self._entry:
             param = self._entry[path]
             if isinstance(c, TensorLeaf):
                 assert isinstance(param, Value)
-                made = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
-                mark_outside(made, "state")
-                return made
+                fresh = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
+                mark_outside(fresh, "state")
+                made[path] = fresh.storage_
+                return fresh
             return scalars.wrap(param)
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
-            return rebuild(c, [self._at_entry((*path, i), item) for i, item in enumerate(c.items)])
+            copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
+            if path in self._shared:
+                current().heap.guarded[id(copy)] = self._site
+            return copy
         return c.obj
 
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
         stage = current()
         found: dict[Path, Operand] = {}
+        left: dict[Path, Captured] = {}
         before = stage.journal.before(mark)
         for key, place in stage.journal.changes(mark).items():
-            named = None if stage.heap.is_newer(place.owner, stage.heap.run_started) else self._named(place)
-            if named is None:
+            if place is CONTEXT:
+                self._refuse_context(dict(before[key]), dict(place.read()))
                 continue
-            if isinstance(place, Storage):
-                tensor, name = named
-                self._note_storage(tensor, name, place, found)
+            name = None if stage.heap.is_newer(place.owner, stage.heap.run_started) else self._name(place)
+            if name is None:
                 continue
-            initial = self._initial(key, place, before[key])
-            self._compare_place(key, place, initial, str(named[1]), found)
+            raw = self._raw[key] if key in self._places else before[key]
+            known = self.size
+            self._compare_place(key, place, raw, name, found, left)
+            if self.size != known and key not in self._places:
+                self._places[key], self._raw[key] = place, raw
+        self._note_sharing(left)
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
+
+    def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
+        for variable, value in now.items():
+            if before.get(variable, MISSING) is not value and (variable in before or self.lives_on(variable)):
+                raise UnsupportedError(
+                    f"the context variable `{variable.name}` is left with another value: the next call would find it",
+                    current().origin(),
+                    "reset it before the forward ends",
+                )
 
     def is_changed(self, mark: int) -> bool:
         """Whether the path at hand has changed anything that lives on between calls."""
         stage = current()
-        places = stage.journal.changes(mark).values()
-        return any(self._named(place) is not None for place in places if not stage.heap.is_newer(place.owner, stage.heap.run_started))
+        before = stage.journal.before(mark)
+        changed = stage.journal.changes(mark).items()
+        places = [p for key, p in changed if p not in (SETTINGS, CONTEXT) or p.read() != before[key]]
+        return any(self._name(place) is not None for place in places if not stage.heap.is_newer(place.owner, stage.heap.run_started))
 
-    def _named(self, place: Place) -> tuple[Any, str] | None:
+    def _name(self, place: Place) -> str | None:
+        """Return the user's name for a place of the model; None for a place that does not live on."""
         if isinstance(place, Storage):
-            tensor = constants().real_tensor_of(place)
-            known = None if tensor is None else self._reachable.get(id(tensor))
-            return known if known is not None and known[0] is tensor else None
+            if place.real is None:
+                return None
+            return constants().names.get(id(place.real)) or self._reachable.get(id(place.real), (None, "a tensor"))[1]
+        if place is SETTINGS:
+            return place.text
         known = self._reachable.get(id(place.owner))
         if known is None or known[0] is not place.owner:
             return None
         if isinstance(place, Attribute):
-            return place.owner, f"{known[1]}.{place.name}" if known[1] else place.name
-        return known
+            return f"{known[1]}.{place.name}" if known[1] and not isinstance(place.owner, types.ModuleType) else place.name
+        return known[1]
 
-    def _initial(self, key: Any, place: Place, before: Any) -> Any:
-        """Return what a place held before the first run: the poison or parameter of the entry stands for it."""
-        if key not in self._places:
-            self._raw = getattr(self, "_raw", {})
-            self._raw[key] = before
-        return self._raw[key]
+    def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
+        initial, now = capture_place(place, raw), capture_place(place, place.read())
+        if initial.structure != now.structure:
+            kind = type(place.owner).__name__
+            raise UnsupportedError(
+                f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                current().origin(),
+                f"make it anew at the beginning of the forward (`{name} = {kind}()`); tensors and numbers are what calls can keep",
+            )
+        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
+            self._compare((key, i), old, new, f"{name}{label}", found, left)
 
-    def _note_storage(self, tensor: torch.Tensor, name: str, place: Storage, found: dict[Path, Operand]) -> None:
-        key = (id(tensor), "storage")
-        path = (key,)
-        if isinstance(place.value, Stale):
-            place.value.refuse()
-        if path in self._leaves:
-            found[path] = place.value
-        elif place.value is not constants().of(tensor):
-            self._places[key] = place
-            self._tensors[id(tensor)] = (tensor, name)
-            constant = constants().of(tensor)
-            self._leaves[path] = _Leaf(name, constant.type, constant)
-
-    def _compare_place(self, key: Any, place: Place, initial: Any, name: str, found: dict[Path, Operand]) -> None:
-        now = place.read()
-        known = self.size
-        if isinstance(place, Contents):
-            pairs = isinstance(place.owner, dict)
-            if len(now) != len(initial) or (pairs and [k for k, _ in now] != [k for k, _ in initial]) or isinstance(place.owner, set):
-                if isinstance(place.owner, set) and set(now) == set(initial):
-                    return
-                raise UnsupportedError(
-                    f"the {type(place.owner).__name__} `{name}` of the model is left with other items than it had: "
-                    "every call would change it more",
-                    current().origin(),
-                    f"make it anew at the beginning of the forward (`{name} = {type(place.owner).__name__}()`)",
-                )
-            for i, (old, new) in enumerate(zip(initial, now)):
-                old, new = (old[1], new[1]) if pairs else (old, new)
-                self._compare((key, i), capture(old), capture(new), f"{name}[{(initial[i][0] if pairs else i)!r}]", found)
-        elif initial is MISSING or now is MISSING:
-            if initial is not now:
-                self._poisoned.setdefault((key,), f"`{name}` is not there before the first call")
-        else:
-            self._compare((key,), capture(initial), capture(now), name, found)
-        if self.size != known:
-            self._places[key] = place
-
-    def _compare(self, path: Path, initial: Captured, now: Captured, name: str, found: dict[Path, Operand]) -> None:
-        if path in self._poisoned or isinstance(now.obj, Poison):
+    def _compare(
+        self, path: Path, initial: Captured, now: Captured, name: str, found: dict[Path, Operand], left: dict[Path, Captured]
+    ) -> None:
+        if path in self._poisoned:
             return
-        if isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
+        if isinstance(now.obj, Poison):
+            if object.__getattribute__(now.obj, "_site") is not self._site:
+                self._poisoned[path] = f"`{name}` is of one type on some paths, and of another on others"
+            return
+        if isinstance(initial, Memory) and isinstance(now, Memory):
+            if isinstance(now.obj, Stale):
+                self._poisoned[path] = f"`{name}` may be changed under another name"
+            elif path in self._leaves:
+                found[path] = now.obj
+            elif now.obj is not initial.obj:
+                assert isinstance(initial.obj, Constant)
+                self._leaves[path] = _Leaf(name, initial.obj.type, initial.obj)
+        elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
+            left[path] = now
             if path in self._leaves:
                 found[path] = now.value
-            elif initial.value is not now.value:
-                assert isinstance(initial.value, Constant)
-                self._leaves[path] = _Leaf(name, initial.value.type, initial.value)
+                if isinstance(now.value, Stale):
+                    self._poisoned[path] = f"`{name}` may be changed under another name"
+            elif initial.obj is not now.obj:
+                constant = constants().of(initial.obj)
+                self._leaves[path] = _Leaf(name, constant.type, constant)
+                self._links.add((path, initial.obj))
         elif (
             isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand)
         ):
@@ -283,14 +294,41 @@ class ModelState:
             elif not same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
                 self._leaves[path] = _Leaf(name, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
-        elif (
-            isinstance(initial, Items)
-            and isinstance(now, Items)
-            and type(initial.obj) is type(now.obj)
-            and initial.keys == now.keys
-            and len(initial.items) == len(now.items)
-        ):
-            for i, (a, b) in enumerate(zip(initial.items, now.items)):
-                self._compare((*path, i), a, b, f"{name}[{i}]", found)
+        elif isinstance(initial, Items) and isinstance(now, Items) and same_structure(initial, now):
+            if isinstance(now.obj, tuple) or initial.obj is not now.obj:
+                left[path] = now
+                for i, (a, b) in enumerate(zip(initial.items, now.items)):
+                    self._compare((*path, i), a, b, f"{name}[{i}]", found, left)
+        elif initial.obj is MISSING or now.obj is MISSING:
+            if initial.obj is not now.obj:
+                self._poisoned[path] = f"`{name}` is not there before the first call"
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
             self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"
+
+    def _note_sharing(self, left: dict[Path, Captured]) -> None:
+        """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
+        containers: dict[int, list[Path]] = {}
+        homes: dict[Storage, Path] = {}
+        for path, c in left.items():
+            if isinstance(c, TensorLeaf):
+                storage = storage_of(c.obj)
+                if storage in homes:
+                    self._links.add((homes[storage], path))
+                homes.setdefault(storage, path)
+                if storage.real is not None:
+                    self._links.add((path, storage.real))
+            elif not isinstance(c.obj, tuple):
+                containers.setdefault(id(c.obj), []).append(path)
+                if id(c.obj) in self._reachable:
+                    self._shared.add(path)
+        self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
+
+
+def _replace(place: Place, x: Any, other: Any) -> bool:
+    """Put another object where a place holds ``x``; return whether it does."""
+    raw = place.read()
+    items = place.flatten(raw)[1]
+    if not any(item is x for item in items):
+        return False
+    place.write(place.unflatten(raw, [other if item is x else item for item in items]))
+    return True

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import inspect
 import itertools
 from typing import Any
@@ -12,8 +14,10 @@ import torch
 from dycl_tvm.errors import DyclError, InternalError, StagingLimitError
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
+from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.flow.exits import origin_of
+from dycl_tvm.frontend.python.no_trace import no_trace
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.python.source.locate import current_origin
@@ -66,64 +70,64 @@ def stage(
         If something fails that is not the program's fault.
     """
     try:
-        return _stage(
-            model, example_args, example_kwargs or {}, Limits(max_paths, max_loop_trips, max_seconds, max_memory), name, keep_print
-        )
+        limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory)
+        inputs = Inputs(model, example_args, example_kwargs or {})
+        # in a context of its own: what context variables hold is as before when staging ends
+        return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print)
     except DyclError:
         raise
     except (Exception, ControlFlow) as error:
         raise InternalError("the forward was staged", error, origin_of(error)) from error
 
 
-def _stage(
-    model: Any, example_args: tuple[Any, ...], example_kwargs: dict[str, Any], limits: Limits, name: str | None, keep_print: bool
-) -> HCFG:
-    inputs = Inputs(model, example_args, example_kwargs)
-    names = _tensor_names(model)
-    state = ModelState([("", model)])
+def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
+    named = _named_tensors(model)
     budget = Budget(limits, current_origin)
-    for _ in range(MAX_ROUNDS):
-        known = state.size
-        session = Session(current_origin, limits, budget=budget)
-        session.get(Constants).names = names
-        program = Program(state, operators, run_function, run_method, keep_print)
-        session.keep(program)
-        entry = session.builder.entry
-        entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
-        values = list(entry.params)
-        variables = state.variables
-        state_params = [Value(v.type, v.name) for v in variables]
-        entry.params += state_params
+    with no_trace(model), contextlib.closing(ModelState([("", model)], twin)) as state:
+        for _ in range(MAX_ROUNDS):
+            known = state.size
+            session = Session(current_origin, limits, budget=budget)
+            constants = session.get(Constants)
+            constants.names = {id(t): n for n, t in reversed(named)}
+            constants.named = [t for _, t in named]
+            program = Program(state, operators, run_function, run_method, keep_print)
+            session.keep(program)
+            entry = session.builder.entry
+            entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
+            values = list(entry.params)
+            variables = state.variables
+            state_params = [Value(v.type, v.name) for v in variables]
+            entry.params += state_params
 
-        def run(values: list[Value] = values) -> Any:
-            args, kwargs = inputs.build(inputs.tensors(values))
-            return call_root(model, args, kwargs)
+            def run(values: list[Value] = values) -> Any:
+                args, kwargs = inputs.build(inputs.tensors(values))
+                return call_root(model, args, kwargs)
 
-        try:
-            program.trampolines.reach(model)
-            Exploration(session, state_params, run).explore()
-        finally:
-            program.trampolines.restore()
-        if state.size == known:
-            break
-    else:
-        raise StagingLimitError(
-            f"the state that one call leaves for the next was not complete after {MAX_ROUNDS} rounds: each finds new objects",
-            None,
-            "make functions, classes and objects that keep state once, outside of the forward",
-        )
-    graph = HCFG(name or _name_of(model), inputs.structure, inputs.names, [entry], variables)
+            try:
+                program.trampolines.reach(model)
+                Exploration(session, state_params, run).explore()
+            finally:
+                program.trampolines.restore()
+            if state.size == known:
+                break
+        else:
+            raise StagingLimitError(
+                f"the state that one call leaves for the next was not complete after {MAX_ROUNDS} rounds: each finds new objects",
+                None,
+                "make functions, classes and objects that keep state once, outside of the forward",
+            )
+    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph
 
 
-def _tensor_names(model: Any) -> dict[int, str]:
-    names: dict[int, str] = {}
+def _named_tensors(model: Any) -> list[tuple[str, torch.Tensor]]:
+    named: list[tuple[str, torch.Tensor]] = []
     for prefix, module in _modules(model):
-        for n, t in itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
-            names.setdefault(id(t), f"{prefix}{n}")
-    return names
+        found = itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+        named += [(f"{prefix}{n}", t) for n, t in found]
+    return named
 
 
 def _modules(model: Any) -> list[tuple[str, torch.nn.Module]]:

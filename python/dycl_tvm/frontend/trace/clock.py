@@ -14,3 +14,9 @@ class Dated:
 
     __slots__ = ()
     born: int
+
+
+class OwnValue:
+    """Base of what staging puts in the place of the user's values: not an object of the program."""
+
+    __slots__ = ()

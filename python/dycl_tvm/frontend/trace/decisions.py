@@ -44,6 +44,8 @@ class Decisions:
         self._builder, self._limits, self._origin = builder, limits, origin
         #: Sites one of whose sides waits to be joined with the path at hand.
         self.open_sites: list[Site] = []
+        #: Paths that left by a jump, and wait to be joined at its target: (moment, site that they come from).
+        self.waiting: list[tuple[int, Site]] = []
         #: Event numbers at which the rounds of the rolled loops around the place at hand began.
         self.rolling: list[int] = []
         #: The events with which the runs begin that are still to be made.
@@ -53,7 +55,7 @@ class Decisions:
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
-        self.open_sites, self.rolling = [], []
+        self.open_sites, self.rolling, self.waiting = [], [], []
 
     # -- tests that are decided ---------------------------------------------------------------------------------------------
     def decide(self, cond: Operand) -> bool:
@@ -116,6 +118,12 @@ class Decisions:
         """Note that nothing waits any more to be joined with a side of the site."""
         if site in self.open_sites:
             self.open_sites.remove(site)
+        self.waiting = [w for w in self.waiting if w[1] is not site]
+
+    def wait(self, site: Site | None) -> None:
+        """Note that the path at hand waits from now on: what is changed later must not show on it."""
+        if site is not None:
+            self.waiting.append((next(clock), site))
 
     def loop_site(self) -> Site:
         """Begin a loop that may be rolled."""
@@ -126,11 +134,11 @@ class Decisions:
 
     def checkpoint(self) -> Any:
         """Take down which sites are open (for a loop that may take back a round)."""
-        return list(self.open_sites), list(self.rolling)
+        return list(self.open_sites), list(self.rolling), list(self.waiting)
 
     def restore_checkpoint(self, saved: Any) -> None:
         """Forget the sites that were opened since :meth:`checkpoint`."""
-        self.open_sites, self.rolling = list(saved[0]), list(saved[1])
+        self.open_sites, self.rolling, self.waiting = list(saved[0]), list(saved[1]), list(saved[2])
 
     def end_rolled(self, saved: Any, loop: Site) -> None:
         """A rolled loop has ended: what parts at a site in its body from now on parts where the loop begins, or before."""

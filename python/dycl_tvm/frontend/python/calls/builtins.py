@@ -18,6 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
+from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
@@ -25,7 +26,7 @@ from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.loops import SymbolicRange
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import special_method
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE
+from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -365,6 +366,9 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     for value in (space or {}).values() if callee in (vars, dir) else [(space or {}).get(args[1])] if len(args) > 1 else []:
         if isinstance(value, Poison) and is_unbound(value):
             use(value)
+    if (callee is getattr and len(args) > 1 and args[1] == "__dict__") or (callee is vars and args):
+        space = callee(*args, **kwargs)
+        return current().heap.is_namespace(space, args[0]) if type(space) is dict else space
     return attributes.getattr(callee, *args)
 
 
@@ -384,6 +388,7 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 TABLE: dict[Any, Substitute] = {
+    **ITERATORS,
     int: _convert("int"),
     float: _convert("float"),
     bool: _convert("bool"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 import types
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import CACHED, cached_call
+from dycl_tvm.frontend.python.calls.effects import watching
+from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
@@ -20,7 +23,7 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Cell
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -149,7 +152,7 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
         ) from None
     finally:
         exits().offer_root(False)
-    return stage.heap.born(result) if isinstance(result, types.GeneratorType) else result
+    return stage.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
 
 
 _MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
@@ -228,13 +231,19 @@ def _call_hooked(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
 _BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
+#: Methods of Python's own containers that change nothing.
+_READING = frozenset(["keys", "values", "items", "get", "copy", "count", "index", "__len__", "__contains__", "__iter__"])
+
+
 def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     """Save what a method of a builtin class, bound or not, may change."""
     bound = isinstance(callee, (types.BuiltinFunctionType, types.MethodWrapperType))
     owner = callee.__self__ if bound else args[0] if args else None
     rest = args if bound else args[1:]
     program().trampolines.hand_over(owner)
-    current().heap.changing(owner)
+    if callee.__name__ not in _READING:
+        current().heap.changing(owner)
+    advancing(owner)
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
         current().heap.changing_attribute(owner, rest[0])
 
@@ -340,10 +349,12 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
     stage.native_depth += python
     try:
-        result = program().trampolines.watch(callee, args, kwargs)
+        result = watching(program().trampolines.watch, callee, args, kwargs, pure)
     finally:
         stage.native_depth -= python
-    return stage.heap.born(result) if hasattr(type(result), "__next__") else result
+    if not hasattr(type(result), "__next__"):
+        return result
+    return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else stage.heap.born(result)
 
 
 def converted(function: types.FunctionType) -> types.FunctionType:

@@ -9,6 +9,7 @@ exits and skipped layers are both staged in one run, in time linear in their num
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -151,9 +152,16 @@ def raised_alone(error: BaseException, site: Callable[[], Any]) -> bool:
 
 
 class Frame:
-    """One execution of a function body that has ``return`` in it."""
+    """One execution of a function body that has ``return`` in it.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    cells : function, optional
+        Closes over the variables of the body that live longer than it, or belong to a function around it, and are assigned in it.
+    """
+
+    def __init__(self, cells: types.FunctionType | None = None) -> None:
+        self._cells = cells
         self.root = exits().take_root()
         self.value: Any = None
         self._paths: list[PathState] = []
@@ -173,10 +181,13 @@ class Frame:
         self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
         if token is not None:
             self._tokens.append(token)
+            current().decisions.wait(token)
         return True
 
     def __enter__(self) -> None:
         self._scope = Scope()
+        if self._cells is not None:
+            current().heap.changing_cells(self._cells)
         exits().frames.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:

@@ -48,12 +48,12 @@ def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
     return _explore(items, position, function)
 
 
-def switch(items: Sequence[Any], index: Any) -> Any:
-    """Return ``items[index]``."""
+def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
+    """Return ``items[index]``; ``inside`` says that the index is known to be one of them."""
     stage = current()
     if len(items) == 0:
         raise of_program(IndexError("index out of range"))
-    position = check_index(index, len(items))
+    position = index if inside else check_index(index, len(items))
     if not isinstance(scalars.operand_of(position), Value):
         return items[int(position)]
     if all(isinstance(item, (torch.Tensor, bool, int, float, tuple, list, dict)) or scalars.is_symbolic(item) for item in items):

@@ -1,13 +1,17 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Iterating as a ``for`` statement does, and what advances an iterator."""
+"""Going over the items of what a program iterates over."""
 
 from __future__ import annotations
 
+import gc
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import is_library_class
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
@@ -31,12 +35,43 @@ def iterate(iterable: Any) -> Iterator[Any]:
         yield item
 
 
+def unpacked(iterable: Any) -> Any:
+    """Return what Python is about to go over to its end."""
+    advancing(iterable)
+    return iterable
+
+
 def advancing(x: Any) -> None:
-    """Check an iterator that is about to be advanced: that cannot be undone, so it must have been made on the path at hand."""
-    if _is_iterator(x):
+    """Check an iterator that is about to be advanced: that cannot be undone, so it must have been made on the path at hand.
+
+    The same goes for the iterators that it takes its items from.
+    """
+    todo, seen = [x], set[int]()
+    while todo:
+        x = todo.pop()
+        if not hasattr(type(x), "__next__") or id(x) in seen or isinstance(x, (torch.Tensor, Poison)):
+            continue
+        seen.add(id(x))
+        if isinstance(x, types.GeneratorType):
+            frame = x.gi_frame
+            todo += frame.f_locals.values() if frame is not None else ()
+            for cells in current().heap.cells_of(x):
+                current().heap.changing_cells(cells)
+        elif is_positioned(x):
+            todo += vars(x).values()
+            todo += [s for v in vars(x).values() if isinstance(v, tuple) for s in v]
+            continue  # its position is an attribute
+        else:
+            todo += gc.get_referents(x)
+        if program().state.lives_on(x):
+            raise UnsupportedError(
+                f"a {type(x).__name__} that lives on between calls is advanced, and its position cannot be kept",
+                current().origin(),
+                "make it in the forward, or count in an attribute of the module (self.step += 1)",
+            )
         current().heap.check_undoable(x, "an iterator made before a branch is advanced in it")
 
 
-def _is_iterator(x: Any) -> bool:
-    """Whether ``x`` is an iterator whose position cannot be saved (that of a user's class is in its attributes)."""
-    return hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor) and is_library_class(type(x))
+def is_positioned(x: Any) -> bool:
+    """Whether the position of an iterator is in its attributes: that of a user's class, or of one that stands for Python's."""
+    return hasattr(x, "__dict__") and (hasattr(type(x), "put") or not is_library_class(type(x)))

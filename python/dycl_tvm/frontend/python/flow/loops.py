@@ -78,6 +78,7 @@ class Loop:
             self._continues.append(capture_path(jump.env, self._inner.mark))
         if token is not None:
             self._tokens.append(token)
+            current().decisions.wait(token)
         return True
 
     def _own(self, variables: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +226,7 @@ class Loop:
     def _enter_rolled(self, variables: dict[str, Any]) -> None:
         """Remember the state at the header, before anything of the loop has been recorded."""
         stage = current()
-        self._entry = self._own(variables)
+        self._entry, self._around = self._own(variables), dict(variables)
         self._mark = stage.builder.mark()
         self._start = stage.builder.cursor
         self._saved = (len(self._breaks), len(self._tokens), stage.decisions.checkpoint(), exits().checkpoint())
@@ -239,7 +240,7 @@ class Loop:
             stage.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
         self._undo_round()
         self._rolling = True
-        self._header = Header(self._entry, self._loop_site, self._hidden())
+        self._header = Header(self._entry, self._loop_site, self._hidden(), self._around, self._outer.clock)
 
     def _refuse_yields(self) -> None:
         """A rolled body is run for its header, not once a trip: who takes what it yields would run with it, outside of the loop."""
@@ -346,6 +347,7 @@ class Loop:
             self._tokens.append(stage.decisions.open_site(cond))
             self._record_exit(cond, variables)
             assert self._exit is not None
+            stage.decisions.wait(self._tokens[-1])
             self._early_exits.append(self._exit)
             self._exit = None
         return decided is not False
@@ -521,7 +523,7 @@ class For(Loop):
             return
         self._refuse_yields()
         self._enter_rolled(self._variables)
-        self._header = Header(self._entry, self._loop_site, {"<index>": index, **self._hidden()})
+        self._header = Header(self._entry, self._loop_site, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
         self._rolling = True
         while self._rolling:
             self._begin_round()

@@ -89,3 +89,12 @@ def is_library_class(cls: type) -> bool:
     if methods:
         return all(is_library_file(code_of(m).co_filename) or _is_generated(m, code_of(m)) for m in methods)
     return issubclass(cls, torch.nn.Module) and cls.__module__.startswith("torch.")
+
+
+def is_library(x: Any) -> bool:
+    """Whether a class, module or function is Python's or a library's."""
+    if isinstance(x, type):
+        return is_library_class(x)
+    if isinstance(x, types.ModuleType):
+        return not getattr(x, "__file__", None) or is_library_file(str(x.__file__))
+    return users_function(x) is None

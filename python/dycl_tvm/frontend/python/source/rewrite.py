@@ -30,12 +30,14 @@ from typing import Any
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, origin_at
 from dycl_tvm.frontend.python.source.ownership import code_of
+from dycl_tvm.frontend.python.source.patterns import described
 from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
     OPERATORS,
     OWN_NAME,
     binds_or_yields,
+    captured_names,
     jumps,
     last_name,
     operator_call,
@@ -47,8 +49,8 @@ from dycl_tvm.frontend.python.source.syntax import (
     thunk,
     type_params,
     walk_scope,
-    yields,
     without_annotations,
+    yields,
 )
 
 #: Contexts that a jump may leave without their exit being replayed for the other side.
@@ -95,7 +97,7 @@ def _compile(node: FunctionNode, original: types.CodeType, class_name: str, free
         raise UnsupportedError(
             "async functions are not supported", origin_at(original.co_filename, node.lineno, node.name), "use a plain function"
         )
-    made = Rewriter(original.co_filename, class_name).function(node)
+    made = Rewriter(original.co_filename, class_name).function(node, frozenset(original.co_freevars))
     name = "__dycl_lambda" if isinstance(made, ast.Lambda) else made.name
     body: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], made)] if isinstance(made, ast.Lambda) else [made]
     if class_name:
@@ -132,8 +134,8 @@ class Rewriter(StoreRewriter):
         self.has_frame = False
 
     # -- functions ------------------------------------------------------------------------------------------------
-    def function(self, node: FunctionNode) -> Any:
-        """Rewrite a function definition or a lambda."""
+    def function(self, node: FunctionNode, outer: frozenset[str] = frozenset()) -> Any:
+        """Rewrite a function definition or a lambda; ``outer`` are the variables of functions around it."""
         args = node.args
         every = args.posonlyargs + args.args
         self.first_argument = every[0].arg if every else ""
@@ -156,9 +158,13 @@ class Rewriter(StoreRewriter):
             if isinstance(n, ast.Global):
                 self.globals.update(n.names)
         self.has_frame = any(isinstance(n, ast.Return) for n in walk_scope(body))
+        cells = ", ".join(n for n in self._assigned(body) if n in outer or n in captured_names(body))
         new = self._body(body)
         if self.has_frame:
-            new = statements_from("_frame = DY.frame()\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=operators_name(), BODY=new)
+            arguments = f"lambda: ({cells},)" if cells else ""
+            new = statements_from(
+                f"_frame = DY.frame({arguments})\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=operators_name(), BODY=new
+            )
         return ast.copy_location(ast.FunctionDef(node.name, bare, new, [], None, **type_params()), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
@@ -200,6 +206,7 @@ class Rewriter(StoreRewriter):
     def _body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         made: list[ast.stmt] = []
         for s in statements:
+            made += self._save_globals(s)
             new = self.visit(s)
             if isinstance(new, list):
                 made.extend(new)
@@ -478,8 +485,8 @@ class Rewriter(StoreRewriter):
 
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself."""
-        classes = any(isinstance(n, ast.MatchClass) for case in node.cases for n in ast.walk(case.pattern))
-        node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), ast.Constant(classes))
+        asked = ast.Constant(tuple(described(case.pattern) for case in node.cases))
+        node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), asked)
         self.context.append(("barrier", ""))
         for case in node.cases:
             if case.guard is not None:
@@ -495,7 +502,9 @@ class Rewriter(StoreRewriter):
             return placed(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
         if isinstance(node.func, ast.Name) and node.func.id == "locals" and not node.args:
             return operator_call("users_locals", node, node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "eval", "exec", "__import__"):
+        if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
+            return operator_call("module_globals", node, node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "eval", "exec", "__import__"):
             return self.generic_visit(node)  # type: ignore[return-value]
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
@@ -508,12 +517,26 @@ class Rewriter(StoreRewriter):
         """Note that a list is made here."""
         return self._new(node) if isinstance(node.ctx, ast.Load) else node
 
+    def visit_Starred(self, node: ast.Starred) -> ast.expr:
+        """Note what is unpacked into arguments or items."""
+        if isinstance(node.ctx, ast.Load):
+            return placed(ast.Starred(operator_call("unpacked", node, self.visit(node.value)), ast.Load()), node)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        """Note what a comprehension goes over."""
+        made: ast.comprehension = self.generic_visit(node)  # type: ignore[assignment]
+        made.iter = operator_call("unpacked", made.iter, made.iter)
+        return made
+
     visit_Dict = visit_Set = visit_GeneratorExp = visit_ListComp = visit_DictComp = visit_SetComp = _new
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Rewrite the question for the class of an object, which may stand for one of another class."""
         if node.attr == "__class__" and isinstance(node.ctx, ast.Load):
             return operator_call("class_of", node, self.visit(node.value))
+        if node.attr == "__dict__" and isinstance(node.ctx, ast.Load):
+            return operator_call("namespace", node, self.visit(node.value))
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
@@ -521,6 +544,14 @@ class Rewriter(StoreRewriter):
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)  # type: ignore[return-value]
         return operator_call("getitem", node, self.visit(node.value), self._index(node.slice))
+
+    def _save_globals(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Save the global variables that a statement assigns, as often as it runs."""
+        names = [n for n in self._assigned([statement]) if n in self.globals] if self.globals else []
+        if not names:
+            return []
+        call = f"DY.changing_globals(DY.own_globals(), {', '.join(map(repr, names))})"
+        return statements_from(call, statement, DY=operators_name())
 
 
 class ClassBodyRewriter(Rewriter):

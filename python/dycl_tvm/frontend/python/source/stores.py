@@ -6,8 +6,6 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.locate import origin_at
 from dycl_tvm.frontend.python.source.syntax import (
     BINARY_NAMES,
     COMPREHENSIONS,
@@ -74,6 +72,7 @@ class StoreRewriter(ast.NodeTransformer):
                 name: ast.expr = ast.Name(temporary, ast.Store())
                 elements.append(ast.Starred(name, ast.Store()) if isinstance(element, ast.Starred) else name)
                 after += self._store(inner, ast.Name(temporary, ast.Load()), node)
+            value = operator_call("unpacked", node, value)
             return [placed(ast.Assign([ast.Tuple(elements, ast.Store())], value), node), *after]
         return [placed(ast.Assign([target], value), node)]
 
@@ -119,7 +118,11 @@ class StoreRewriter(ast.NodeTransformer):
 
     # -- names ------------------------------------------------------------------------------------------------------------
     def _stored(self, statements: list[ast.stmt]) -> list[str]:
-        """Return the local names that statements may bind, in order."""
+        """Return the local names that statements may bind: global variables are places of the heap."""
+        return [name for name in self._assigned(statements) if name not in self.globals]
+
+    def _assigned(self, statements: list[ast.stmt]) -> list[str]:
+        """Return the names that statements may bind, in order."""
         found: dict[str, None] = {}
         for n in walk_scope(statements):
             if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
@@ -137,14 +140,6 @@ class StoreRewriter(ast.NodeTransformer):
                 for inner in ast.walk(n):
                     if isinstance(inner, ast.NamedExpr):
                         found.setdefault(inner.target.id)
-        for name in found:
-            if name in self.globals:
-                line = next(n.lineno for n in walk_scope(statements) if isinstance(n, ast.Name) and n.id == name)
-                raise UnsupportedError(
-                    f"the global variable `{name}` is assigned in the forward",
-                    origin_at(self.filename, line, self.function_name),
-                    "keep state on the module (self)",
-                )
         return list(found)
 
     def _names(self, names: list[str]) -> ast.expr:

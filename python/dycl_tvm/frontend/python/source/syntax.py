@@ -95,6 +95,13 @@ def yields(body: list[Any]) -> bool:
     return any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope(body))
 
 
+def captured_names(statements: list[ast.stmt]) -> frozenset[str]:
+    """Return the names that functions, lambdas and generators within statements read or write."""
+    scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)
+    inner = [n for s in statements for n in ast.walk(s) if isinstance(n, scopes)]
+    return frozenset(n.id for scope in inner for n in ast.walk(scope) if isinstance(n, ast.Name))
+
+
 def last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import array
 import io
+import types
+from collections import deque
 from typing import Any
 
-import numpy as np
 import torch
 
 from dycl_tvm.frontend.trace.clock import Dated, clock
 from dycl_tvm.frontend.trace.decisions import Decisions, Site
-from dycl_tvm.frontend.trace.heap.journal import MUTABLE, Attribute, Contents, Journal
+from dycl_tvm.frontend.trace.heap.journal import Journal
+from dycl_tvm.frontend.trace.heap.places import BUFFERS, MISSING, MUTABLE, Bytes, Cell, Contents, attribute_of
 
 #: Objects whose contents are not saved before a change.
-_UNSAVED = (bytearray, array.array, np.ndarray, io.IOBase)
+_UNSAVED = (array.array, io.IOBase)
 
 
 class Heap:
@@ -27,6 +29,8 @@ class Heap:
         self._births: dict[int, tuple[Any, int]] = {}
         #: Containers that two names share on one path only, by identity: the site at which the paths parted.
         self.guarded: dict[int, Any] = {}
+        self._generators: dict[int, tuple[Any, types.FunctionType]] = {}
+        self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
         #: What may be undone around the place at hand: (moment of its beginning, site, or the loop that may yet be rolled).
         self.undoable: list[tuple[int, Any]] = []
         #: Where the journal and the clock stood at the beginning of the run at hand.
@@ -36,6 +40,8 @@ class Heap:
         """Forget what belongs to the run before."""
         self.undoable = []
         self.guarded.clear()
+        self._namespaces.clear()
+        self._generators.clear()
 
     def born(self, x: Any) -> Any:
         """Note that an object is made now."""
@@ -49,26 +55,81 @@ class Heap:
         known = self._births.get(id(x))
         return known is not None and known[0] is x and known[1] > moment
 
+    def is_held_by_newer(self, x: Any, moment: int) -> bool:
+        """Whether an object that was made after a moment holds ``x`` in its attributes, or as one of its items."""
+        for holder, born in self._births.values():
+            if born > moment and holder is not x:
+                items = holder.values() if isinstance(holder, dict) else holder if isinstance(holder, (list, deque)) else ()
+                if any(item is x for item in (*items, *getattr(holder, "__dict__", {}).values())):
+                    return True
+        return False
+
     def changing(self, x: Any) -> None:
         """Save the contents of a container that is about to be changed."""
-        if isinstance(x, MUTABLE):
+        known = self._namespaces.get(id(x)) if type(x) is dict else None
+        if known is not None and known[0] is x:
+            self._changing_namespace(*known)
+        elif isinstance(x, MUTABLE):
             site = self.guarded.get(id(x))
             if site is not None:
                 self._decisions.fork(site, f"a {type(x).__name__} that two variables share on one path only is changed")
             self.journal.touch(Contents(x))
+        elif isinstance(x, BUFFERS):
+            self.journal.touch(Bytes(x))
         elif isinstance(x, _UNSAVED):
             self.check_undoable(x, f"a {type(x).__name__} made before a branch is changed in it")
+
+    def changing_cells(self, function: types.FunctionType) -> None:
+        """Save all variables that a function closes over."""
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            self.journal.touch(Cell(cell, name))
+
+    def born_generator(self, generator: Any, function: types.FunctionType) -> Any:
+        """Note that a generator is made now, and by which function."""
+        self._generators[id(generator)] = (generator, function)
+        return self.born(generator)
+
+    def cells_of(self, generator: Any) -> list[types.FunctionType]:
+        """Return the function that made a generator: its cells may change whenever the generator goes on."""
+        known = self._generators.get(id(generator))
+        return [known[1]] if known is not None and known[0] is generator else []
+
+    def is_namespace(self, space: dict[str, Any], owner: Any) -> dict[str, Any]:
+        """Note that a dict holds the attributes of an object, or the globals of a module: its items are these."""
+        self._namespaces[id(space)] = (space, owner)
+        return space
+
+    def changing_item(self, x: Any, key: Any) -> None:
+        """Save one item of a container that is about to be changed."""
+        known = self._namespaces.get(id(x))
+        if known is not None and known[0] is x and type(key) is str:
+            self.changing_attribute(known[1], key)
+        else:
+            self.changing(x)
+
+    def _changing_namespace(self, space: dict[str, Any], owner: Any) -> None:
+        """Save all attributes of an object; those that come to be are found by comparison afterwards."""
+        before = set(space)
+        for name in before:
+            self.changing_attribute(owner, name)
+
+        def settle() -> None:
+            for name in space.keys() - before:
+                self.journal.note(attribute_of(owner, name), MISSING)
+
+        self.journal.defer(settle)
 
     def changing_attribute(self, obj: Any, name: str) -> None:
         """Save an attribute that is about to be changed, wherever a module keeps it."""
         if isinstance(obj, torch.nn.Module):
-            for table in (obj._parameters, obj._buffers, obj._modules):
-                self.journal.touch(Contents(table))
-        self.journal.touch(Attribute(obj, name))
+            for table in ("_parameters", "_buffers", "_modules"):
+                if table in obj.__dict__:  # not yet while the module is made
+                    self.journal.touch(Contents(obj.__dict__[table]))
+        self.journal.touch(attribute_of(obj, name))
 
     def check_undoable(self, x: Any, reason: str) -> None:
         """Fork if an object was not made on the path at hand: what is changed of it now cannot be undone."""
-        for moment, owner in self.undoable:
+        for moment, owner in (*self._decisions.waiting, *self.undoable):
             if not self.is_newer(x, moment):
                 if isinstance(owner, Site):
                     self._decisions.fork(owner.target, reason)

@@ -1,140 +1,17 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """The undo log of everything that the user's program changes while it is staged.
 
-Both sides of a branch run on the same Python objects, one after the other. Before an object is changed, its contents are
+Both sides of a branch run on the same Python objects, one after the other. Before a place is changed, its contents are
 saved here once per scope; :meth:`Journal.rollback` restores them in place, so that identity holds. The log also says
 which places a side changed, which is what a join has to merge. The cost is that of the changes, not of the state.
-
-A *place* is one of: the contents of a list, dict, set or deque; one attribute of an object; one closure cell; the
-value of a tensor storage.
 """
 
 from __future__ import annotations
 
-import types
-from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
-
-
-class Place(Protocol):
-    """Something that can be changed."""
-
-    @property
-    def owner(self) -> Any:
-        """The object that is changed."""
-
-    @property
-    def key(self) -> Any:
-        """Equal for equal places."""
-
-    def read(self) -> Any:
-        """Return the contents, as a value that later changes do not touch."""
-
-    def write(self, contents: Any) -> None:
-        """Set the contents."""
-
-
-class Contents:
-    """The contents of a list, dict, set or deque: a tuple of items (of pairs for a dict)."""
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: Any) -> None:
-        self.owner = owner
-
-    @property
-    def key(self) -> Any:
-        return (id(self.owner),)
-
-    def read(self) -> Any:
-        if isinstance(self.owner, dict):
-            return tuple(dict.items(self.owner))
-        return tuple(list.__iter__(self.owner)) if isinstance(self.owner, list) else tuple(self.owner)
-
-    def write(self, contents: Any) -> None:
-        owner = self.owner  # the methods of the base classes: those of a user's subclass may do more
-        if isinstance(owner, list):
-            list.__setitem__(owner, slice(None), contents)
-        elif isinstance(owner, deque):
-            deque.clear(owner)
-            deque.extend(owner, contents)
-        elif isinstance(owner, dict):
-            dict.clear(owner)
-            dict.update(owner, contents)
-        else:
-            set.clear(owner)
-            set.update(owner, contents)
-
-
-class Attribute:
-    """One attribute of an object, in its ``__dict__`` or slots."""
-
-    __slots__ = ("name", "owner")
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner, self.name = owner, name
-
-    @property
-    def key(self) -> Any:
-        return (id(self.owner), self.name)
-
-    def read(self) -> Any:
-        space = getattr(self.owner, "__dict__", None)
-        if space is not None and self.name in space:
-            return space[self.name]
-        if space is not None and not _is_slot(type(self.owner), self.name):
-            return MISSING
-        return getattr(self.owner, self.name, MISSING)
-
-    def write(self, contents: Any) -> None:
-        if isinstance(self.owner, type):
-            if contents is MISSING:
-                type.__delattr__(self.owner, self.name)
-            else:
-                type.__setattr__(self.owner, self.name, contents)
-        elif _is_slot(type(self.owner), self.name) or not hasattr(self.owner, "__dict__"):
-            if contents is MISSING:
-                object.__delattr__(self.owner, self.name)
-            else:
-                object.__setattr__(self.owner, self.name, contents)
-        elif contents is MISSING:
-            self.owner.__dict__.pop(self.name, None)
-        else:
-            self.owner.__dict__[self.name] = contents
-
-
-class Cell:
-    """One closure cell."""
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: types.CellType) -> None:
-        self.owner = owner
-
-    @property
-    def key(self) -> Any:
-        return (id(self.owner), "cell")
-
-    def read(self) -> Any:
-        try:
-            return self.owner.cell_contents
-        except ValueError:
-            return MISSING
-
-    def write(self, contents: Any) -> None:
-        if contents is MISSING:
-            del self.owner.cell_contents
-        else:
-            self.owner.cell_contents = contents
-
-
-def _is_slot(cls: type, name: str) -> bool:
-    return any(name == s or name in s for c in cls.__mro__ for s in [c.__dict__.get("__slots__", ())] if s)
-
-
-MUTABLE = (list, dict, set, deque)
+from dycl_tvm.frontend.trace.heap.places import Place
 
 
 class Journal:
@@ -143,27 +20,50 @@ class Journal:
     def __init__(self) -> None:
         self._log: list[tuple[Place, Any]] = []
         self._seen: list[set[Any]] = [set()]
+        self._deferred: list[Callable[[], None]] = []
         self._marks = [0]
         #: How often something was about to be changed.
         self.touches = 0
 
-    def touch(self, place: Place) -> None:
-        """Save the contents of a place that is about to be changed."""
-        self.touches += 1
+    def defer(self, settle: Callable[[], None]) -> None:
+        """Let ``settle`` note what is changed now, before the journal is used again."""
+        self._deferred.append(settle)
+
+    def settle(self) -> None:
+        """Note what was changed since :meth:`defer`."""
+        while self._deferred:
+            self._deferred.pop()()
+
+    def touch(self, place: Place, surely: bool = True) -> None:
+        """Save the contents of a place that is about to be changed, or may be."""
+        if self._deferred:
+            self.settle()
+        self.touches += surely
         seen = self._seen[-1]
         key = place.key
         if key not in seen:
             seen.add(key)
             self._log.append((place, place.read()))
 
+    def note(self, place: Place, before: Any) -> None:
+        """Save what a place held that was changed already: the change was found by comparison."""
+        self.touches += 1
+        seen = self._seen[-1]
+        key = place.key
+        if key not in seen:
+            seen.add(key)
+            self._log.append((place, before))
+
     def open(self) -> int:
         """Open a scope; return the mark to give to the other methods."""
+        self.settle()
         self._seen.append(set())
         self._marks.append(len(self._log))
         return len(self._log)
 
     def close(self) -> None:
         """Close the innermost scope; its changes stay and count to the scope around it."""
+        self.settle()
         inner = self._seen.pop()
         self._marks.pop()
         self._seen[-1] |= inner
@@ -179,6 +79,7 @@ class Journal:
 
     def changes(self, mark: int) -> dict[Any, Place]:
         """Return the places changed since ``mark``, by key, in order of first change."""
+        self.settle()
         found: dict[Any, Place] = {}
         for place, _ in self._log[mark:]:
             found.setdefault(place.key, place)
@@ -193,6 +94,7 @@ class Journal:
 
     def rollback(self, mark: int) -> None:
         """Undo all changes since ``mark``; the scopes stay as they are."""
+        self.settle()
         while len(self._log) > mark:
             place, contents = self._log.pop()
             place.write(contents)

@@ -14,10 +14,10 @@ from typing import Any, Union, cast
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.journal import Contents, Place
+from dycl_tvm.frontend.trace.heap.places import Place, exact
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.storage import Stale, Storage
+from dycl_tvm.frontend.trace.values.storage import Stale
 from dycl_tvm.frontend.trace.values.tensors import peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 
@@ -54,7 +54,14 @@ class Items:
     keys: tuple[Any, ...] = ()
 
 
-Captured = Plain | TensorLeaf | NumberLeaf | Items
+@dataclass
+class Memory:
+    """What the memory of tensors holds."""
+
+    obj: Value
+
+
+Captured = Plain | TensorLeaf | NumberLeaf | Items | Memory
 _IMMUTABLE = (str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, type, types.BuiltinFunctionType, complex)
 
 
@@ -64,6 +71,8 @@ def capture(x: Any, _depth: int = 0) -> Captured:
         return TensorLeaf(x, peek(x))
     if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):
         return NumberLeaf(x, scalars.operand_of(x))
+    if isinstance(x, Value):
+        return Memory(x)
     if _depth < 20:
         if isinstance(x, tuple) and not isinstance(x, torch.Size):
             return Items(x, [capture(i, _depth + 1) for i in x])
@@ -90,16 +99,29 @@ def part_of(c: Captured) -> Part | None:
 
 
 @dataclass
-class PathState:
-    """A path at its end: the block that it ends in, its variables, and the places that it changed.
+class PlaceState:
+    """What a place holds: its contents as they are, and flattened."""
 
-    ``raw`` holds the contents of the changed places as they are, for the case that the path turns out to be the only one.
-    """
+    place: Place
+    raw: Any
+    structure: Any
+    items: list[Captured]
+
+
+def capture_place(place: Place, raw: Any) -> PlaceState:
+    """Take down what a place holds."""
+    structure, items = place.flatten(raw)
+    return PlaceState(place, raw, structure, [capture(item) for item in items])
+
+
+@dataclass
+class PathState:
+    """A path at its end: the block that it ends in, its variables, and the places that it changed."""
 
     block: Block
     env: dict[str, Captured]
     value: Captured | None
-    places: dict[Any, tuple[Place, Any, Captured | Value]]
+    places: dict[Any, PlaceState]
     tokens: list[Any] = field(default_factory=list)
 
 
@@ -108,17 +130,7 @@ def capture_path(env: dict[str, Any], mark: int, value: Any = None, has_value: b
     stage = current()
     captured = {k: capture(v) for k, v in env.items()}
     result = capture(value) if has_value else None
-    places: dict[Any, tuple[Place, Any, Captured | Value]] = {}
-    for key, place in stage.journal.changes(mark).items():
-        raw = place.read()
-        if isinstance(place, Storage):
-            places[key] = (place, raw, raw[0])
-        elif isinstance(place, Contents):
-            pairs = isinstance(place.owner, dict)
-            items = [capture(v) for _, v in raw] if pairs else [capture(v) for v in raw]
-            places[key] = (place, raw, Items(raw, items, tuple(k for k, _ in raw) if pairs else ()))
-        else:
-            places[key] = (place, raw, capture(raw))
+    places = {key: capture_place(place, place.read()) for key, place in stage.journal.changes(mark).items()}
     return PathState(stage.builder.here(), captured, result, places)
 
 
@@ -126,10 +138,29 @@ def adopt(path: PathState) -> tuple[dict[str, Any], Any]:
     """Go on with one path alone; return its variables and value."""
     stage = current()
     stage.builder.block = path.block
-    for place, raw, _ in path.places.values():
-        stage.journal.touch(place)
-        place.write(raw)
+    for state in path.places.values():
+        stage.journal.touch(state.place)
+        state.place.write(state.raw)
     return {k: c.obj for k, c in path.env.items()}, None if path.value is None else path.value.obj
+
+
+def same_structure(a: Items, b: Items) -> bool:
+    """Whether two containers can be joined item by item."""
+    return (
+        type(a.obj) is type(b.obj)
+        and len(a.items) == len(b.items)
+        and [exact(k) for k in a.keys] == [exact(k) for k in b.keys]
+        and (not isinstance(a.obj, deque) or a.obj.maxlen == b.obj.maxlen)
+    )
+
+
+def rebuild(c: Items, items: list[Any]) -> Any:
+    """Make a container like the captured one, with other items."""
+    kind: Any = type(c.obj)
+    if issubclass(kind, tuple):
+        return kind(*items) if hasattr(kind, "_fields") else kind(items)
+    made = dict(zip(c.keys, items)) if kind is dict else deque(items, c.obj.maxlen) if kind is deque else kind(items)
+    return current().heap.born(made)
 
 
 def same_number(a: NumberLeaf, b: NumberLeaf) -> bool:

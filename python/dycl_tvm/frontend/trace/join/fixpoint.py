@@ -7,12 +7,26 @@ for it, or its value at the end of the body is the very value that the header be
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.heap.journal import MISSING, Contents, Place
-from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Plain, TensorLeaf, capture, same_number, same_plain
+from dycl_tvm.frontend.trace.heap.places import MISSING, Place
+from dycl_tvm.frontend.trace.join.captured import (
+    Captured,
+    Items,
+    Memory,
+    NumberLeaf,
+    PlaceState,
+    TensorLeaf,
+    capture,
+    capture_place,
+    rebuild,
+    same_number,
+    same_plain,
+    same_structure,
+)
 from dycl_tvm.frontend.trace.join.join import describe
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.poison import Poison
@@ -53,10 +67,21 @@ class Header:
         The loop, for messages.
     extra : dict, optional
         Hidden variables of the loop (the index of a counted loop).
+    around : dict, optional
+        All variables of the function before the loop.
+    since : int
+        The moment at which the loop statement began: iterations that were taken out of it come after.
     """
 
-    def __init__(self, entry: dict[str, Any], site: Any, extra: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, entry: dict[str, Any], site: Any, extra: dict[str, Any] | None = None, around: dict[str, Any] | None = None, since: int = 0
+    ) -> None:
         self.entry, self.site = entry, site
+        self._around, self.since = around or entry, since
+        #: Containers at the header that are copies of those before the loop; where those at the end of the body are shared.
+        self._copies: dict[int, Any] = {}
+        self._backs: dict[int, list[Path]] = {}
+        self._shared: set[Path] = set()
         self._clock = next(clock)
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
@@ -77,11 +102,12 @@ class Header:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
         stage = current()
         self._params, self._args, self._unset, self._fresh, self._homes = {}, [], unset, {}, {}
+        self._copies = {}
         entry = {name: capture(value) for name, value in {**self.entry, **self._extra_entry}.items()}
-        places = {key: (place, self._capture_place(place, contents)) for key, (place, contents) in self._places.items()}
+        places = [capture_place(place, raw) for place, raw in self._places.values()]
         self.block = stage.builder.new_block("loop")
         env = {name: self._generalise((name,), c) for name, c in entry.items()}
-        self._writes = [(place, self._generalise_place(key, place, c)) for key, (place, c) in places.items()]
+        self._writes = [(state.place, self._generalise_place(state)) for state in places]
         stage.builder.jump(self.block, list(self._args))
         stage.builder.block = self.block
         self.reopen()
@@ -107,7 +133,7 @@ class Header:
         stage = current()
         known = self._known()
         self._identities.begin()
-        self._homes = {}
+        self._homes, self._backs = {}, {}
         found: dict[Path, Operand] = {}
         for name, value in env.items():
             if name in self._state:
@@ -119,6 +145,7 @@ class Header:
                 self._places[key] = (place, before[key])
             self._compare_place(key, place, found)
         self._link(self._homes)
+        self._shared.update(path for paths in self._backs.values() if len(paths) > 1 for path in paths)
         if known != self._known():
             return False
         stage.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
@@ -126,7 +153,8 @@ class Header:
 
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
-        return len(self._general), len(self._poisoned), len(self._places), len(self._links), self._identities.size()
+        sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared)
+        return (*[len(s) for s in sets], self._identities.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -145,6 +173,10 @@ class Header:
         return param
 
     def _generalise(self, path: Path, c: Captured) -> Any:
+        if isinstance(c, Memory):
+            if isinstance(c.obj, Stale) or path in self._poisoned:
+                return Stale(c.obj.type, _Aliases(self.site))
+            return self._param(path, c.obj.type, c.obj) if path in self._general else c.obj
         if path in self._poisoned:
             return Poison(self.site, self._poisoned[path])
         if isinstance(c, TensorLeaf) and path in self._general:
@@ -158,34 +190,52 @@ class Header:
             return scalars.wrap(self._param(path, scalars.ScalarType(kind), c.operand))
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._general, *self._poisoned)):
             items = [self._generalise((*path, i), item) for i, item in enumerate(c.items)]
-            return rebuild(c, items)
+            return self._rebuilt(path, c, rebuild(c, items))
         return c.obj
 
-    def _capture_place(self, place: Place, contents: Any) -> Captured:
-        if isinstance(place, Storage):
-            return Plain(contents)
-        if isinstance(place, Contents):
-            pairs = isinstance(place.owner, dict)
-            return Items(contents, [capture(v[1] if pairs else v) for v in contents], tuple(k for k, _ in contents) if pairs else ())
-        return capture(contents)
+    def _rebuilt(self, path: Path, c: Items, made: Any) -> Any:
+        """Guard a container that stands for one that something else may hold too: a change of it would have to show there."""
+        if isinstance(made, tuple):
+            return made
+        self._copies[id(made)] = made
+        if path in self._shared or not self._is_alone(c.obj):
+            for x in (made, c.obj):
+                current().heap.guarded[id(x)] = _Aliases(self.site)
+        return made
 
-    def _generalise_place(self, key: Any, place: Place, c: Captured) -> Any:
-        if isinstance(place, Storage):
-            value, version = c.obj
-            if isinstance(value, Stale) or (key,) in self._poisoned:
-                return Stale(value.type, _Aliases(self.site)), next(clock)
-            if (key,) not in self._general:
-                return value, version
-            return self._param((key,), value.type, value), Storage(value).version
-        if isinstance(place, Contents):
-            assert isinstance(c, Items)
-            items = [self._generalise((key, i), item) for i, item in enumerate(c.items)]
-            return tuple(zip(c.keys, items)) if c.keys else tuple(items)
-        return self._generalise((key,), c)
+    def _is_alone(self, x: Any) -> bool:
+        """Whether nothing but one variable of the loop holds a container."""
+        heap = current().heap
+        if not heap.is_newer(x, self.since):
+            return False
+        count = _mentions([*self._around.values(), *(place.read() for place in heap.journal.changes(heap.run_mark).values())], x)
+        return count <= 1 and not heap.is_held_by_newer(x, self.since)
+
+    def _generalise_place(self, state: PlaceState) -> Any:
+        items = [self._generalise((state.place.key, i), c) for i, c in enumerate(state.items)]
+        return state.place.unflatten(state.raw, items)
 
     # -- comparing ------------------------------------------------------------------------------------------------------
     def _compare(self, path: Path, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         if isinstance(header.obj, Poison):
+            return
+        if isinstance(header, Memory):
+            if isinstance(back.obj, Stale) or path in self._poisoned:
+                self._poisoned[path] = _STALE
+            elif path in self._general:
+                found[path] = back.obj  # type: ignore[assignment]  # memory, as at the header
+            elif back.obj is not header.obj:
+                self._general[path] = None
+            return
+        if (
+            header.obj is back.obj
+            and isinstance(header, Items)
+            and not isinstance(header.obj, tuple)
+            and id(header.obj) not in self._copies
+        ):
+            return  # what it holds are places of the heap, which are seen through all its names
+        if (header.obj is MISSING) != (back.obj is MISSING):
+            self._poisoned[path] = "an attribute is first set in the loop"
             return
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:
@@ -205,51 +255,37 @@ class Header:
                 found[path] = back.operand
             elif not same_number(header, back):
                 self._general[path] = None
-        elif (
-            isinstance(header, Items)
-            and isinstance(back, Items)
-            and type(header.obj) is type(back.obj)
-            and header.keys == back.keys
-            and len(header.items) == len(back.items)
-        ):
+        elif isinstance(header, Items) and isinstance(back, Items) and same_structure(header, back):
+            if not isinstance(back.obj, tuple):
+                self._backs.setdefault(id(back.obj), []).append(path)
             for i, (h, b) in enumerate(zip(header.items, back.items)):
                 self._compare((*path, i), h, b, found)
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
             self._poisoned[path] = f"{_name(path)} is {describe(header)} before the loop's body and {describe(back)} after it"
 
     def _compare_place(self, key: Any, place: Place, found: dict[Path, Operand]) -> None:
-        header = {p.key: c for p, c in self._writes}.get(key, self._places[key][1])
-        now = place.read()
-        if isinstance(place, Storage):
-            if isinstance(now[0], Stale) or (key,) in self._poisoned:
-                self._poisoned[(key,)] = _STALE
-            elif (key,) in self._general:
-                found[(key,)] = now[0]
-            elif now[0] is not header[0]:
-                self._general[(key,)] = None
-            return
-        h, b = self._capture_place(place, header), self._capture_place(place, now)
-        if isinstance(place, Contents):
-            assert isinstance(h, Items) and isinstance(b, Items)
-            if len(h.items) != len(b.items) or h.keys != b.keys:
-                current().decisions.unroll(self.site, f"a {type(place.owner).__name__} changes its length")
-            for i, (x, y) in enumerate(zip(h.items, b.items)):
-                self._compare((key, i), x, y, found)
-        elif (h.obj is MISSING) != (b.obj is MISSING):
-            self._poisoned[(key,)] = "an attribute is first set in the loop"
-        else:
-            self._compare((key,), h, b, found)
+        raw = next((raw for p, raw in self._writes if p.key == key), self._places[key][1])
+        header, back = capture_place(place, raw), capture_place(place, place.read())
+        if header.structure != back.structure:
+            how = "changes its length" if len(header.items) != len(back.items) else "is changed"
+            current().decisions.unroll(self.site, f"{place.text} {how}")
+        for i, (h, b) in enumerate(zip(header.items, back.items)):
+            self._compare((key, i), h, b, found)
 
 
 _STALE = "a tensor may have been changed in place under another name"
 
 
-def rebuild(c: Items, items: list[Any]) -> Any:
-    """Make a container like the captured one, with other items."""
-    kind: Any = type(c.obj)
-    if issubclass(kind, tuple):
-        return kind(*items) if hasattr(kind, "_fields") else kind(items)
-    return current().heap.born(dict(zip(c.keys, items)) if kind is dict else kind(items))
+def _mentions(values: list[Any], x: Any) -> int:
+    """Return how often containers hold ``x``, or are it."""
+    count, todo, seen = 0, list(values), set()
+    while todo:
+        v = todo.pop()
+        count += v is x
+        if isinstance(v, (tuple, list, deque, dict)) and v is not x and id(v) not in seen:
+            seen.add(id(v))
+            todo.extend(v.values() if isinstance(v, dict) else v)
+    return count
 
 
 def _name(path: Path) -> str:

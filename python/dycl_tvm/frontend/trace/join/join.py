@@ -15,24 +15,27 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.journal import MISSING, MUTABLE, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
+    Memory,
     NumberLeaf,
     PathState,
     TensorLeaf,
-    capture,
+    capture_place,
     part_of,
+    rebuild,
     same_number,
     same_plain,
+    same_structure,
 )
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
-from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
@@ -132,6 +135,8 @@ class Join:
     def unify(self, found: list[Captured], what: str) -> Any:
         """Make one value of one a path."""
         first = found[0]
+        if isinstance(first, Memory):
+            return self._memory([c.obj for c in found])  # type: ignore[misc]  # all are
         if isinstance(first, NumberLeaf):
             if all(isinstance(c, NumberLeaf) for c in found):
                 return self._number(found, what)  # type: ignore[arg-type]
@@ -141,6 +146,8 @@ class Join:
             return first.obj
         if any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
+        if any(c.obj is MISSING for c in found):
+            return Poison(self.site, f"{what} is set on one path only, and used later")
         if all(type(c) is type(first) for c in found):
             if isinstance(first, TensorLeaf):
                 return self._tensor(found, what)  # type: ignore[arg-type]
@@ -194,16 +201,13 @@ class Join:
 
     def _container(self, found: list[Items], what: str) -> Any:
         first = found[0]
-        if any(type(c.obj) is not type(first.obj) or len(c.items) != len(first.items) or c.keys != first.keys for c in found):
+        if not all(same_structure(first, c) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
             items = [self.unify([c.items[i] for c in found], f"{what}[{i}]") for i in range(len(first.items))]
-            kind: Any = type(first.obj)
-            if issubclass(kind, tuple):
-                merged = kind(*items) if hasattr(kind, "_fields") else kind(items)
-            else:
-                merged = self.stage.heap.born(dict(zip(first.keys, items)) if kind is dict else kind(items))
+            merged = rebuild(first, items)
+            if not isinstance(merged, tuple):
                 for c in found:
                     self._targets.setdefault(id(c.obj), set()).add(id(merged))
                     self._keep.append(c.obj)
@@ -220,7 +224,7 @@ class Join:
         """
         places: dict[Any, Place] = {}
         for path in self.paths:
-            places.update({k: p for k, (p, _, _) in path.places.items() if k not in places})
+            places.update({k: state.place for k, state in path.places.items() if k not in places})
         writes: list[tuple[Place, Any]] = []
         while True:
             ready = [k for k, p in places.items() if not self.stage.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
@@ -246,46 +250,27 @@ class Join:
                     self._keep_object(item)
         elif hasattr(x, "__dict__"):
             for name, item in vars(x).items():
-                if not any(Attribute(x, name).key in p.places for p in self.paths):
+                if not any(attribute_of(x, name).key in p.places for p in self.paths):
                     self._keep_object(item)
 
-    def _joined(self, key: Any, place: Place) -> Any:
-        base = place.read()
-        found = [p.places[key][2] if key in p.places else None for p in self.paths]
-        if isinstance(place, Storage):
-            values: list[Any] = [base[0] if f is None else f for f in found]
-            stale = [v for v in values if isinstance(v, Stale)]
-            if stale:
-                return (stale[0], Storage(stale[0]).version)
-            same = all(v is values[0] for v in values)
-            return (values[0] if same else self.phi(values[0].type, values), Storage(values[0]).version)
-        if isinstance(place, Contents):
-            return self._contents(place, base, found)
-        captured: list[Any] = [capture(base) if f is None else f for f in found]
-        what = f"`{getattr(place, 'name', 'a variable of an outer function')}`"
-        if any(c.obj is MISSING for c in captured) and not all(c.obj is MISSING for c in captured):
-            return Poison(self.site, f"{what} is set on one path only, and used later")
-        return self.unify(captured, what)
+    def _memory(self, values: list[Value]) -> Value:
+        stale = next((v for v in values if isinstance(v, Stale)), None)
+        if stale is not None:
+            return stale
+        return values[0] if all(v is values[0] for v in values) else self.phi(values[0].type, list(values))
 
-    def _contents(self, place: Contents, base: Any, found: list[Any]) -> Any:
-        pairs = isinstance(place.owner, dict)
-        captured: list[Any] = []
-        for f in found:
-            if f is None:
-                items = [capture(v) for _, v in base] if pairs else [capture(v) for v in base]
-                f = Items(base, items, tuple(k for k, _ in base) if pairs else ())
-            captured.append(f)
-        first = captured[0]
-        what = f"a {type(place.owner).__name__}"
-        if isinstance(place.owner, set):
-            if all(set(c.obj) == set(first.obj) for c in captured):
-                return first.obj
-            self.stage.decisions.fork(self.site, f"{what} holds other items, depending on the path")
-        if any(len(c.items) != len(first.items) or c.keys != first.keys for c in captured):
-            lengths = " or ".join(dict.fromkeys(str(len(c.items)) for c in captured))
-            self.stage.decisions.fork(self.site, f"{what} holds {lengths} items, depending on the path")
-        items = [self.unify([c.items[i] for c in captured], f"{what}[{i}]") for i in range(len(first.items))]
-        return tuple(zip(first.keys, items)) if pairs else tuple(items)
+    def _joined(self, key: Any, place: Place) -> Any:
+        """Return what a place holds after the join: a path that has not changed it brings what it held before."""
+        base = capture_place(place, place.read())
+        found = [path.places.get(key, base) for path in self.paths]
+        first = found[0]
+        if any(state.structure != first.structure for state in found):
+            sizes = list(dict.fromkeys(str(len(state.items)) for state in found))
+            differ = f"holds {' or '.join(sizes)} items" if len(sizes) > 1 else "holds other items"
+            self.stage.decisions.fork(self.site, f"{place.text} {differ}, depending on the path")
+        labels = place.labels(first.raw)
+        items = [self.unify([state.items[i] for state in found], f"{place.text}{label}") for i, label in enumerate(labels)]
+        return place.unflatten(first.raw, items)
 
     def _guard_aliases(self) -> None:
         """A container that two names shared on one path only must not be changed later: that would have to show in both."""

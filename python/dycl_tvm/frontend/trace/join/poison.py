@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.join.captured import Part
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
 
 
-class Poison:
+class Poison(OwnValue):
     """What a variable holds after a join of values that cannot be one. Any use of it forks ``site``; see also :mod:`.parting`."""
 
     __slots__ = ("_parts", "_reason", "_site")

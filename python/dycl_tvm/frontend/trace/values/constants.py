@@ -8,6 +8,7 @@ import hashlib
 import torch
 
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.real_memory import View, covers, memory_key, views_to, whole
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant
 
@@ -19,13 +20,18 @@ class Constants:
     ----------
     names : dict
         Names of the model's tensors by identity.
+    named : list
+        These tensors.
     """
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
+        self.named: list[torch.Tensor] = []
         self._literals: dict[object, Constant] = {}
         self._constants: dict[int, tuple[torch.Tensor, Constant]] = {}
-        self._storages: dict[int, tuple[torch.Tensor, Storage]] = {}
+        self._storages: dict[int, Storage] = {}
+        self._bases: dict[int, torch.Tensor] = {}
+        self._kept: list[torch.Tensor] = []
 
     def of(self, t: torch.Tensor) -> Constant:
         """Return the constant of a real tensor."""
@@ -51,21 +57,30 @@ class Constants:
 
     def written_storage(self, t: torch.Tensor) -> Storage | None:
         """Return the memory of a real tensor that has been written to."""
-        known = self._storages.get(id(t))
-        return known[1] if known is not None and known[1].value is not self.of(t) else None
+        if not self._storages:
+            return None
+        storage = self._storages.get(memory_key(t))
+        return storage if storage is not None and storage.value is not self.of(storage.real) else None  # type: ignore[arg-type]
 
     def storage(self, t: torch.Tensor) -> Storage:
-        """Return what stands for a real tensor's memory."""
-        known = self._storages.get(id(t))
-        if known is None:
-            storage = Storage(self.of(t))
-            storage.born = 0
-            known = self._storages[id(t)] = (t, storage)
-        return known[1]
+        """Return what stands for the memory that a real tensor lies in."""
+        key = memory_key(t)
+        if key not in self._storages:
+            if not self._bases:
+                self._bases = {memory_key(b): b for b in reversed(self.named) if covers(b)}
+            base = self._bases.get(key)
+            if base is None:
+                base = t if covers(t) else whole(t)
+            storage = self._storages[key] = Storage(self.of(base))
+            storage.born, storage.real, storage.memory = 0, base, key
+            self._kept.append(t)
+        return self._storages[key]
 
-    def real_tensor_of(self, storage: Storage) -> torch.Tensor | None:
-        """Return the real tensor whose memory a storage stands for."""
-        return next((t for t, s in self._storages.values() if s is storage), None)
+    def home(self, t: torch.Tensor) -> tuple[Storage, tuple[View, ...]]:
+        """Return the memory that a real tensor lies in, and the views that lead from there to it."""
+        storage = self.storage(t)
+        assert storage.real is not None
+        return storage, () if storage.real is t else views_to(storage.real, t)
 
 
 def constants() -> Constants:

@@ -24,8 +24,8 @@ from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.result_types import result_of
-from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, op_name, read, storage_of, view_of, write
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, view_of, write
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -189,7 +189,7 @@ def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ou
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
     """Compute an operation on constants; None if the result would be too large to keep."""
     folded = current().get(Known).folded
-    key = (func, tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
+    key = (func, torch.get_default_dtype(), tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
     known = folded.get(key)
     if known is None:
         metas = _meta_result(func, args, kwargs)
@@ -226,7 +226,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     metas = current().get(Known).metas
-    key = (func, key_of(args), key_of(kwargs))
+    key = (func, torch.get_default_dtype(), key_of(args), key_of(kwargs))
     known = metas.get(key)
     if known is None:
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
@@ -278,16 +278,23 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
         (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
         assert value is not None
         result = fresh_like(meta, value)
-    storage = storage_of(base)
-    result.chain = ((func, args[1:], kwargs),)
+    try:
+        storage, chain = home(base)
+    except UnsupportedError:  # an unusual view of the model's: nothing is lost unless its memory is changed
+        may_be_one(result.storage_, storage_of(base), _Unusual())
+        return result
+    result.chain = (*chain, (func, args[1:], kwargs))
     result.storage_ = storage
     result._cached = (storage.version, result._cached[1])
     return result if func._opname == "detach" else view_of(base, result)
 
 
-def home(t: torch.Tensor) -> tuple[Storage, tuple[Any, ...]]:
-    """Return the memory that a tensor lies in, and the views that lead from there to it."""
-    return storage_of(t), t.chain if isinstance(t, StagedTensor) else ()
+class _Unusual:
+    """In the place of a site: a view of the model's memory that cannot be written through."""
+
+    def refuse(self, reason: str) -> None:
+        """Refuse to read what may have been changed."""
+        raise UnsupportedError(reason, current().origin(), "give the tensor memory of its own: t = t.clone()")
 
 
 def _multi_view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

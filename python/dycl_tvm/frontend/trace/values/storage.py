@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
+from dycl_tvm.frontend.trace.heap.places import One
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import Carrier, Identity
 from dycl_tvm.hcfg.nodes import Value
@@ -41,7 +43,7 @@ class Stale(Value):
         current().decisions.fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
 
 
-class Storage(Carrier):
+class Storage(Carrier, One):
     """The memory that tensors share. Also a place of the journal.
 
     Attributes
@@ -52,12 +54,15 @@ class Storage(Carrier):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "identity", "mergers", "shadows", "value", "version")
+    __slots__ = ("__weakref__", "born", "identity", "memory", "mergers", "real", "shadows", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
         self.identity: Identity | None = None
         self.version = self.born = next(clock)
+        #: The real tensor that lies in all of this memory, if it is that of the model.
+        self.real: torch.Tensor | None = None
+        self.memory: int | None = None
         #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
@@ -69,13 +74,23 @@ class Storage(Carrier):
 
     @property
     def key(self) -> Any:
-        return (id(self), "storage")
+        return (id(self) if self.memory is None else self.memory, "storage")
+
+    @property
+    def text(self) -> str:
+        return "a tensor"
 
     def read(self) -> Any:
         return (self.value, self.version)
 
     def write(self, contents: Any) -> None:
         self.value, self.version = contents
+
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        return (), (contents[0],)
+
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        return contents if items[0] is contents[0] else (items[0], next(clock))
 
     def set(self, value: Value) -> None:
         """Change the contents."""

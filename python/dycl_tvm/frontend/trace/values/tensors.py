@@ -117,6 +117,11 @@ def read(t: torch.Tensor) -> Value:
     return value
 
 
+def home(t: torch.Tensor) -> tuple[Storage, tuple[ViewStep, ...]]:
+    """Return the memory that a tensor lies in, and the views that lead from there to it."""
+    return (t.storage_, t.chain) if isinstance(t, StagedTensor) else constants().home(t)
+
+
 def storage_of(t: torch.Tensor) -> Storage:
     """Return the memory that a tensor lies in."""
     return t.storage_ if isinstance(t, StagedTensor) else constants().storage(t)
@@ -125,8 +130,16 @@ def storage_of(t: torch.Tensor) -> Storage:
 def peek(t: torch.Tensor) -> Value:
     """Return the value that a tensor holds now, also one that must not be used (see :class:`Stale`)."""
     if not isinstance(t, StagedTensor):
-        storage = constants().written_storage(t)
-        return storage.value if storage is not None else constants().of(t)
+        written = constants().written_storage(t)
+        if written is None:
+            return constants().of(t)
+        storage, chain = constants().home(t)
+        value = storage.value
+        if isinstance(value, Stale):
+            return Stale(tensor_type(t), value.site)
+        for op, args, kwargs in chain:
+            value = emit_view(op, value, args, kwargs)
+        return value
     version, value = t._cached
     if version == t.storage_.version:
         return value
@@ -204,17 +217,15 @@ def op_name(func: Any) -> str:
 
 def write(t: torch.Tensor, value: Value) -> None:
     """Change what a tensor holds, seen through all its aliases."""
-    if not isinstance(t, StagedTensor):
-        constants().storage(t).set(value)
-        return
-    values = [t.storage_.value]
-    if t.chain and isinstance(values[0], Stale):
+    storage, chain = home(t)
+    values = [storage.value]
+    if chain and isinstance(values[0], Stale):
         values[0].refuse()
-    for op, args, kwargs in t.chain[:-1]:
+    for op, args, kwargs in chain[:-1]:
         values.append(emit_view(op, values[-1], args, kwargs))
-    for (op, args, kwargs), base in zip(reversed(t.chain), reversed(values)):
+    for (op, args, kwargs), base in zip(reversed(chain), reversed(values)):
         value = _scatter(op, base, value, args, kwargs)
-    t.storage_.set(value)
+    storage.set(value)
 
 
 def _emit_one(op: Any, args: tuple[Any, ...], type_: TensorType) -> Value:

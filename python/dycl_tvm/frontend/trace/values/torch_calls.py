@@ -17,8 +17,8 @@ from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
-from dycl_tvm.frontend.trace.values.recorder import equal, home, item, known_bounds, to_tensor, truth_of
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, read, select_at
+from dycl_tvm.frontend.trace.values.recorder import equal, item, known_bounds, to_tensor, truth_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.

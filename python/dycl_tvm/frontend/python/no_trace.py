@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Staging leaves no trace: what the model reaches, and what all programs share, is the same before and after, by comparison."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.trace.heap.settings import SETTINGS
+from dycl_tvm.frontend.trace.heap.visible import Hidden, is_invisible
+from dycl_tvm.frontend.trace.heap.watch import Snapshot
+
+
+@contextmanager
+def no_trace(model: Any) -> Iterator[Snapshot]:
+    """Compare what lives on before and after; what differs is put back as far as it can be.
+
+    Raises
+    ------
+    UnsupportedError
+        If anything differs: the forward changes it in a way that was not seen when it happened.
+    """
+    snapshot = Snapshot([("", model)], is_library, code_of, with_data=True)
+    snapshot.add_place(SETTINGS)
+    numbers = _random_states()
+    try:
+        yield snapshot
+    except BaseException:
+        _put_back(snapshot)
+        raise
+    changed = [*_put_back(snapshot), *snapshot.written()]
+    if _random_states() != numbers:
+        changed.append("the state of the random numbers")
+    if changed:
+        raise UnsupportedError(
+            f"the forward changes {', '.join(f'`{name}`' for name in changed[:4])}, which lives on, by code that cannot be followed",
+            None,
+            "keep such objects out of the forward, or make them in it",
+        )
+
+
+def _put_back(snapshot: Snapshot) -> list[str]:
+    """Put back what differs; return its names."""
+    names = []
+    for label, place, before, now in list(snapshot.changes()):
+        if is_invisible(now):
+            continue
+        names.append(label or place.text)
+        if not isinstance(place, Hidden) or place.can_restore(before, now):
+            place.write(before)
+    return names
+
+
+def _random_states() -> tuple[Any, ...]:
+    return (random.getstate(), str(np.random.get_state()), torch.random.get_rng_state().numpy().tobytes())

@@ -1,0 +1,307 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Places: everything that a program can change, behind one interface.
+
+A place is named by the memory that it is, not by the way there: ``o.h`` and ``o.__dict__["h"]`` are one place. Its contents are
+flattened into a *structure* (what has to be equal on all paths) and *items* (Python values, which are joined one by one), and
+made again from these; so joins, loops and the state between calls know no kind of place by name.
+"""
+
+from __future__ import annotations
+
+import types
+from abc import ABC, abstractmethod
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+
+#: Containers whose contents are places.
+MUTABLE = (list, dict, set, deque)
+#: Objects whose bytes are places.
+BUFFERS = (bytearray, np.ndarray)
+
+
+class Place(ABC):
+    """Something that can be changed. A kind without one of these methods cannot be made."""
+
+    __slots__ = ()
+    #: Whether paths that leave other structures here can go on as one: what is read then is a poison. Otherwise they part.
+    poisons = False
+
+    @property
+    @abstractmethod
+    def owner(self) -> Any:
+        """The object that is changed."""
+
+    @property
+    @abstractmethod
+    def key(self) -> Any:
+        """Equal for equal places."""
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """What the place is called in messages."""
+
+    @abstractmethod
+    def read(self) -> Any:
+        """Return the contents, as a value that later changes do not touch."""
+
+    @abstractmethod
+    def write(self, contents: Any) -> None:
+        """Set the contents."""
+
+    @abstractmethod
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        """Return the structure of contents, and the values in it."""
+
+    @abstractmethod
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        """Return contents of the same structure with other values."""
+
+    def labels(self, contents: Any) -> Sequence[str]:
+        """Return how each value is written after the name of the place."""
+        return [f"[{i}]" for i in range(len(self.flatten(contents)[1]))]
+
+
+class Contents(Place):
+    """The contents of a list, dict, set or deque: a tuple of items (of pairs for a dict)."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    @property
+    def owner(self) -> Any:
+        return self._owner
+
+    @property
+    def key(self) -> Any:
+        return (id(self._owner),)
+
+    @property
+    def text(self) -> str:
+        return f"a {type(self._owner).__name__}"
+
+    def read(self) -> Any:
+        owner = self._owner  # the methods of the base classes: those of a user's subclass may do more
+        if isinstance(owner, OrderedDict):
+            return tuple(OrderedDict.items(owner))  # in its own order, which is not that of the dict below
+        if isinstance(owner, dict):
+            return tuple(dict.items(owner))
+        return tuple(next(base for base in (list, deque, set) if isinstance(owner, base)).__iter__(owner))
+
+    def write(self, contents: Any) -> None:
+        owner = self._owner
+        if isinstance(owner, list):
+            list.__setitem__(owner, slice(None), contents)
+        elif isinstance(owner, deque):
+            deque.clear(owner)
+            deque.extend(owner, contents)
+        elif isinstance(owner, OrderedDict):
+            OrderedDict.clear(owner)
+            for k, v in contents:
+                OrderedDict.__setitem__(owner, k, v)
+        elif isinstance(owner, dict):
+            dict.clear(owner)
+            dict.update(owner, contents)
+        else:
+            set.clear(owner)
+            set.update(owner, contents)
+
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        if isinstance(self._owner, dict):
+            return tuple([exact(k) for k, _ in contents]), [v for _, v in contents]
+        if isinstance(self._owner, set):
+            return frozenset([exact(k) for k in contents]), ()
+        return len(contents), contents
+
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        if isinstance(self._owner, dict):
+            return tuple([(k, item) for (k, _), item in zip(contents, items)])
+        return contents if isinstance(self._owner, set) else tuple(items)
+
+    def labels(self, contents: Any) -> Sequence[str]:
+        return [f"[{k!r}]" for k, _ in contents] if isinstance(self._owner, dict) else super().labels(contents)
+
+
+class One(Place):
+    """A place that holds one value, or none."""
+
+    __slots__ = ()
+    poisons = True
+
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        return (), (contents,)
+
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        return items[0]
+
+    def labels(self, contents: Any) -> Sequence[str]:
+        return ("",)
+
+
+class Attribute(One):
+    """One attribute of an object: in its ``__dict__``, in a slot, or on a class; or a global variable of a module."""
+
+    __slots__ = ("_owner", "_space", "name")
+
+    def __init__(self, owner: Any, name: str, space: dict[str, Any] | None) -> None:
+        self._owner, self.name, self._space = owner, name, space
+
+    @property
+    def owner(self) -> Any:
+        return self._owner
+
+    @property
+    def key(self) -> Any:
+        return (id(self._owner if self._space is None else self._space), self.name)
+
+    @property
+    def text(self) -> str:
+        return f"`{self.name}`"
+
+    def read(self) -> Any:
+        if self._space is not None:
+            return self._space.get(self.name, MISSING)
+        if isinstance(self._owner, type):
+            return vars(self._owner).get(self.name, MISSING)
+        return getattr(self._owner, self.name, MISSING)
+
+    def write(self, contents: Any) -> None:
+        if self._space is not None:
+            if contents is MISSING:
+                self._space.pop(self.name, None)
+            else:
+                self._space[self.name] = contents
+            return
+        put, drop = (type.__setattr__, type.__delattr__) if isinstance(self._owner, type) else (object.__setattr__, object.__delattr__)
+        if contents is not MISSING:
+            if self.read() is not contents:
+                put(self._owner, self.name, contents)
+        elif self.read() is not MISSING:
+            drop(self._owner, self.name)
+
+
+class Cell(One):
+    """One closure cell: a variable of an outer function."""
+
+    __slots__ = ("_owner", "name")
+
+    def __init__(self, owner: types.CellType, name: str = "a variable of an outer function") -> None:
+        self._owner, self.name = owner, name
+
+    @property
+    def owner(self) -> Any:
+        return self._owner
+
+    @property
+    def key(self) -> Any:
+        return (id(self._owner), "cell")
+
+    @property
+    def text(self) -> str:
+        return f"`{self.name}`"
+
+    def read(self) -> Any:
+        try:
+            return self._owner.cell_contents
+        except ValueError:
+            return MISSING
+
+    def write(self, contents: Any) -> None:
+        if contents is not MISSING:
+            self._owner.cell_contents = contents
+        elif self.read() is not MISSING:
+            del self._owner.cell_contents
+
+
+class Bytes(Place):
+    """The bytes of an array, with its shape and dtype. Paths that leave other bytes part."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    @property
+    def owner(self) -> Any:
+        return self._owner
+
+    @property
+    def key(self) -> Any:
+        return (id(self._owner), "bytes")
+
+    @property
+    def text(self) -> str:
+        return f"a {type(self._owner).__name__}"
+
+    def read(self) -> Any:
+        if isinstance(self._owner, np.ndarray):
+            items = tuple(self._owner.ravel().tolist()) if self._owner.dtype.hasobject else self._owner.tobytes()
+            return (self._owner.shape, self._owner.strides, self._owner.dtype, items)
+        return bytes(self._owner)
+
+    def write(self, contents: Any) -> None:
+        if isinstance(self._owner, bytearray):
+            self._owner[:] = contents
+            return
+        shape, strides, dtype, items = contents
+        owner = self._owner
+        if owner.dtype != dtype:
+            owner.dtype = dtype
+        if (owner.shape, owner.strides) != (shape, strides):
+            owner.shape = shape
+        if dtype.hasobject:
+            owner.flat[:] = items
+        elif owner.tobytes() != items:
+            writeable = owner.flags.writeable
+            if not writeable:
+                owner.flags.writeable = True
+            owner[...] = np.frombuffer(items, dtype).reshape(shape)
+            owner.flags.writeable = writeable
+
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        return contents, ()
+
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        return contents
+
+
+def attribute_of(owner: Any, name: str) -> Attribute:
+    """Return the place of an attribute; of a global variable, if ``owner`` is the dict that holds a module's."""
+    return Attribute(owner, name, owner if type(owner) is dict else namespace_of(owner, name))
+
+
+def place_of(x: Any) -> Place | None:
+    """Return the place of what a container or array holds; None for other objects."""
+    if isinstance(x, MUTABLE):
+        return Contents(x)
+    if isinstance(x, BUFFERS):
+        return Bytes(x)
+    return Cell(x) if isinstance(x, types.CellType) else None
+
+
+def namespace_of(owner: Any, name: str) -> dict[str, Any] | None:
+    """Return the dict that an attribute of an object lies in; None if it lies in a slot, or on a class."""
+    if isinstance(owner, type):
+        return None
+    for base in type(owner).__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+                return None
+            break
+    space = getattr(owner, "__dict__", None)
+    return space if isinstance(space, dict) else None
+
+
+def exact(key: Any) -> Any:
+    """Return what is equal for two keys exactly if they are the same to every program: 1, 1.0 and True are not."""
+    if isinstance(key, tuple):
+        return (type(key), *map(exact, key))
+    return (type(key), repr(key)) if type(key) in (float, complex) else (type(key), key)

@@ -1,0 +1,223 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What can be reached from an object, whatever it is, and what of it can change.
+
+Nothing is listed by name: containers by their items, objects by ``__dict__`` and slots, functions by what they close over, their
+defaults and the globals that their code names, classes by their bases; everything else by what the garbage collector knows.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.clock import Dated, OwnValue
+from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.visible import Hidden
+
+#: Objects that hold nothing that changes.
+ATOMS = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    type(...),
+    type(NotImplemented),
+    range,
+    slice,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    torch.SymInt,
+    torch.SymFloat,
+    torch.SymBool,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+_ATOM_TYPES = frozenset(ATOMS)
+
+#: Staging's own values among the user's.
+_SKIPPED = (Dated, torch.SymInt, torch.SymFloat, torch.SymBool, OwnValue)
+
+#: ``(label, object)``: the label is how the user writes the way there.
+Step = tuple[str, Any]
+
+
+def reach(
+    roots: list[Step], is_library: Callable[[Any], bool], code_of: Callable[[Any], Any] = lambda f: f.__code__, limit: int = 1 << 20
+) -> Iterator[Step]:
+    """Yield every object that can be reached and may change or hold what may, with the way to it.
+
+    Parameters
+    ----------
+    roots : list of (label, object)
+    is_library : callable
+        Whether a class, function or module belongs to Python or a library, so that what its code shares with all programs is not
+        the user's.
+    code_of : callable
+        Returns the code that a function was written with.
+    limit : int
+        How many objects are visited at most.
+    """
+    todo, seen = deque(roots), set[int]()
+    while todo and len(seen) < limit:
+        label, x = todo.popleft()
+        if type(x) in _ATOM_TYPES or id(x) in seen or issubclass(type(x), _SKIPPED):
+            continue
+        seen.add(id(x))
+        if isinstance(x, (type, types.FunctionType, types.ModuleType)) and is_library(x):
+            continue
+        yield label, x
+        todo.extend(children(label, x, code_of))
+
+
+def children(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    """Return what an object holds, with labels."""
+    dot = f"{label}." if label else ""
+    if isinstance(x, dict):
+        return [(f"{label}[{k!r}]" if type(k) in _ATOM_TYPES else f"{label}[...]", v) for k, v in list(dict.items(x))] + _instance(dot, x)
+    if isinstance(x, (list, tuple, set, frozenset, deque)):
+        return [(f"{label}[{i}]", v) for i, v in enumerate(x)] + (_instance(dot, x) if hasattr(x, "__dict__") else [])
+    if isinstance(x, types.CellType):
+        contents = Cell(x).read()
+        return [(label, contents)]
+    if isinstance(x, types.FunctionType):
+        return _function(label, x, code_of(x))
+    if isinstance(x, types.MethodType):
+        return [(label, x.__self__), (label, x.__func__)]
+    if isinstance(x, functools.partial):
+        return [(label, x.func), (label, x.args), (label, x.keywords)]
+    if isinstance(x, type):
+        return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")] + [
+            (b.__name__, b) for b in x.__bases__
+        ]
+    if isinstance(x, types.ModuleType):
+        return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")]
+    if isinstance(x, torch.nn.Module):
+        return [(dot + k, v) for table in _TABLES for k, v in x.__dict__.get(table, {}).items()] + _instance(dot, x)
+    if isinstance(x, torch.Tensor):
+        return [(dot + k, v) for k, v in vars(x).items()] if type(x) in (torch.Tensor, torch.nn.Parameter) else []
+    found = _instance(dot, x)
+    if not isinstance(x, (*BUFFERS, types.GeneratorType, types.FrameType)) and not type(x).__flags__ & _PYTHON_CLASS:
+        for v in gc.get_referents(x):  # a container among these may be a part of the object's own working: it is not the program's
+            inner = list(v.values()) if type(v) is dict else list(v) if type(v) in (list, tuple, set, deque) else [v]
+            found += [(label, i) for i in inner if not isinstance(i, (type, types.ModuleType, types.FrameType))]
+    return found
+
+
+#: Where a module keeps what it is made of; not there yet while it is made.
+_TABLES = ("_modules", "_parameters", "_buffers")
+_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def _instance(dot: str, x: Any) -> list[Step]:
+    space = getattr(x, "__dict__", None)
+    found = [(dot + k, v) for k, v in list(space.items())] if isinstance(space, dict) else []
+    found += [(dot + name, getattr(x, name, None)) for name in slots_of(_class(x))]
+    return [*found, (type(x).__name__, type(x))]
+
+
+def _function(label: str, f: types.FunctionType, code: types.CodeType) -> list[Step]:
+    found: list[Step] = [(f"{label}.{k}", v) for k, v in vars(f).items()]
+    found += [(f"a default of {f.__name__}()", v) for v in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())]
+    found += list(zip(code.co_freevars, f.__closure__ or ()))
+    found += [(n, f.__globals__[n]) for n in names_of(code) if n in f.__globals__]
+    return found
+
+
+@functools.lru_cache(maxsize=65536)
+def names_of(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names that code, and the functions in it, may look up among the globals."""
+    inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in names_of(c)]
+    return tuple(dict.fromkeys([*code.co_names, *inner]))
+
+
+@functools.cache
+def slots_of(cls: Any) -> tuple[str, ...]:
+    """Return the names of the slots of a class and its bases."""
+    found = []
+    for base in cls.__mro__:
+        if "__slots__" in vars(base):
+            found += [
+                k for k, v in vars(base).items() if isinstance(v, types.MemberDescriptorType) and k not in ("__dict__", "__weakref__")
+            ]
+    return tuple(found)
+
+
+class ClassBody(Place):
+    """The variables of a class that are no functions."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: type) -> None:
+        self._owner = owner
+
+    @property
+    def owner(self) -> Any:
+        return self._owner
+
+    @property
+    def key(self) -> Any:
+        return (id(self._owner), "class")
+
+    @property
+    def text(self) -> str:
+        return f"the class {self._owner.__name__}"
+
+    def read(self) -> Any:
+        return tuple([(k, v) for k, v in vars(self._owner).items() if not k.startswith("__") and not _is_code(v)])
+
+    def write(self, contents: Any) -> None:
+        for name in dict(self.read()).keys() - dict(contents).keys():
+            type.__delattr__(self._owner, name)
+        for name, value in contents:
+            if vars(self._owner).get(name, self) is not value:
+                type.__setattr__(self._owner, name, value)
+
+    def flatten(self, contents: Any) -> Any:
+        return tuple([k for k, _ in contents]), [v for _, v in contents]
+
+    def unflatten(self, contents: Any, items: Any) -> Any:
+        return tuple([(k, item) for (k, _), item in zip(contents, items)])
+
+
+def _is_code(x: Any) -> bool:
+    return isinstance(x, (types.FunctionType, staticmethod, classmethod, property, functools.cached_property))
+
+
+def places_in(x: Any) -> list[Place]:
+    """Return what can change of an object: the places that can be restored, and what can only be compared."""
+    if isinstance(x, types.CellType):
+        return [Cell(x)]
+    if isinstance(x, type):
+        return [ClassBody(x)]
+    if isinstance(x, (types.ModuleType, types.FunctionType)):
+        return [Contents(vars(x))]
+    if isinstance(x, (tuple, frozenset, torch.Tensor)):
+        return []
+    found: list[Place] = [Contents(x)] if isinstance(x, MUTABLE) else [Bytes(x)] if isinstance(x, BUFFERS) else []
+    space = getattr(x, "__dict__", None)
+    if isinstance(space, dict):
+        found.append(Contents(space))
+    found += [attribute_of(x, name) for name in slots_of(_class(x))]
+    hidden = Hidden.of(x)
+    return found if hidden is None else [*found, hidden]
+
+
+def _class(x: Any) -> Any:
+    return type(x)

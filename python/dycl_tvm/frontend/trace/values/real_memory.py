@@ -1,0 +1,98 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The memory of real tensors: which of a model's tensors lie in one memory, and as which views of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
+
+aten = torch.ops.aten
+View = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def memory_key(t: torch.Tensor) -> int:
+    """Return what is equal for tensors that lie in one memory."""
+    with torch._C.DisableTorchFunction():
+        return int(t.untyped_storage()._cdata)
+
+
+def covers(t: torch.Tensor) -> bool:
+    """Whether a tensor is all of its memory, in order."""
+    with torch._C.DisableTorchFunction():
+        return t.is_contiguous() and t.storage_offset() == 0 and t.numel() * t.element_size() == t.untyped_storage().nbytes()
+
+
+def whole(t: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of one dimension that is all of the memory that ``t`` lies in."""
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        storage = t.untyped_storage()
+        return torch.empty(0, dtype=t.dtype).set_(storage, 0, (storage.nbytes() // t.element_size(),), (1,))  # type: ignore[call-overload,no-any-return]
+
+
+def views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...]:
+    """Return the view operators that lead from ``base``, which covers its memory, to ``t``, which lies in it.
+
+    Raises
+    ------
+    UnsupportedError
+        If no chain of slices, reshapes and permutations does.
+    """
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        chain = _views_to(base, t) if base.dtype == t.dtype else None
+        if chain is not None:
+            made = base.detach()
+            for op, args, kwargs in chain:
+                made = op(made, *args, **kwargs)
+            if (made.shape, made.stride(), made.storage_offset()) == (t.shape, t.stride(), t.storage_offset()):
+                return chain
+    raise UnsupportedError(
+        "two tensors of the model lie in one memory, one as an unusual view of the other, and one of them is changed in place",
+        current().origin(),
+        "give them memory of their own: t = t.clone()",
+    )
+
+
+def _views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...] | None:
+    if (base.shape, base.stride(), base.storage_offset()) == (t.shape, t.stride(), t.storage_offset()):
+        return ()
+    order = sorted(range(t.dim()), key=lambda d: (-t.stride()[d], -t.shape[d]))
+    back = [order.index(d) for d in range(t.dim())]
+    shape, strides = [t.shape[d] for d in order], [t.stride(d) for d in order]
+    permute: tuple[View, ...] = () if order == list(range(t.dim())) else ((aten.permute.default, (back,), {}),)
+    if t.numel() == 0 or 0 in strides:
+        return None
+    if t.permute(order).is_contiguous():
+        flat: tuple[View, ...] = ((aten.view.default, ([-1],), {}),) if base.dim() != 1 else ()
+        start = t.storage_offset()
+        part: tuple[View, ...] = () if t.numel() == base.numel() else ((aten.slice.Tensor, (0, start, start + t.numel()), {}),)
+        return (*flat, *part, (aten.view.default, (shape,), {}), *permute)
+    chain: list[View] = []
+    rest, left = int(t.storage_offset()), list(zip(shape, strides))
+    for d in range(base.dim()):
+        size, step = base.shape[d], base.stride(d)
+        start, rest = divmod(rest, step)
+        count, by = 1, 1
+        if left and left[0][1] >= step:
+            count, stride = left.pop(0)
+            by = stride // step
+        stop = start + (count - 1) * by + 1
+        if stop > size:
+            return None
+        if (start, stop, by) != (0, size, 1):
+            chain.append((aten.slice.Tensor, (d, start, stop, by), {}))
+    kept = [n for n in shape if n != 1]
+    squeezed = [d for d in range(base.dim() - 1, -1, -1) if _length(chain, base, d) == 1]
+    chain += [(aten.squeeze.dim, (d,), {}) for d in squeezed]
+    chain += [(aten.unsqueeze.default, (i,), {}) for i, n in enumerate(shape) if n == 1]
+    return (*chain, *permute) if not left and len(kept) == base.dim() - len(squeezed) else None
+
+
+def _length(chain: list[View], base: torch.Tensor, d: int) -> int:
+    for _, args, _ in chain:
+        if args[0] == d:
+            return len(range(*args[1:]))
+    return int(base.shape[d])
