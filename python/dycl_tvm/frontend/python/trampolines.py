@@ -171,11 +171,11 @@ class _Entry:
 
     def _of_the_program(self, caller: types.CodeType) -> bool:
         """Whether a call is one of the user's program, not one that staging or PyTorch makes for itself."""
-        caller_is = _kind_of_file(caller.co_filename)
+        caller_is = "operator" if caller in _FOR_THE_PROGRAM else _kind_of_file(caller.co_filename)
         if self._library:
             return caller_is in ("user", "operator")
         if _is_attribute_hook(self._code.co_name):
-            return caller_is in ("user", "library") or caller in _FOR_THE_PROGRAM
+            return caller_is in ("user", "library") or caller in _FOR_THE_PROGRAM  # operators look at objects for themselves too
         return caller_is != "staging"
 
     def _as_written(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

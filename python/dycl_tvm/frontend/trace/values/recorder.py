@@ -432,13 +432,13 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> Any:
     return item(dispatch(aten.all.default, (dispatch(aten.eq.Tensor, (a, b), {}),), {}))
 
 
-def truth_of(t: torch.Tensor) -> Any:
-    """Return the truth of a tensor: a bool, or an operand of type bool."""
-    if t.numel() == 0:
-        return bool(torch.empty(tuple(t.shape), device="meta"))
-    if t.numel() != 1:
+def truth_of(x: Any) -> Any:
+    """Return the truth of a tensor or number: a bool, or an operand of type bool."""
+    if isinstance(x, torch.Tensor) and x.numel() == 0:
+        return bool(torch.empty(tuple(x.shape), device="meta"))
+    if isinstance(x, torch.Tensor) and x.numel() != 1:
         raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
-    number = item(t)
+    number = item(x) if isinstance(x, torch.Tensor) else x
     return scalars.truth_operand(number) if scalars.is_symbolic(number) else bool(number)
 
 
