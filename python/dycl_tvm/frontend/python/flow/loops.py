@@ -243,12 +243,12 @@ class Loop:
         self._header = Header(self._entry, self._loop_site, self._hidden(), self._around, self._outer.clock)
 
     def _refuse_yields(self) -> None:
-        """A rolled body is run for its header, not once a trip: who takes what it yields would run with it, outside of the loop."""
+        """Whoever takes what the loop yields runs between its trips, and would run once for all numbers of them."""
         if self._yields:
             raise UnsupportedError(
                 "a generator yields in a loop whose trip count is known only at run time",
                 current().origin(),
-                "give the loop a bound: build(..., max_loop_trips=N), or append to a list instead of yield",
+                "use a `for` of fixed length with `if ...: break`, or append to a list instead of yield",
             )
 
     def _refuse_advanced(self) -> None:
@@ -436,6 +436,7 @@ class While(Loop):
         """Evaluate the loop's condition."""
         holds = truth(cond)
         if isinstance(holds, Value):
+            self._refuse_yields()
             if not self._rolling:
                 runs = self._peel(holds, variables)
                 if runs:
@@ -497,6 +498,7 @@ class For(Loop):
         self.completed = not self._dead
 
     def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
+        self._refuse_yields()
         self._step = counted.step
         self._variables = self._own(variables)
         index = counted.start
@@ -521,7 +523,6 @@ class For(Loop):
             self.completed = True
             self._leave_normally(capture_path(self._variables, self._outer.mark))
             return
-        self._refuse_yields()
         self._enter_rolled(self._variables)
         self._header = Header(self._entry, self._loop_site, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
         self._rolling = True

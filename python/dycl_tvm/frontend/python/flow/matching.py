@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.patterns import Pattern
 from dycl_tvm.frontend.trace.join.poison import Poison, use
@@ -30,7 +32,7 @@ def match_subject(x: Any, patterns: tuple[Pattern, ...]) -> Any:
 def _decided(x: Any, patterns: Sequence[Pattern]) -> Any:
     """Decide truth values by a fork where a pattern asks for True or False; in a tuple too, of which nobody can tell a copy."""
     patterns = [p for pattern in patterns if pattern is not None for p in (pattern[1] if pattern[0] == "or" else [pattern])]
-    if scalars.is_symbolic(x) and scalars.operand_of(x).type.kind == "bool" and ("is",) in patterns:
+    if isinstance(x, torch.SymBool) and ("is",) in patterns:
         return bool(x)
     if type(x) is tuple:
         whole = [p[1] for p in patterns if p is not None and p[0] == "sequence" and len(p[1]) == len(x) and not p[2]]
@@ -45,7 +47,7 @@ def _settle(x: Any, pattern: Pattern) -> None:
     if isinstance(x, Poison):
         use(x)
     kind = pattern[0]
-    if scalars.is_symbolic(x) and (kind == "class" or (kind == "is" and scalars.operand_of(x).type.kind == "bool")):
+    if (kind == "class" and scalars.is_symbolic(x)) or (kind == "is" and isinstance(x, torch.SymBool)):
         raise UnsupportedError(
             "a pattern asks for the class of a number that is known only at run time"
             if kind == "class"

@@ -131,7 +131,8 @@ class Rewriter(StoreRewriter):
         self.messages: set[int] = set()  # f-strings that are the message of an exception, by identity
         self.context: list[tuple[str, str]] = []  # (kind, name): kind is "if", "loop" or "barrier"
         self.first_argument = ""
-        self.has_frame = False
+        self.has_frame = self.yields = False
+        self.yielding: set[str] = set()  # the loops that yield
 
     # -- functions ------------------------------------------------------------------------------------------------
     def function(self, node: FunctionNode, outer: frozenset[str] = frozenset()) -> Any:
@@ -158,6 +159,7 @@ class Rewriter(StoreRewriter):
             if isinstance(n, ast.Global):
                 self.globals.update(n.names)
         self.has_frame = any(isinstance(n, ast.Return) for n in walk_scope(body))
+        self.yields = yields(body)
         cells = ", ".join(n for n in self._assigned(body) if n in outer or n in captured_names(body))
         new = self._body(body)
         if self.has_frame:
@@ -244,11 +246,14 @@ class Rewriter(StoreRewriter):
     def _needs_fork(self, node: ast.If) -> bool:
         """Whether the sides cannot be explored in place.
 
-        So it is where a side yields, or leaves through a ``finally`` or ``with`` that has to run for that side alone.
+        So it is where a side yields, or leaves through a ``finally`` or ``with`` that has to run for that side alone, or waits at its
+        target while the other side yields.
         """
         if yields([node]):
             return True
         kinds = jumps([*node.body, *node.orelse])
+        if kinds and self._yields_elsewhere(kinds):
+            return True
         if "return" in kinds and any(kind == "barrier" for kind, _ in self.context):
             return True
         if kinds & {"break", "continue"}:
@@ -258,6 +263,11 @@ class Rewriter(StoreRewriter):
                 if kind == "barrier":
                     return True
         return False
+
+    def _yields_elsewhere(self, kinds: set[str]) -> bool:
+        """Whether the function yields before it comes to the target of a jump of one of these kinds."""
+        loop = next((name for kind, name in reversed(self.context) if kind == "loop"), "")
+        return ("return" in kinds and self.yields) or loop in self.yielding
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Rewrite ``a if c else b``."""
@@ -313,6 +323,8 @@ class Rewriter(StoreRewriter):
         target = ast.Name(temporary, ast.Store())
         names = self._stored([node])
         self.context.append(("loop", name))
+        if yields([node]):
+            self.yielding.add(name)
         body = self._body(node.body)
         self.context.pop()
         orelse = self._body(node.orelse)
@@ -345,6 +357,8 @@ class Rewriter(StoreRewriter):
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
         names = self._stored([node])
         self.context.append(("loop", name))
+        if yields([node]):
+            self.yielding.add(name)
         body = self._body(node.body)
         self.context.pop()
         orelse = self._body(node.orelse)
@@ -485,7 +499,7 @@ class Rewriter(StoreRewriter):
 
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself."""
-        asked = ast.Constant(tuple(described(case.pattern) for case in node.cases))
+        asked = ast.Constant(tuple(described(case.pattern) for case in node.cases))  # type: ignore[arg-type]  # of constants
         node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), asked)
         self.context.append(("barrier", ""))
         for case in node.cases:
