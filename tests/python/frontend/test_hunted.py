@@ -146,11 +146,11 @@ def net(x):
     ),
     "a missing key is made": (
         "def net(x):\n    counts = Counter()\n    counts[int(x.argmax())] += 1\n    return len(counts)\n",
-        "known only at run time may be missing",
+        "known only at run time is used where Python needs a hashable number",
     ),
     "a class pattern in a pattern": (
         "def net(x):\n    match [int(x.sum()), 1]:\n        case [int(k), _]: return k\n    return None\n",
-        "asks for the class of a number",
+        "a class pattern matches a number that is known only at run time",
     ),
 }
 

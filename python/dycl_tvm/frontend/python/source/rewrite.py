@@ -30,7 +30,7 @@ from typing import Any
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, origin_at
 from dycl_tvm.frontend.python.source.ownership import code_of
-from dycl_tvm.frontend.python.source.patterns import described
+from dycl_tvm.frontend.python.source.patterns import Singletons, class_depth
 from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
@@ -246,13 +246,10 @@ class Rewriter(StoreRewriter):
     def _needs_fork(self, node: ast.If) -> bool:
         """Whether the sides cannot be explored in place.
 
-        So it is where a side yields, or leaves through a ``finally`` or ``with`` that has to run for that side alone, or waits at its
-        target while the other side yields.
+        So it is where a side yields, or waits while the other yields, or leaves through a ``finally`` that has to run for it alone.
         """
-        if yields([node]):
-            return True
         kinds = jumps([*node.body, *node.orelse])
-        if kinds and self._yields_elsewhere(kinds):
+        if yields([node]) or (kinds and self._yields_elsewhere(kinds)):
             return True
         if "return" in kinds and any(kind == "barrier" for kind, _ in self.context):
             return True
@@ -498,11 +495,12 @@ class Rewriter(StoreRewriter):
         return node
 
     def visit_Match(self, node: Any) -> Any:
-        """Check the subject of a ``match``; patterns test the value itself."""
-        asked = ast.Constant(tuple(described(case.pattern) for case in node.cases))  # type: ignore[arg-type]  # of constants
-        node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), asked)
+        """Check the subject of a ``match``; patterns test the value itself, and ask by an operator whether it is True, False or None."""
+        depth = max(class_depth(case.pattern) for case in node.cases)
+        node.subject = operator_call("match_subject", node.subject, self.visit(node.subject), ast.Constant(depth))
         self.context.append(("barrier", ""))
         for case in node.cases:
+            case.pattern = Singletons().visit(case.pattern)
             if case.guard is not None:
                 case.guard = self._condition(case.guard)
             case.body = self._body(case.body)
