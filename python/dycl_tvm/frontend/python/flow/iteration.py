@@ -46,6 +46,8 @@ def advancing(x: Any) -> None:
 
     The same goes for the iterators that it takes its items from.
     """
+    if not hasattr(type(x), "__next__"):
+        return
     todo, seen = [x], set[int]()
     while todo:
         x = todo.pop()
