@@ -55,12 +55,6 @@ def difference(expected: Any, actual: Any, where: str = "the result", loose: flo
     return None
 
 
-def identities(value: Any) -> list[int]:
-    """Return for each tensor of a result the number of the first one that is the same object."""
-    first: dict[int, int] = {}
-    return [first.setdefault(id(t), k) for k, t in enumerate(tensors_of(value))]
-
-
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a result in order."""
     if isinstance(value, torch.Tensor):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import builtins
 import operator
 import types
-from collections import defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
 import torch
@@ -58,7 +58,10 @@ __all__ = [
     "guard",
     "if_",
     "ifexp",
+    "match_false",
+    "match_none",
     "match_subject",
+    "match_true",
     "module_globals",
     "namespace",
     "new",
@@ -94,6 +97,7 @@ _IN_PLACE = {
     "lshift": operator.ilshift,
     "rshift": operator.irshift,
 }
+_BUILTIN_LOOKUP = {dict.__getitem__, OrderedDict.__getitem__, defaultdict.__getitem__}
 _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
@@ -178,17 +182,54 @@ def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:
     return bool_op("and", False, link(0), *[lambda i=i: link(i) for i in range(1, len(ops))])
 
 
-def match_subject(x: Any, has_classes: bool) -> Any:
-    """Check the subject of a ``match`` statement."""
+def match_subject(x: Any, class_depth: int) -> Any:
+    """Check the subject of a ``match`` statement; its class patterns reach so deep into it (-1: it has none)."""
     if isinstance(x, Poison):
         use(x)
-    if has_classes and scalars.is_symbolic(x):
+    if class_depth < 0:
+        return x
+    if scalars.is_symbolic(x):
         raise UnsupportedError(
             "a class pattern matches a number that is known only at run time",
             current().origin(),
             "use value patterns, or if/elif with isinstance",
         )
+    if class_depth > 0:
+        for part in _parts_of_subject(x):
+            match_subject(part, class_depth - 1)
     return x
+
+
+def _parts_of_subject(x: Any) -> list[Any]:
+    if isinstance(x, (list, tuple, deque)):
+        return list(x)
+    if isinstance(x, dict):
+        return list(x.values())
+    slots = [name for c in type(x).__mro__ for name in getattr(c, "__slots__", ())]
+    return [*getattr(x, "__dict__", {}).values(), *(getattr(x, name, None) for name in slots)]
+
+
+class _Singleton:
+    """Stands for True, False or None in a pattern: equal to what is that object. Patterns would ask `is`, of values of staging itself."""
+
+    __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None
+
+    def __init__(self, value: bool | None) -> None:
+        self._value = value
+
+    def __eq__(self, subject: object) -> Any:
+        if scalars.is_symbolic(subject) and scalars._kind(scalars.operand_of(subject)) != "bool":
+            return False
+        return compare("is", subject, self._value)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnsupportedError(
+            "a pattern of True, False or None meets an object that compares itself by __eq__", current().origin(), "use if and `is`"
+        )
+
+
+match_true, match_false, match_none = _Singleton(True), _Singleton(False), _Singleton(None)
 
 
 # -- items and attributes ---------------------------------------------------------------------------------------------
@@ -203,9 +244,8 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, torch.nn.Module) and not isinstance(index, (int, str, builtins.slice)):
         if isinstance(obj, (torch.nn.ModuleList, torch.nn.Sequential)):
             return switch(list(obj), _index_of(index) if isinstance(index, torch.Tensor) else index)
-    if isinstance(obj, dict) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
-        key = _index_of(index) if isinstance(index, torch.Tensor) else index
-        return _getitem_dict(obj, key)
+    if isinstance(obj, dict) and scalars.is_symbolic(index) and type(obj).__getitem__ in _BUILTIN_LOOKUP:
+        return _getitem_dict(obj, index)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return _operate(operator.getitem, obj, index)
@@ -218,13 +258,17 @@ def _index_of(t: torch.Tensor) -> Any:
 
 
 def _getitem_dict(obj: dict[Any, Any], key: Any) -> Any:
-    keys = [k for k in obj if isinstance(k, int)]
-    for k in keys[:-1]:
-        if key == k:  # forks or merges like any test; this function is not rewritten, so it forks
-            return obj[k]
-    if keys and key == keys[-1]:
-        return obj[keys[-1]]
-    raise raising(KeyError("a key known only at run time is not in the dict"))
+    """Read at a number known only at run time: each key that may equal it is tried."""
+    for k in obj:
+        if isinstance(k, (bool, int, float)) and key == k:  # this function is not rewritten, so the test forks
+            return attempt(operator.getitem, obj, k)
+    missing = special_method(obj, "__missing__")
+    if isinstance(obj, Counter) and type(obj).__missing__ is Counter.__missing__:
+        return 0
+    if missing is not None or hasattr(type(obj), "__missing__"):
+        return missing(key) if missing is not None else attempt(operator.getitem, obj, key)
+    # Only a handler sees which key it was: the text of an error is known at build time.
+    raise raising(KeyError(key) if current().may_be_caught() else KeyError("a key known only at run time is not in the dict"))
 
 
 def _operate(function: Any, obj: Any, *args: Any) -> Any:

@@ -10,6 +10,7 @@ stage forks or refuses: no code can bake in a value by accident.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -174,6 +175,9 @@ def _check_literal(op: Operand) -> Operand:
     return op
 
 
+_ONE_AND_ZERO = ((1, 0), (1.0, 0.0))
+
+
 def arithmetic(op: str, a: Operand, b: Operand) -> Any:
     """Record ``a op b`` with Python's promotion rules (bool to int to float)."""
     a, b = _check_literal(a), _check_literal(b)
@@ -183,13 +187,15 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Any:
             a, b = as_int(a), as_int(b)
         return emit(op, a, b, type_=BOOL)  # of an int and a float: exact, as Python's, not by a conversion of the int
     if op in ("truediv", "floordiv", "mod"):
-        _guard(arithmetic("eq", b, 0) if isinstance(b, Value) else b == 0, ZeroDivisionError, "division by zero")
+        _guard(
+            arithmetic("eq", b, 0) if isinstance(b, Value) else b == 0, ZeroDivisionError, _by_zero(op, *_ONE_AND_ZERO["float" in kinds])
+        )
     if op == "truediv" and "float" not in kinds:
         return emit(op, as_int(a), as_int(b), type_=FLOAT)  # the quotient of two ints is rounded once
     if op == "truediv":
         return emit(op, as_float(a), as_float(b), type_=FLOAT)
     if op == "pow" and "float" not in kinds and not isinstance(b, Value) and b < 0:
-        _guard(arithmetic("eq", a, 0) if isinstance(a, Value) else a == 0, ZeroDivisionError, "0.0 cannot be raised to a negative power")
+        _guard_power(as_float(a), float(b))
         return emit(op, as_float(a), as_float(b), type_=FLOAT)
     if op == "pow" and "float" not in kinds:
         if isinstance(b, Value):
@@ -200,10 +206,30 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Any:
             )
         return emit(op, as_int(a), as_int(b), type_=INT)
     if op == "pow":
+        _guard_power(as_float(a), as_float(b))
         return emit(op, as_float(a), as_float(b), type_=FLOAT)
     if "float" in kinds:
         return emit(op, as_float(a), as_float(b), type_=FLOAT)
     return emit(op, as_int(a), as_int(b), type_=INT)
+
+
+def _by_zero(op: str, left: float, right: float) -> str:
+    """Return what this version of Python says of an operation that meets a zero."""
+    try:
+        getattr(operator, op)(left, right)
+    except ZeroDivisionError as error:
+        return str(error)
+    raise AssertionError(op)
+
+
+def _guard_power(base: Operand, exponent: Operand) -> None:
+    """Zero has no negative power."""
+    if not current().may_be_caught():
+        return
+    negative = current().decisions.decide(truth_operand(arithmetic("lt", exponent, 0))) if isinstance(exponent, Value) else exponent < 0
+    if negative:
+        zero = arithmetic("eq", base, 0) if isinstance(base, Value) else base == 0
+        _guard(zero, ZeroDivisionError, _by_zero("pow", 0.0, -1.0))
 
 
 def _guard(failing: Any, error: type[Exception], message: str) -> None:
