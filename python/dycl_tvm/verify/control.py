@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,8 @@ from dycl_tvm.verify.runs import Call, Difference, Outcome, Program, Undecided, 
 #: Estimated seconds that may be spent (estimated, so that two builds make the same runs); runs after everything is covered.
 BUDGET = {"default": 2.0, "full": 60.0}
 _SHARE_OF_PASSES = 0.5
+#: Where the estimate is far off, the search ends after so many times its budget, in seconds of the processor.
+_MOST_TIMES = 5.0
 _RANDOM_RUNS = {"default": 8, "full": 400}
 _FEWEST_RUNS = 3
 #: The graph's side and the bookkeeping, in units of eager's side.
@@ -155,6 +158,14 @@ class Checker:
         """Cover what can be covered, within the budget."""
         spare = _RANDOM_RUNS[level]
         budget = seconds if seconds is not None else BUDGET[level] * (_SHARE_OF_PASSES if self._passes else 1.0)
+        began = time.thread_time()
+
+        def late() -> bool:
+            if time.thread_time() - began < _MOST_TIMES * budget:
+                return False
+            self.reasons["runs took much longer than estimated, so fewer were made"] = None
+            return True
+
         first = [
             Plan(inputs=0, calls=2),
             Plan(policy="yes", seed=seed + 1, inputs=1),
@@ -163,14 +174,14 @@ class Checker:
             *(Plan(policy="random", seed=seed + k, inputs=1 + k % 3) for k in range(1, 5)),
         ]
         for k, plan in enumerate(first):
-            if k >= _FEWEST_RUNS and self.program.seconds * _BOTH > budget:
+            if k >= _FEWEST_RUNS and (self.program.seconds * _BOTH > budget or late()):
                 return
             self.check(replace(plan, calls=self._calls(plan.calls, budget)))
             if k == 2 and not self.crossings:  # no path depends on a tensor
                 self.check(Plan(inputs=3))
                 return
         k = 10
-        while self.program.seconds * _BOTH < budget:
+        while self.program.seconds * _BOTH < budget and not late():
             k += 1
             wanted = self._towards_an_edge(seed + k)
             if wanted is not None:

@@ -310,7 +310,7 @@ class _Operations(TorchDispatchMode):
         watch = self._watch
         if func is aten._local_scalar_dense.default:
             return watch.read(args[0], func(*args))
-        mutable = func._schema.is_mutable
+        mutable = func._schema.is_mutable or func._opname in _UNDECLARED
         if mutable:
             watch.about_to_write(func, args, kwargs)
         result = func(*args, **kwargs)
@@ -352,10 +352,15 @@ def _tensors(node: Any, found: list[torch.Tensor]) -> None:
             _tensors(item, found)
 
 
+#: Arguments that operators change although their schemas do not say so.
+_UNDECLARED = dict.fromkeys(("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var"))
+
+
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for k, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        if declared or argument.name in _UNDECLARED.get(func._opname, ()):
             _tensors(args[k] if k < len(args) else kwargs.get(argument.name), found)
     return found
 

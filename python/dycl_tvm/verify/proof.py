@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from dycl_tvm.compile import Lowered
 from dycl_tvm.hcfg.nodes import HCFG
@@ -16,6 +19,17 @@ from dycl_tvm.verify.graphs import copied_graph, digest
 from dycl_tvm.verify.model import check_model
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.runs import Call
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run eager on one thread: networks are run once an answer, and on a busy machine the threads of one layer wait long for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Proof:
@@ -43,19 +57,19 @@ class Proof:
         """Compare the model with the graph."""
         self._call = call
         if self._staged is not None:
-            with self._phases.phase("verify", "the model against its graph"):
+            with self._phases.phase("verify", "the model against its graph"), _one_thread():
                 self._control = check_model(model, self._staged, call, level=self._level, seed=self._seed, input_values=input_values)
 
     def of_passes(self, graph: HCFG) -> None:
         """Compare the graph with what the passes made of it."""
         if self._staged is not None:
-            with self._phases.phase("verify", "the graph before and after the passes"):
+            with self._phases.phase("verify", "the graph before and after the passes"), _one_thread():
                 self._passes = check_passes(self._staged, graph, self._call, level=self._level, seed=self._seed)
 
     def of_kernels(self, graph: HCFG, lowered: Lowered, target: Any, accuracy: str) -> None:
         """Compare the kernels, and the instructions that call them, with the graph."""
         if self._staged is not None:
-            with self._phases.phase("verify", "the kernels"):
+            with self._phases.phase("verify", "the kernels"), _one_thread():
                 here = resolve_target("native").target
                 self._kernels = check_compiled(graph, lowered, target, here, self._level, accuracy, self._seed)
 

@@ -12,26 +12,31 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.trace.heap.reach import Step
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import Hidden, is_invisible
 from dycl_tvm.frontend.trace.heap.watch import Snapshot
 
 
 @contextmanager
-def no_trace(model: Any) -> Iterator[Snapshot]:
+def no_trace(reached: list[Step]) -> Iterator[None]:
     """Compare what lives on before and after; what differs is put back as far as it can be.
+
+    Parameters
+    ----------
+    reached : list of (label, object)
+        What the model reaches.
 
     Raises
     ------
     UnsupportedError
         If anything differs: the forward changes it in a way that was not seen when it happened.
     """
-    snapshot = Snapshot([("", model)], is_library, code_of, with_data=True)
+    snapshot = Snapshot(reached, with_data=True)
     snapshot.add_place(SETTINGS)
     numbers = _random_states()
     try:
-        yield snapshot
+        yield
     except BaseException:
         _put_back(snapshot)
         raise

@@ -10,7 +10,7 @@ the value that the model happened to have when it was built.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
-from dycl_tvm.frontend.trace.heap.reach import places_in, reach
+from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -76,18 +76,18 @@ class ModelState:
 
     Parameters
     ----------
-    roots : list of (name, object)
-        The objects that live on between calls.
+    reached : list of (name, object)
+        The objects that live on between calls, as :func:`reach` finds them.
     twin : callable
         Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
     """
 
-    def __init__(self, roots: list[tuple[str, Any]], twin: Callable[[Any], Any]) -> None:
-        self._reachable: dict[int, tuple[Any, str]] = {}
+    def __init__(self, reached: list[Step], twin: Callable[[Any], Any]) -> None:
+        self._reachable: dict[int, Step] = {}
         self._twin = twin
         #: Places of the model that hold an iterator, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
-        self._reach(roots)
+        self._note(reached)
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
         self._raw: dict[Any, Any] = {}
@@ -104,16 +104,20 @@ class ModelState:
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
 
-    def _reach(self, roots: list[tuple[str, Any]]) -> None:
+    def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
+        self._note(reach(roots, is_library, code_of))
+
+    def _note(self, reached: Iterable[Step]) -> None:
         iterators = []
-        for label, x in reach(roots, is_library, code_of):
-            self._reachable.setdefault(id(x), (x, label))
+        for step in reached:
+            label, x = step
+            self._reachable.setdefault(id(x), step)
             space = getattr(x, "__dict__", None)
-            if isinstance(space, dict):
-                self._reachable.setdefault(id(space), (space, label))
+            if isinstance(space, dict) and id(space) not in self._reachable:
+                self._reachable[id(space)] = (label, space)
             if isinstance(x, types.FunctionType):
-                self._reachable.setdefault(id(x.__globals__), (x.__globals__, ""))
+                self._reachable.setdefault(id(x.__globals__), ("", x.__globals__))
             if hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor):
                 iterators.append((label, x))
         for label, x in iterators:
@@ -124,7 +128,7 @@ class ModelState:
         made = self._twin(x)
         if made is x:
             return
-        for holder, _ in list(self._reachable.values()):
+        for _, holder in list(self._reachable.values()):
             for place in places_in(holder):
                 if _replace(place, x, made):
                     self._twins.append((place, x, made))
@@ -139,11 +143,11 @@ class ModelState:
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
         known = self._reachable.get(id(x))
-        return known is not None and known[0] is x
+        return known is not None and known[1] is x
 
     def objects(self) -> list[Any]:
         """Return the objects that the model reaches."""
-        return [x for x, _ in self._reachable.values()]
+        return [x for _, x in self._reachable.values()]
 
     @property
     def variables(self) -> list[StateVar]:
@@ -237,15 +241,15 @@ class ModelState:
         if isinstance(place, Storage):
             if place.real is None:
                 return None
-            return constants().names.get(id(place.real)) or self._reachable.get(id(place.real), (None, "a tensor"))[1]
+            return constants().names.get(id(place.real)) or self._reachable.get(id(place.real), ("a tensor", None))[0]
         if place is SETTINGS:
             return place.text
         known = self._reachable.get(id(place.owner))
-        if known is None or known[0] is not place.owner:
+        if known is None or known[1] is not place.owner:
             return None
         if isinstance(place, Attribute):
-            return f"{known[1]}.{place.name}" if known[1] and not isinstance(place.owner, types.ModuleType) else place.name
-        return known[1]
+            return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
+        return known[0]
 
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())

@@ -21,8 +21,10 @@ from dycl_tvm.frontend.python.no_trace import no_trace
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.python.source.locate import current_origin
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
@@ -83,7 +85,8 @@ def stage(
 def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
-    with no_trace(model), contextlib.closing(ModelState([("", model)], twin)) as state:
+    reached = list(reach([("", model)], is_library, code_of))
+    with no_trace(reached), contextlib.closing(ModelState(reached, twin)) as state:
         for _ in range(MAX_ROUNDS):
             known = state.size
             session = Session(current_origin, limits, budget=budget)

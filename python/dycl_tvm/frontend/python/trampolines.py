@@ -121,7 +121,13 @@ class Trampolines:
         if isinstance(x, types.FunctionType):
             self.add(x)
         elif isinstance(x, (list, tuple, dict)):
-            for item in dict.values(x) if isinstance(x, dict) else x:
+            items = dict.values(x) if isinstance(x, dict) else x
+            kinds = {
+                kind for kind in set(map(type, items)) if kind not in _ATOMS and not issubclass(kind, _OPAQUE) and not _is_stagings(kind)
+            }
+            for item in items if kinds else ():
+                if type(item) not in kinds:
+                    continue
                 if isinstance(item, types.FunctionType):
                     self.add(item)
                 else:
@@ -247,6 +253,11 @@ def _template(only: int, count: int, star: bool, stars: bool, names: tuple[str, 
     exec(text, space)
     code: types.CodeType = space["f"].__code__
     return code
+
+
+def _holds_nothing(kind: type) -> bool:
+    """Whether objects of a class hold no function of the user's."""
+    return kind in _ATOMS or issubclass(kind, _OPAQUE) or _is_stagings(kind)
 
 
 def _is_stagings(kind: type) -> bool:

@@ -310,11 +310,19 @@ def _refuse_effects(callee: Any) -> None:
     if (name.endswith(("now", "today", "utcnow")) and holder.__module__ == "datetime") or (name == "urandom" and "posix" in modules):
         _refuse_effect(name, "gives another result at every call")
     for module in modules:
-        for forbidden, what in _FORBIDDEN.items():
-            if module == forbidden or module.startswith(forbidden + "."):
-                if module == "pathlib" and not name.split(".")[-1].startswith(("read", "write", "open", "unlink", "mkdir", "touch")):
-                    continue
-                _refuse_effect(name, what)
+        what = _what_is_forbidden(module)
+        if what is None or (module == "pathlib" and not name.split(".")[-1].startswith(_ON_FILES)):
+            continue
+        _refuse_effect(name, what)
+
+
+_ON_FILES = ("read", "write", "open", "unlink", "mkdir", "touch")
+
+
+@functools.lru_cache(maxsize=4096)
+def _what_is_forbidden(module: str) -> str | None:
+    """Return why functions of a module cannot be called; None if they can."""
+    return next((what for name, what in _FORBIDDEN.items() if module == name or module.startswith(name + ".")), None)
 
 
 def _refuse_effect(name: str, what: str) -> None:

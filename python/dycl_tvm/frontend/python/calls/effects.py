@@ -17,18 +17,21 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
 from dycl_tvm.frontend.trace.heap.places import Place
-from dycl_tvm.frontend.trace.heap.reach import ATOMS, names_of
+from dycl_tvm.frontend.trace.heap.reach import ATOMS, names_of, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
-from dycl_tvm.frontend.trace.heap.watch import Snapshot, Watch
+from dycl_tvm.frontend.trace.heap.watch import LIMIT, Snapshot, Watch
 from dycl_tvm.frontend.trace.session import current
 
 #: Classes whose own methods change the object and nothing else; what they change of it is saved.
 _KNOWN = (
     *(list, dict, set, frozenset, tuple, str, bytes, int, float, complex, bool, bytearray, range, slice, type),
-    *(collections.deque, collections.OrderedDict, collections.defaultdict, np.ndarray, np.generic, torch.Tensor, torch.Size),
+    *(collections.deque, collections.OrderedDict, collections.defaultdict, np.ndarray, np.generic, torch.Size),
+    *(torch.Tensor, torch._C.TensorBase),
     *(types.GeneratorType, types.FunctionType, types.MethodType, types.ModuleType, BaseException, property, super),
     object,
 )
+#: What holds the compiled functions ``torch.cat``, ``torch.sigmoid`` and so on.
+_COMPILED: Any = torch.cat.__self__  # type: ignore[attr-defined]
 #: How many functions of libraries are followed from one that is called.
 _FOLLOWED = 300
 
@@ -45,12 +48,12 @@ def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs
     module = getattr(callee, "__module__", None) or ""
     if module.startswith("torch"):
         heap.journal.touch(SETTINGS, surely=False)
-    if pure or _is_known(callee, module):
+    if pure or _is_compiled(callee, args, kwargs) or _is_known(callee, module):
         return run(callee, args, kwargs)
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
     roots = [("", callee), *(("", a) for a in (owner, *args, *kwargs.values())), *(("", x) for x in _shared_by(callee))]
-    watch = Watch(heap, Snapshot(roots, is_library, code_of))
+    watch = Watch(heap, Snapshot(reach(roots, is_library, code_of, LIMIT)))
     try:
         result = run(callee, args, kwargs)
     except BaseException:
@@ -111,6 +114,13 @@ def _is_known(callee: Any, module: str) -> bool:
         holder = owner if isinstance(owner, type) else type(owner)
         holder = next((c for c in holder.__mro__ if callee.__name__ in vars(c)), holder) if hasattr(callee, "__name__") else holder
     return holder in _KNOWN or isinstance(callee, torch._C._ScriptMethod if hasattr(torch._C, "_ScriptMethod") else ())
+
+
+def _is_compiled(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is one of a compiled function of PyTorch's that is given no code: it changes tensors only, which the recorder sees."""
+    if type(callee) is not types.BuiltinFunctionType or callee.__self__ is not _COMPILED:
+        return False
+    return not any(map(callable, args)) and not any(map(callable, kwargs.values()))
 
 
 def _is_unknown_module(owner: Any) -> bool:

@@ -46,6 +46,8 @@ def advancing(x: Any) -> None:
 
     The same goes for the iterators that it takes its items from.
     """
+    if not hasattr(type(x), "__next__"):
+        return
     todo, seen = [x], set[int]()
     while todo:
         x = todo.pop()
@@ -59,7 +61,9 @@ def advancing(x: Any) -> None:
                 current().heap.changing_cells(cells)
         elif is_positioned(x):
             todo += vars(x).values()
-            todo += [s for v in vars(x).values() if isinstance(v, tuple) for s in v]
+            for items in vars(x).values():
+                if isinstance(items, tuple) and any(hasattr(kind, "__next__") for kind in set(map(type, items))):
+                    todo += items
             continue  # its position is an attribute
         else:
             todo += gc.get_referents(x)

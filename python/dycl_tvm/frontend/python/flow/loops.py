@@ -41,9 +41,9 @@ class SymbolicRange:
 class Loop:
     """One execution of a loop; the base of both kinds. See :mod:`.rewrite` for the code that drives it."""
 
-    def __init__(self, names: tuple[str, ...], barrier: bool) -> None:
+    def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
         stage = current()
-        self.names, self._barrier = names, barrier
+        self.names, self._barrier, self._yields = names, barrier, yields
         self._loop_site = stage.decisions.loop_site()
         self._trips = 0
         self.env: dict[str, Any] = {}
@@ -234,12 +234,22 @@ class Loop:
     def _start_rolling(self) -> None:
         """Take back the iteration at hand, and begin the first round."""
         stage = current()
+        self._refuse_yields()
         self._refuse_advanced()
         if any(key == ("decide",) for key, _, _ in stage.builder.events[self._start : stage.builder.cursor]):
             stage.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, self._loop_site, self._hidden(), self._around, self._outer.clock)
+
+    def _refuse_yields(self) -> None:
+        """Whoever takes what the loop yields runs between its trips, and would run once for all numbers of them."""
+        if self._yields:
+            raise UnsupportedError(
+                "a generator yields in a loop whose trip count is known only at run time",
+                current().origin(),
+                "use a `for` of fixed length with `if ...: break`, or append to a list instead of yield",
+            )
 
     def _refuse_advanced(self) -> None:
         if self.advanced:
@@ -401,8 +411,8 @@ class Else:
 class While(Loop):
     """One execution of a ``while`` loop."""
 
-    def __init__(self, names: tuple[str, ...], barrier: bool, endless: bool) -> None:
-        super().__init__(names, barrier)
+    def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool, endless: bool) -> None:
+        super().__init__(names, barrier, yields)
         self._endless = endless
 
     def next(self, variables: dict[str, Any]) -> bool:
@@ -426,6 +436,7 @@ class While(Loop):
         """Evaluate the loop's condition."""
         holds = truth(cond)
         if isinstance(holds, Value):
+            self._refuse_yields()
             if not self._rolling:
                 runs = self._peel(holds, variables)
                 if runs:
@@ -467,8 +478,8 @@ class While(Loop):
 class For(Loop):
     """One execution of a ``for`` loop."""
 
-    def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool) -> None:
-        super().__init__(names, barrier)
+    def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
+        super().__init__(names, barrier, yields)
         self._iterable = iterable
 
     def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:
@@ -487,6 +498,7 @@ class For(Loop):
         self.completed = not self._dead
 
     def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
+        self._refuse_yields()
         self._step = counted.step
         self._variables = self._own(variables)
         index = counted.start

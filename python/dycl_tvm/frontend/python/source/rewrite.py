@@ -50,6 +50,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     type_params,
     walk_scope,
     without_annotations,
+    yields,
 )
 
 #: Contexts that a jump may leave without their exit being replayed for the other side.
@@ -130,7 +131,8 @@ class Rewriter(StoreRewriter):
         self.messages: set[int] = set()  # f-strings that are the message of an exception, by identity
         self.context: list[tuple[str, str]] = []  # (kind, name): kind is "if", "loop" or "barrier"
         self.first_argument = ""
-        self.has_frame = False
+        self.has_frame = self.yields = False
+        self.yielding: set[str] = set()  # the loops that yield
 
     # -- functions ------------------------------------------------------------------------------------------------
     def function(self, node: FunctionNode, outer: frozenset[str] = frozenset()) -> Any:
@@ -157,6 +159,7 @@ class Rewriter(StoreRewriter):
             if isinstance(n, ast.Global):
                 self.globals.update(n.names)
         self.has_frame = any(isinstance(n, ast.Return) for n in walk_scope(body))
+        self.yields = yields(body)
         cells = ", ".join(n for n in self._assigned(body) if n in outer or n in captured_names(body))
         new = self._body(body)
         if self.has_frame:
@@ -243,11 +246,11 @@ class Rewriter(StoreRewriter):
     def _needs_fork(self, node: ast.If) -> bool:
         """Whether the sides cannot be explored in place.
 
-        So it is where a side yields, or leaves through a ``finally`` or ``with`` that has to run for that side alone.
+        So it is where a side yields, or waits while the other yields, or leaves through a ``finally`` that has to run for it alone.
         """
-        if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope([node])):
-            return True
         kinds = jumps([*node.body, *node.orelse])
+        if yields([node]) or (kinds and self._yields_elsewhere(kinds)):
+            return True
         if "return" in kinds and any(kind == "barrier" for kind, _ in self.context):
             return True
         if kinds & {"break", "continue"}:
@@ -257,6 +260,11 @@ class Rewriter(StoreRewriter):
                 if kind == "barrier":
                     return True
         return False
+
+    def _yields_elsewhere(self, kinds: set[str]) -> bool:
+        """Whether the function yields before it comes to the target of a jump of one of these kinds."""
+        loop = next((name for kind, name in reversed(self.context) if kind == "loop"), "")
+        return ("return" in kinds and self.yields) or loop in self.yielding
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Rewrite ``a if c else b``."""
@@ -312,12 +320,14 @@ class Rewriter(StoreRewriter):
         target = ast.Name(temporary, ast.Store())
         names = self._stored([node])
         self.context.append(("loop", name))
+        if yields([node]):
+            self.yielding.add(name)
         body = self._body(node.body)
         self.context.pop()
         orelse = self._body(node.orelse)
         env = f"{name}.env"
         return statements_from(
-            f"{name} = DY.for_(ITER, NAMES, BARRIER)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
+            f"{name} = DY.for_(ITER, NAMES, BARRIER, YIELDS)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
             f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
             f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n"
             f"    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
@@ -326,6 +336,7 @@ class Rewriter(StoreRewriter):
             ITER=iterated,
             NAMES=self._names(names),
             BARRIER=self._barrier(),
+            YIELDS=ast.Constant(yields([node])),
             TARGET=target,
             ASSIGN=assign,
             BODY=body,
@@ -343,12 +354,14 @@ class Rewriter(StoreRewriter):
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
         names = self._stored([node])
         self.context.append(("loop", name))
+        if yields([node]):
+            self.yielding.add(name)
         body = self._body(node.body)
         self.context.pop()
         orelse = self._body(node.orelse)
         env = f"{name}.env"
         return statements_from(
-            f"{name} = DY.while_(NAMES, BARRIER, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
+            f"{name} = DY.while_(NAMES, BARRIER, YIELDS, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
             f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
             f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
             f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
@@ -356,6 +369,7 @@ class Rewriter(StoreRewriter):
             DY=operators_name(),
             NAMES=self._names(names),
             BARRIER=self._barrier(),
+            YIELDS=ast.Constant(yields([node])),
             ENDLESS=ast.Constant(endless),
             TEST=test,
             BODY=body,

@@ -90,6 +90,11 @@ def binds_or_yields(node: ast.expr) -> bool:
     return any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(node))
 
 
+def yields(body: list[Any]) -> bool:
+    """Whether statements of a function give values to its caller before they are done."""
+    return any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope(body))
+
+
 def captured_names(statements: list[ast.stmt]) -> frozenset[str]:
     """Return the names that functions, lambdas and generators within statements read or write."""
     scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)

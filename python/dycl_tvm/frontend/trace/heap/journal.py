@@ -18,7 +18,8 @@ class Journal:
     """The undo log. Scopes nest: a branch side, a loop, a call."""
 
     def __init__(self) -> None:
-        self._log: list[tuple[Place, Any]] = []
+        #: Key, place and contents.
+        self._log: list[tuple[Any, Place, Any]] = []
         self._seen: list[set[Any]] = [set()]
         self._deferred: list[Callable[[], None]] = []
         self._marks = [0]
@@ -43,7 +44,7 @@ class Journal:
         key = place.key
         if key not in seen:
             seen.add(key)
-            self._log.append((place, place.read()))
+            self._log.append((key, place, place.read()))
 
     def note(self, place: Place, before: Any) -> None:
         """Save what a place held that was changed already: the change was found by comparison."""
@@ -52,7 +53,7 @@ class Journal:
         key = place.key
         if key not in seen:
             seen.add(key)
-            self._log.append((place, before))
+            self._log.append((key, place, before))
 
     def open(self) -> int:
         """Open a scope; return the mark to give to the other methods."""
@@ -81,22 +82,24 @@ class Journal:
         """Return the places changed since ``mark``, by key, in order of first change."""
         self.settle()
         found: dict[Any, Place] = {}
-        for place, _ in self._log[mark:]:
-            found.setdefault(place.key, place)
+        for key, place, _ in self._log[mark:]:
+            if key not in found:
+                found[key] = place
         return found
 
     def before(self, mark: int) -> dict[Any, Any]:
         """Return what the places changed since ``mark`` held then, by key."""
         found: dict[Any, Any] = {}
-        for place, contents in self._log[mark:]:
-            found.setdefault(place.key, contents)
+        for key, _, contents in self._log[mark:]:
+            if key not in found:
+                found[key] = contents
         return found
 
     def rollback(self, mark: int) -> None:
         """Undo all changes since ``mark``; the scopes stay as they are."""
         self.settle()
         while len(self._log) > mark:
-            place, contents = self._log.pop()
+            _, place, contents = self._log.pop()
             place.write(contents)
         for seen, opened in zip(reversed(self._seen), reversed(self._marks)):
             if opened < mark:  # an exception may have left scopes open that began after the mark

@@ -76,48 +76,111 @@ def reach(
     """
     todo, seen = deque(roots), set[int]()
     while todo and len(seen) < limit:
-        label, x = todo.popleft()
-        if type(x) in _ATOM_TYPES or id(x) in seen or issubclass(type(x), _SKIPPED):
+        step = todo.popleft()
+        label, x = step
+        kind: Any = type(x)
+        if kind in _ATOM_TYPES or id(x) in seen or _is_skipped(kind):
             continue
         seen.add(id(x))
-        if isinstance(x, (type, types.FunctionType, types.ModuleType)) and is_library(x):
+        children = _children_of(kind)
+        if children in _SHARED and is_library(x):
             continue
-        yield label, x
-        todo.extend(children(label, x, code_of))
+        yield step
+        for inner in children(label, x, code_of):
+            if id(inner[1]) not in seen:
+                todo.append(inner)
 
 
-def children(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
-    """Return what an object holds, with labels."""
+Children = Callable[[str, Any, Callable[[Any], Any]], list[Step]]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_skipped(kind: Any) -> bool:
+    return issubclass(kind, _SKIPPED)
+
+
+def _items(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    found = [
+        (f"{label}[{k!r}]" if type(k) in _ATOM_TYPES else f"{label}[...]", v) for k, v in list(dict.items(x)) if type(v) not in _ATOM_TYPES
+    ]
+    return found if type(x) is dict else found + _instance(f"{label}." if label else "", x)
+
+
+def _elements(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    found = [(f"{label}[{i}]", v) for i, v in enumerate(x) if type(v) not in _ATOM_TYPES]
+    return found + _instance(f"{label}." if label else "", x) if hasattr(x, "__dict__") else found
+
+
+def _cell(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [(label, Cell(x).read())]
+
+
+def _method(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [(label, x.__self__), (label, x.__func__)]
+
+
+def _partial(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [(label, x.func), (label, x.args), (label, x.keywords)]
+
+
+def _class_body(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return _variables(label, x, code_of) + [(b.__name__, b) for b in x.__bases__]
+
+
+def _variables(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")]
+
+
+def _module(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     dot = f"{label}." if label else ""
-    if isinstance(x, dict):
-        return [(f"{label}[{k!r}]" if type(k) in _ATOM_TYPES else f"{label}[...]", v) for k, v in list(dict.items(x))] + _instance(dot, x)
-    if isinstance(x, (list, tuple, set, frozenset, deque)):
-        return [(f"{label}[{i}]", v) for i, v in enumerate(x)] + (_instance(dot, x) if hasattr(x, "__dict__") else [])
-    if isinstance(x, types.CellType):
-        contents = Cell(x).read()
-        return [(label, contents)]
-    if isinstance(x, types.FunctionType):
-        return _function(label, x, code_of(x))
-    if isinstance(x, types.MethodType):
-        return [(label, x.__self__), (label, x.__func__)]
-    if isinstance(x, functools.partial):
-        return [(label, x.func), (label, x.args), (label, x.keywords)]
-    if isinstance(x, type):
-        return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")] + [
-            (b.__name__, b) for b in x.__bases__
-        ]
-    if isinstance(x, types.ModuleType):
-        return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")]
-    if isinstance(x, torch.nn.Module):
-        return [(dot + k, v) for table in _TABLES for k, v in x.__dict__.get(table, {}).items()] + _instance(dot, x)
-    if isinstance(x, torch.Tensor):
-        return [(dot + k, v) for k, v in vars(x).items()] if type(x) in (torch.Tensor, torch.nn.Parameter) else []
-    found = _instance(dot, x)
+    tables = [x.__dict__.get(table, {}) for table in _TABLES]
+    return [(dot + k, v) for table in tables for k, v in table.items() if type(v) not in _ATOM_TYPES] + _instance(dot, x)
+
+
+def _tensor(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    dot = f"{label}." if label else ""
+    return [(dot + k, v) for k, v in vars(x).items()] if type(x) in (torch.Tensor, torch.nn.Parameter) else []
+
+
+def _function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    code = code_of(f)
+    found: list[Step] = [(f"{label}.{k}", v) for k, v in vars(f).items()]
+    found += [(f"a default of {f.__name__}()", v) for v in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())]
+    found += list(zip(code.co_freevars, f.__closure__ or ()))
+    found += [(n, f.__globals__[n]) for n in names_of(code) if n in f.__globals__]
+    return found
+
+
+def _object(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    found = _instance(f"{label}." if label else "", x)
     if not isinstance(x, (*BUFFERS, types.GeneratorType, types.FrameType)) and not type(x).__flags__ & _PYTHON_CLASS:
         for v in gc.get_referents(x):  # a container among these may be a part of the object's own working: it is not the program's
             inner = list(v.values()) if type(v) is dict else list(v) if type(v) in (list, tuple, set, deque) else [v]
             found += [(label, i) for i in inner if not isinstance(i, (type, types.ModuleType, types.FrameType))]
     return found
+
+
+#: What objects of a class hold, with labels: by the first of these bases that it has.
+_CHILDREN: tuple[tuple[Any, Children], ...] = (
+    (dict, _items),
+    ((list, tuple, set, frozenset, deque), _elements),
+    (types.CellType, _cell),
+    (types.FunctionType, _function),
+    (types.MethodType, _method),
+    (functools.partial, _partial),
+    (type, _class_body),
+    (types.ModuleType, _variables),
+    (torch.nn.Module, _module),
+    (torch.Tensor, _tensor),
+    (object, _object),
+)
+#: Those of what may be a library's, and is not looked into then.
+_SHARED = (_class_body, _function, _variables)
+
+
+@functools.lru_cache(maxsize=4096)
+def _children_of(kind: Any) -> Children:
+    return next(children for base, children in _CHILDREN if issubclass(kind, base))
 
 
 #: Where a module keeps what it is made of; not there yet while it is made.
@@ -127,17 +190,9 @@ _PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 def _instance(dot: str, x: Any) -> list[Step]:
     space = getattr(x, "__dict__", None)
-    found = [(dot + k, v) for k, v in list(space.items())] if isinstance(space, dict) else []
+    found = [(dot + k, v) for k, v in list(space.items()) if type(v) not in _ATOM_TYPES] if isinstance(space, dict) else []
     found += [(dot + name, getattr(x, name, None)) for name in slots_of(_class(x))]
     return [*found, (type(x).__name__, type(x))]
-
-
-def _function(label: str, f: types.FunctionType, code: types.CodeType) -> list[Step]:
-    found: list[Step] = [(f"{label}.{k}", v) for k, v in vars(f).items()]
-    found += [(f"a default of {f.__name__}()", v) for v in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())]
-    found += list(zip(code.co_freevars, f.__closure__ or ()))
-    found += [(n, f.__globals__[n]) for n in names_of(code) if n in f.__globals__]
-    return found
 
 
 @functools.lru_cache(maxsize=65536)

@@ -7,15 +7,17 @@ cannot be seen at all, is reported: it must not be shared with a path that waits
 
 from __future__ import annotations
 
+import operator
 import types
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
-from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
+from dycl_tvm.frontend.trace.heap.reach import Step, places_in
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen
 
 #: A call that reaches more objects than this is compared no further.
@@ -29,37 +31,46 @@ class Snapshot:
 
     Parameters
     ----------
-    roots : list of (label, object)
-    is_library : callable
-        What belongs to Python or a library, and is no state of the program.
+    steps : iterable of (label, object)
+        The objects, as :func:`reach` finds them.
     with_data : bool
         Whether what small tensors hold is taken down too.
     """
 
-    def __init__(
-        self, roots: list[Step], is_library: Callable[[Any], bool], code_of: Callable[[Any], Any], with_data: bool = False
-    ) -> None:
-        self._code_of = code_of
-        self._is_library = is_library
+    def __init__(self, steps: Iterable[Step], with_data: bool = False) -> None:
+        #: Containers, their labels, and what they held: by far most of what there is, so no object is made for each but the last.
+        self._containers: list[Any] = []
+        self._labels: list[str] = []
+        self._held: list[tuple[Any, ...]] = []
+        self._known = set[int]()
         self._before: dict[Any, tuple[str, Place, Any]] = {}
-        self._with_data = with_data
-        self._data: dict[int, tuple[str, torch.Tensor, bytes]] = {}
+        self._tensors: list[Step] = []
         self.owners: dict[int, Any] = {}
-        self.add(roots)
-
-    def add(self, roots: list[Step]) -> None:
-        """Take down what more roots reach."""
-        for label, x in reach(roots, self._is_library, self._code_of, LIMIT):
+        for step in steps:
+            label, x = step
+            kind = type(x)
+            if kind is dict or kind is list:
+                self._add_container(label, x)
+                continue
             if not isinstance(x, (type, types.ModuleType)):
                 space = getattr(x, "__dict__", None)
                 if type(space) is dict:
                     self.owners[id(space)] = x
-            if type(x) in (torch.Tensor, torch.nn.Parameter):
-                if id(x) not in self._data:
-                    self._data[id(x)] = (label, x, _data_of(x) if self._with_data else b"")
+            if with_data and (kind is torch.Tensor or kind is torch.nn.Parameter):
+                self._tensors.append(step)
             for place in places_in(x):
-                if place.key not in self._before:
+                if type(place) is Contents:
+                    self._add_container(label, place.owner)
+                elif place.key not in self._before:
                     self._before[place.key] = (label, place, place.read())
+        self._data = _data_of(self._tensors)
+
+    def _add_container(self, label: str, x: Any) -> None:
+        if id(x) not in self._known:
+            self._known.add(id(x))
+            self._containers.append(x)
+            self._labels.append(label)
+            self._held.append(_held_by(x))
 
     def add_place(self, place: Place) -> None:
         """Take down a place that no object holds."""
@@ -67,6 +78,15 @@ class Snapshot:
 
     def changes(self) -> Iterator[tuple[str, Place, Any, Any]]:
         """Yield the places that hold something else now: name, place, what it held and what it holds."""
+        for label, x, held in zip(self._labels, self._containers, self._held):
+            holds = _held_by(x)
+            if len(held) != len(holds) or not all(map(operator.is_, held, holds)):
+                half = len(held) // 2
+                before = tuple(zip(held[:half], held[half:])) if isinstance(x, dict) else held
+                contents = Contents(x)
+                now = contents.read()
+                if not _same(before, now):
+                    yield label, contents, before, now
         for label, place, before in self._before.values():
             now = place.read()
             if not _same(before, now):
@@ -74,7 +94,7 @@ class Snapshot:
 
     def written(self) -> list[str]:
         """Return the names of the small tensors that hold something else now."""
-        return [label for label, t, data in self._data.values() if _data_of(t) != data]
+        return [label for (label, _), data, now in zip(self._tensors, self._data, _data_of(self._tensors)) if now != data]
 
 
 class Watch:
@@ -111,12 +131,26 @@ class Watch:
                 self._heap.journal.note(attribute_of(owner, name), old)
 
 
-def _data_of(t: torch.Tensor) -> bytes:
-    """Return what a tensor holds, if it is small."""
+def _held_by(x: Any) -> tuple[Any, ...]:
+    """Return what a container holds in one tuple: a dict's keys, and then its values."""
+    if isinstance(x, OrderedDict):
+        return (*OrderedDict.keys(x), *OrderedDict.values(x))
+    if isinstance(x, dict):
+        return (*dict.keys(x), *dict.values(x))
+    held: tuple[Any, ...] = Contents(x).read()
+    return held
+
+
+def _data_of(tensors: list[Step]) -> list[bytes]:
+    """Return what tensors hold, if they are small."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
-        if t.numel() > SMALL or t.layout != torch.strided or t.device.type == "meta":
-            return b""
-        return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if t.numel() else b""
+        return [_bytes_of(t) for _, t in tensors]
+
+
+def _bytes_of(t: torch.Tensor) -> bytes:
+    if t.numel() > SMALL or t.layout != torch.strided or t.device.type == "meta" or not t.numel():
+        return b""
+    return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -30,7 +30,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
@@ -137,17 +137,15 @@ class Join:
         first = found[0]
         if isinstance(first, Memory):
             return self._memory([c.obj for c in found])  # type: ignore[misc]  # all are
-        if isinstance(first, NumberLeaf):
-            if all(isinstance(c, NumberLeaf) for c in found):
-                return self._number(found, what)  # type: ignore[arg-type]
-            return self._poison(found, what)
+        if isinstance(first, NumberLeaf) and all(isinstance(c, NumberLeaf) for c in found):
+            return self._number(found, what)  # type: ignore[arg-type]
         if all(c.obj is first.obj for c in found):
             self._keep_object(first.obj)
             return first.obj
-        if any(isinstance(c.obj, Poison) for c in found):
+        if any(c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj)) for c in found):
+            return Poison(self._site_of(found), f"{what} is set on one path only, and used later")
+        if isinstance(first, NumberLeaf) or any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
-        if any(c.obj is MISSING for c in found):
-            return Poison(self.site, f"{what} is set on one path only, and used later")
         if all(type(c) is type(first) for c in found):
             if isinstance(first, TensorLeaf):
                 return self._tensor(found, what)  # type: ignore[arg-type]
@@ -157,11 +155,14 @@ class Join:
                 return self._equal(found)
         return self._poison(found, what)
 
-    def _poison(self, found: list[Captured], what: str) -> Poison:
+    def _site_of(self, found: list[Captured]) -> Any:
+        """Return the first site at which paths parted that now meet."""
         sites = [object.__getattribute__(c.obj, "_site") for c in found if isinstance(c.obj, Poison)]
+        return min([self.site, *sites], key=lambda s: s.index)
+
+    def _poison(self, found: list[Captured], what: str) -> Poison:
         kinds = " or ".join(dict.fromkeys(describe(c) for c in found))
-        site = min([self.site, *sites], key=lambda s: s.index)
-        return Poison(site, f"{what} is {kinds}, depending on the path", self.block, tuple([part_of(c) for c in found]))
+        return Poison(self._site_of(found), f"{what} is {kinds}, depending on the path", self.block, tuple([part_of(c) for c in found]))
 
     def _number(self, found: list[NumberLeaf], what: str) -> Any:
         first = found[0]

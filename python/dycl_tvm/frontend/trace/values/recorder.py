@@ -8,6 +8,7 @@ Operations on constants only are computed at once. All others are run on meta te
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +112,30 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _multi_view(func, args, kwargs)
     if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
         return _view(func, args, kwargs)
+    if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
+        return _batch_norm_in_training(*args)
     return _functional(func, args, kwargs)
+
+
+def _batch_norm_in_training(
+    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: float
+) -> tuple[Any, Any, Any]:
+    """Normalise by the batch, and update the running statistics, which ATen's operator changes although its schema does not say so."""
+    sizes, dims = [1, -1] + [1] * (x.dim() - 2), [d for d in range(x.dim()) if d != 1]
+    count = x.numel() // x.shape[1]
+    mean = dispatch(aten.mean.dim, (x, dims), {})
+    centred = dispatch(aten.sub.Tensor, (x, dispatch(aten.view.default, (mean, sizes), {})), {})
+    var = dispatch(aten.mean.dim, (dispatch(aten.mul.Tensor, (centred, centred), {}), dims), {})
+    scale = dispatch(aten.rsqrt.default, (dispatch(aten.add.Tensor, (var, eps), {}),), {})
+    y = dispatch(aten.mul.Tensor, (centred, dispatch(aten.view.default, (scale, sizes), {})), {})
+    for factors, op in ((weight, aten.mul.Tensor), (bias, aten.add.Tensor)):
+        if factors is not None:
+            y = dispatch(op, (y, dispatch(aten.view.default, (factors, sizes), {})), {})
+    unbiased = dispatch(aten.mul.Tensor, (var, count / (count - 1) if count > 1 else math.nan), {})
+    for running, seen in ((running_mean, mean), (running_var, unbiased)):
+        kept = dispatch(aten.mul.Tensor, (running, 1 - momentum), {})
+        _store(running, dispatch(aten.add.Tensor, (kept, dispatch(aten.mul.Tensor, (seen, momentum), {})), {}))
+    return y, mean, scale
 
 
 @functools.cache
@@ -195,9 +219,6 @@ def _constant_of(t: torch.Tensor) -> Constant:
 
 def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on meta tensors."""
-    ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
-    if ambiguous:
-        return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)

@@ -1,0 +1,184 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Programs that were once silently wrong, in the way people write them: each is right on every path over three calls, or refused."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+import torch
+from differential import same
+from judge import load, outcome
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import graph_initial, interpret
+from dycl_tvm.passes import run_passes
+
+HEADER = "import dataclasses\nfrom collections import Counter, defaultdict\nfrom typing import Any\nimport torch\nfrom torch import nn\n"
+X = torch.tensor([[1.0, 0.5, 2.0], [-0.5, 1.0, 0.25]])
+CALLS = [[X, -X, X * 2], [-X, X, -X], [X - 0.5, X.flip(1), X.flip(1) - 2]]
+RIGHT = {
+    "batch norm in training": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+    def forward(self, x):
+        if x.sum() > 0:
+            self.norm.eval()
+        y = self.norm(x)
+        self.norm.train()
+        return y, self.norm.running_mean.clone(), self.norm.running_var.clone(), self.norm.num_batches_tracked.clone()
+""",
+    "a mapping pattern on what was joined": """
+def step(command, x):
+    match command:
+        case {"op": "add", "by": by, **rest}:
+            return x + by, len(rest)
+        case {"op": "mul", "by": float(by)}:
+            return x * by, -1
+        case {"op": "mul", "by": int() as by}:
+            return x * by * 10, -2
+        case str(text):
+            return x, len(text)
+def net(x):
+    command = {"op": "add" if x.sum() > 0 else "mul", "by": 2 if x[0, 0] > 0 else 2.0}
+    if x.mean() < -0.5:
+        command = "none"
+    return step(command, x)
+""",
+    "True as a pattern": """
+def net(x):
+    match (x.sum() > 0).item():
+        case True: y = x
+        case False: y = -x
+    match (bool(x[0, 0] > 0), bool(x[0, 1] > 0)):
+        case (True, True): return y
+        case (True, False) | (False, True): return y + 1
+        case (False, _): return y + 2
+""",
+    "None in a pattern": """
+@dataclasses.dataclass
+class Best:
+    of: Any
+    at: Any = None
+def net(x):
+    best = Best(x, None if x.sum() > 0 else 2)
+    match [1, best.at]:
+        case [_, None]: y = x
+        case [*_, int(k)]: y = x * k
+    match best:
+        case Best(at=None): return y
+        case Best(of, at): return y * of * at
+""",
+    "keys that are equal": """
+def net(x):
+    table = {0.5: x, 1: -x, 2: x * 3, 0.0: x * 4}
+    return table[x[0].argmax().item() / 2], {x: 2}[x]
+""",
+    "a tensor is no key": """
+def net(x):
+    try:
+        return {0: x, 1: -x, 2: x}[x[0].argmax()]
+    except KeyError:
+        return x * 7
+""",
+    "an attribute on one path": """
+class Box:
+    __slots__ = ("n", "__dict__")
+def net(x):
+    box = Box()
+    if x.sum() > 0:
+        box.n = 1
+        box.m = 2
+    if x[0, 0] > 0.5:
+        box.m = 3
+    return hasattr(box, "n"), hasattr(box, "m"), "m" in vars(box), x
+""",
+    "a generator that is left early": """
+def by_break(x):
+    for i in range(3):
+        if x.sum() * i > 2: break
+        yield x * i
+def by_return(x):
+    for i in range(3):
+        if x.sum() < -i: return
+        yield x * i
+def by_continue(x):
+    for i in range(3):
+        if x[0, i] > 0: continue
+        yield x * i
+def net(x):
+    return [len(list(steps(x))) for steps in (by_break, by_return, by_continue)], x
+""",
+    "an operator that changes its object": """
+class Sum:
+    def __init__(self):
+        self.total = 0
+    def __iadd__(self, other):
+        self.total = self.total + other
+        return self
+def net(x):
+    a = b = Sum()
+    if x.sum() > 0:
+        a += x
+    a += 1
+    return b.total, a is b
+""",
+}
+REFUSED = {
+    "a generator yields in a loop": (
+        """
+def steps(x):
+    n = 0
+    while x.sum() < 2 and n < 3:
+        x = x + 0.7
+        n += 1
+        yield x
+    return n
+def net(x):
+    return len(list(steps(x)))
+""",
+        "a generator yields in a loop whose trip count is known only at run time",
+    ),
+    "a missing key is made": (
+        "def net(x):\n    counts = Counter()\n    counts[int(x.argmax())] += 1\n    return len(counts)\n",
+        "known only at run time is used where Python needs a hashable number",
+    ),
+    "a class pattern in a pattern": (
+        "def net(x):\n    match [int(x.sum()), 1]:\n        case [int(k), _]: return k\n    return None\n",
+        "a class pattern matches a number that is known only at run time",
+    ),
+}
+
+
+def model_of(source: str) -> Any:
+    """Return the model of a program, in a module of its own."""
+    module = load(HEADER + source)
+    return module.Net() if hasattr(module, "Net") else module.net
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_program_is_right(name: str) -> None:
+    graph = stage(model_of(RIGHT[name]), (X.clone(),))
+    run_passes(graph)
+    for calls in CALLS:
+        model = model_of(RIGHT[name])
+        state = [copy.deepcopy(graph_initial(v.initial)) for v in graph.state]
+        for x in calls:
+            want = outcome(lambda m=model, x=x: m(x.clone()))
+            got = outcome(lambda x=x, state=state: interpret(graph, [x.clone()], state)[0])
+            if any(isinstance(r, Exception) for r in (want, got)):
+                assert type(want) is type(got), f"eager {want!r}, staged {got!r}"
+            else:
+                assert same(want, got), f"eager {want}, staged {got}"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_program_is_refused(name: str) -> None:
+    source, why = REFUSED[name]
+    with pytest.raises(UnsupportedError, match=re.escape(why)):
+        stage(model_of(source), (X.clone(),))
