@@ -64,4 +64,6 @@ def _put_back(snapshot: Snapshot) -> list[str]:
 
 
 def _random_states() -> tuple[Any, ...]:
-    return (random.getstate(), str(np.random.get_state()), torch.random.get_rng_state().numpy().tobytes())
+    numpys: Any = np.random.get_state()
+    numpys = (numpys[0], numpys[1].tobytes(), *numpys[2:]) if isinstance(numpys, tuple) else str(numpys)
+    return (random.getstate(), numpys, torch.random.get_rng_state().numpy().tobytes())
