@@ -32,6 +32,8 @@ class Answers(Watcher):
         What the program's call showed.
     strict : bool
         Whether a question belongs to a crossing of its own line only. Passes may keep the line of one of two equal computations.
+    folded : bool
+        Whether the graph is taken to have computed what no input has a part in: such a crossing answers a question only if no other does.
     most_edges : int
         So many edges are noted at most.
 
@@ -45,12 +47,12 @@ class Answers(Watcher):
         Questions that the program never asked.
     """
 
-    def __init__(self, crossings: Sequence[Crossing], strict: bool = True, most_edges: int = 100_000) -> None:
+    def __init__(self, crossings: Sequence[Crossing], strict: bool = True, folded: bool = False, most_edges: int = 100_000) -> None:
         self._crossings = crossings
         self._used = [False] * len(crossings)
         self._first = 0
         self._last = -1
-        self._strict, self._most = strict, most_edges
+        self._strict, self._folded, self._most = strict, folded, most_edges
         self.edges: list[tuple[Block, int, int]] = []
         self.wrong: tuple[Crossing, Number] | None = None
         self.extra = 0
@@ -64,7 +66,7 @@ class Answers(Watcher):
         real = tensor.item()
         dtype = tensor.dtype
         line = (step.origin.file, step.origin.line) if step.origin is not None else None
-        best, rank = -1, 9
+        best, rank = -1, 9.0
         for k in range(self._first, len(self._crossings)):
             if self._used[k]:
                 continue
@@ -74,12 +76,12 @@ class Answers(Watcher):
             here, same = line is None or line in c.lines, close(c.real, real)
             if not here and (self._strict or not same):
                 continue  # computed by data in the program: the truth is the answer
-            found = 2 if not here else 0 if same else 1
+            found = 2.0 if not here else 1.0 if not same else 0.5 if self._folded and not c.free else 0.0
             if found < rank:
                 best, rank = k, found
             if rank == 0:
                 break
-        if rank > 0:
+        if rank > 0.5:
             again = self._again(dtype, real, line)
             if again is not None and (rank != 1 or not again.free):
                 return again.answer

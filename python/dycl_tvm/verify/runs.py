@@ -134,12 +134,14 @@ class Interpreted(Watcher):
         return [(step.origin.file, step.origin.line)], self._numbers[id(step)]
 
 
-def run_graph(graph: HCFG, calls: Sequence[Call], crossings: Sequence[Sequence[Crossing]], strict: bool = True) -> list[Outcome]:
+def run_graph(
+    graph: HCFG, calls: Sequence[Call], crossings: Sequence[Sequence[Crossing]], strict: bool = True, folded: bool = False
+) -> list[Outcome]:
     """Make the calls in the graph, with the answers that the program got."""
     state = [graph_initial(v.initial) for v in graph.state]
     found = []
     for (args, kwargs), known in zip(calls, crossings):
-        answers = Answers(known, strict)
+        answers = Answers(known, strict, folded)
         outcome = Outcome(answers=answers)
         found.append(outcome)
         printed = io.StringIO()

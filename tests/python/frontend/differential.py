@@ -23,7 +23,8 @@ from dycl_tvm.verify.control import check_control
 def same(a: Any, b: Any) -> bool:
     """Whether an eager result and an artefact's agree: structure and Python values exactly, tensors and floats within 1e-5."""
     if isinstance(a, np.generic):
-        return type(a) is type(b) and same(a.item(), b.item())
+        # a number known only at run time is Python's where NumPy would make one of its own
+        return type(a) is type(b) and same(a.item(), b.item()) if isinstance(b, np.generic) else same(a.item(), b)
     if isinstance(a, torch.Tensor):
         return (
             isinstance(b, torch.Tensor)
