@@ -141,9 +141,4 @@ def test_what_the_users_functions_do_is_seen(kind):
             check(text, f"{kind}_{place}")
         except UnsupportedError:
             refused += 1
-    assert refused <= REFUSED.get(kind, 0)
-
-
-#: How often a kind may be refused.
-#: ``singledispatch`` fills a cache that lives on between calls.
-REFUSED: dict[str, int] = {"singledispatch": 6}
+    assert not refused

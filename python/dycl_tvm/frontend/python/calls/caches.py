@@ -1,9 +1,10 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""``functools.lru_cache`` and ``functools.cache``, whose table lies in C: staging keeps tables of its own."""
+"""Functions that keep their results: ``functools.lru_cache``, whose table lies in C, and ``singledispatch``."""
 
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 
 #: The class of functions with a cache.
 CACHED = type(functools.lru_cache(len))
+#: The code with which every ``functools.singledispatch`` chooses a function by class.
+DISPATCH: types.CodeType = functools.singledispatch(len).dispatch.__code__  # type: ignore[attr-defined]
 
 
 class Caches:
@@ -75,3 +78,10 @@ def _made_here(cached: Any) -> bool:
 
 def _of_run_time(x: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) or scalars.is_symbolic(leaf) for leaf in torch.utils._pytree.tree_leaves(x))
+
+
+def dispatched(dispatch: types.FunctionType, cls: type) -> Any:
+    """Return the function that a ``singledispatch`` chooses, without the table in which it keeps that: it follows from the registry."""
+    cells = dict(zip(DISPATCH.co_freevars, dispatch.__closure__ or ()))
+    registry = cells["registry"].cell_contents
+    return registry[cls] if cls in registry else functools._find_impl(cls, registry)  # type: ignore[attr-defined]

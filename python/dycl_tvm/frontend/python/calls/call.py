@@ -13,7 +13,7 @@ import torch
 
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.calls import builtins as substitutes
-from dycl_tvm.frontend.python.calls.caches import CACHED, cached_call
+from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched
 from dycl_tvm.frontend.python.calls.effects import watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
@@ -131,6 +131,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
 def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
     if code_of(function) in _MODULE_CALLS and args:
         return _call_module(args[0], args[1:], kwargs, root, own=False)
+    if code_of(function) is DISPATCH and len(args) == 1 and not kwargs:
+        return dispatched(function, args[0])
     users = users_function(function)
     if users is None:
         return _native(function, args, kwargs)
