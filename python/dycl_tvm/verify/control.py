@@ -238,9 +238,9 @@ class Checker:
 
         From then on the truth is the answer there; both answers must come up (:meth:`prove_pinned`).
         """
-        if self._passes:  # they leave out what decides nothing, and turn no decision into data
-            return False
-        sites = [c.site for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
+        unasked = [c for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
+        # Passes leave out what decides nothing, and turn indices into data, but no other decision.
+        sites = [c.site for c in unasked if not self._passes or not (c.dtype.is_floating_point or c.dtype is torch.bool)]
         new = [s for s in sites if s not in self.pinned]
         for site in new:
             self.pinned[site] = set()
