@@ -67,8 +67,8 @@ class Place(ABC):
         return [f"[{i}]" for i in range(len(self.flatten(contents)[1]))]
 
 
-class Contents(Place):
-    """The contents of a list, dict, set or deque: a tuple of items (of pairs for a dict)."""
+class Owned(Place):
+    """A place that is all of an object, or all of one kind in it."""
 
     __slots__ = ("_owner",)
 
@@ -80,12 +80,18 @@ class Contents(Place):
         return self._owner
 
     @property
-    def key(self) -> Any:
-        return (id(self._owner),)
-
-    @property
     def text(self) -> str:
         return f"a {type(self._owner).__name__}"
+
+
+class Contents(Owned):
+    """The contents of a list, dict, set or deque: a tuple of items (of pairs for a dict)."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> Any:
+        return (id(self._owner),)
 
     def read(self) -> Any:
         owner = self._owner  # the methods of the base classes: those of a user's subclass may do more
@@ -220,25 +226,14 @@ class Cell(One):
             del self._owner.cell_contents
 
 
-class Bytes(Place):
+class Bytes(Owned):
     """The bytes of an array, with its shape and dtype. Paths that leave other bytes part."""
 
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-
-    @property
-    def owner(self) -> Any:
-        return self._owner
+    __slots__ = ()
 
     @property
     def key(self) -> Any:
         return (id(self._owner), "bytes")
-
-    @property
-    def text(self) -> str:
-        return f"a {type(self._owner).__name__}"
 
     def read(self) -> Any:
         if isinstance(self._owner, np.ndarray):

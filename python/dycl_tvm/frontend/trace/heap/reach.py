@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
-from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Owned, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.visible import Hidden
 
 #: Objects that hold nothing that changes.
@@ -214,17 +214,10 @@ def slots_of(cls: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-class ClassBody(Place):
+class ClassBody(Owned):
     """The variables of a class that are no functions."""
 
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: type) -> None:
-        self._owner = owner
-
-    @property
-    def owner(self) -> Any:
-        return self._owner
+    __slots__ = ()
 
     @property
     def key(self) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import Place
+from dycl_tvm.frontend.trace.heap.places import Owned
 
 #: Classes in C whose state is what their places, or their items, hold.
 _SEEN: tuple[type, ...] = (
@@ -101,13 +101,10 @@ class Seen:
             raise TypeError("the state cannot be restored")
 
 
-class Hidden(Place):
+class Hidden(Owned):
     """The state that a compiled object keeps for itself."""
 
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
+    __slots__ = ()
 
     @classmethod
     def of(cls, x: Any) -> Hidden | None:
@@ -115,16 +112,8 @@ class Hidden(Place):
         return cls(x) if has_hidden(_class(x)) else None
 
     @property
-    def owner(self) -> Any:
-        return self._owner
-
-    @property
     def key(self) -> Any:
         return (id(self._owner), "hidden")
-
-    @property
-    def text(self) -> str:
-        return f"a {type(self._owner).__name__}"
 
     def read(self) -> Any:
         return Seen(self._owner)
