@@ -318,33 +318,16 @@ class Rewriter(StoreRewriter):
         temporary = self._fresh("item")
         assign = self._store(node.target, ast.Name(temporary, ast.Load()), node)
         target = ast.Name(temporary, ast.Store())
-        names = self._stored([node])
-        self.context.append(("loop", name))
-        if yields([node]):
-            self.yielding.add(name)
-        body = self._body(node.body)
-        self.context.pop()
-        orelse = self._body(node.orelse)
-        env = f"{name}.env"
-        return statements_from(
+        return self._rewritten_loop(
+            node,
+            name,
             f"{name} = DY.for_(ITER, NAMES, BARRIER, YIELDS)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
             f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
             f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n"
             f"    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
-            node,
-            DY=operators_name(),
             ITER=iterated,
-            NAMES=self._names(names),
-            BARRIER=self._barrier(),
-            YIELDS=ast.Constant(yields([node])),
             TARGET=target,
             ASSIGN=assign,
-            BODY=body,
-            ORELSE=orelse or [ast.Pass()],
-            RESTORE=self._restore(f"{name}.restore", env, names, node),
-            RESTORE2=self._restore(f"{name}.restore", env, names, node),
-            RESTORE4=self._restore(f"{name}.restore", env, names, node),
-            RESTORE3=self._restore(f"{name}.restore", env, names, node),
         )
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
@@ -352,31 +335,37 @@ class Rewriter(StoreRewriter):
         name = self._fresh("while")
         test = self._condition(node.test)
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
+        return self._rewritten_loop(
+            node,
+            name,
+            f"{name} = DY.while_(NAMES, BARRIER, YIELDS, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
+            f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
+            f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
+            f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
+            ENDLESS=ast.Constant(endless),
+            TEST=test,
+        )
+
+    def _rewritten_loop(self, node: ast.For | ast.While, name: str, text: str, **parts: Any) -> list[ast.stmt]:
+        """Return what ``text`` says of a loop, with its body, and its variables where one of the words RESTORE stands."""
         names = self._stored([node])
         self.context.append(("loop", name))
         if yields([node]):
             self.yielding.add(name)
         body = self._body(node.body)
         self.context.pop()
-        orelse = self._body(node.orelse)
-        env = f"{name}.env"
+        restored = {w: self._restore(f"{name}.restore", f"{name}.env", names, node) for w in text.split() if w.startswith("RESTORE")}
         return statements_from(
-            f"{name} = DY.while_(NAMES, BARRIER, YIELDS, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
-            f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
-            f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
-            f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
+            text,
             node,
             DY=operators_name(),
             NAMES=self._names(names),
             BARRIER=self._barrier(),
             YIELDS=ast.Constant(yields([node])),
-            ENDLESS=ast.Constant(endless),
-            TEST=test,
             BODY=body,
-            ORELSE=orelse or [ast.Pass()],
-            RESTORE=self._restore(f"{name}.restore", env, names, node),
-            RESTORE2=self._restore(f"{name}.restore", env, names, node),
-            RESTORE3=self._restore(f"{name}.restore", env, names, node),
+            ORELSE=self._body(node.orelse) or [ast.Pass()],
+            **restored,
+            **parts,
         )
 
     def _barrier(self) -> ast.expr:
