@@ -6,7 +6,8 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.heap.places import attribute_of
+from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.blame import attempt
 
@@ -26,5 +27,15 @@ def setattr(value: Any, obj: Any, name: str) -> None:
 
 def delattr(obj: Any, name: str) -> None:
     """``del obj.name``."""
+    if isinstance(obj, Poison):
+        use(obj)
+    deleting(obj, name)
     current().heap.changing_attribute(obj, name)
     attempt(builtins.delattr, obj, name)
+
+
+def deleting(obj: Any, name: str) -> None:
+    """Settle whether there is an attribute that is about to be deleted."""
+    held = attribute_of(obj, name).read()
+    if is_unbound(held):
+        use(held)

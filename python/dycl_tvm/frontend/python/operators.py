@@ -17,6 +17,7 @@ from dycl_tvm.frontend.python.calls.builtins import class_of
 from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
+from dycl_tvm.frontend.python.calls.imports import importing, note_module
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
@@ -25,6 +26,7 @@ from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.iteration import unpacked
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
+from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.syntax import OWN_NAME
@@ -43,7 +45,9 @@ __all__ = [
     "augment",
     "augment_attr",
     "augment_item",
+    "block",
     "bool_op",
+    "bound",
     "call",
     "chain",
     "changing_globals",
@@ -58,6 +62,7 @@ __all__ = [
     "guard",
     "if_",
     "ifexp",
+    "importing",
     "match_false",
     "match_none",
     "match_subject",
@@ -115,7 +120,7 @@ def compare(op: str, a: Any, b: Any) -> Any:
     """``a is b``, ``a in b`` and their negations (and the six others, for chains)."""
     if op in _COMPARISONS:
         return attempt(_COMPARISONS[op], a, b)
-    if a is b and op in ("is", "is_not") and not (isinstance(a, Poison) and is_unbound(a)):
+    if a is b and op in ("is", "is_not") and not is_unbound(a):
         return op == "is"  # one object of staging is one in eager too, on every path
     for x in (a, b):
         if isinstance(x, Poison):
@@ -248,7 +253,7 @@ def getitem(obj: Any, index: Any) -> Any:
         return _getitem_dict(obj, index)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
-    return _operate(operator.getitem, obj, index)
+    return note_module(_operate(operator.getitem, obj, index))
 
 
 def _index_of(t: torch.Tensor) -> Any:
@@ -306,12 +311,22 @@ def namespace(obj: Any) -> Any:
     if isinstance(obj, Poison):
         use(obj)
     space = obj.__dict__
+    for value in space.values() if type(space) is dict else ():
+        if is_unbound(value):
+            use(value)  # whether it has this attribute depends on the path
     return current().heap.is_namespace(space, obj) if type(space) is dict else space
 
 
 def module_globals(space: dict[str, Any]) -> dict[str, Any]:
     """``globals()``."""
     return current().heap.is_namespace(space, space)
+
+
+def bound(x: Any) -> Any:
+    """Return what a variable holds; whether it is set at all may depend on the path."""
+    if is_unbound(x):
+        use(x)
+    return x
 
 
 def changing_globals(space: dict[str, Any], *names: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -34,11 +34,12 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.join import describe
-from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.join.poison import Poison, Unbound, is_unbound
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.identity import mark_outside
+from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, mark_outside
+from dycl_tvm.frontend.trace.values.real_memory import Reached
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
@@ -84,6 +85,7 @@ class ModelState:
 
     def __init__(self, reached: list[Step], twin: Callable[[Any], Any]) -> None:
         self._reachable: dict[int, Step] = {}
+        self.memory = Reached()
         self._twin = twin
         #: Places of the model that hold an iterator, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
@@ -93,6 +95,8 @@ class ModelState:
         self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
         self._poisoned: dict[Path, str] = {}
+        #: Those of them that may not be set at all.
+        self._unbound: set[Path] = set()
         self._entry: dict[Path, Operand] = {}
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
         self._shared: set[Path] = set()
@@ -104,6 +108,11 @@ class ModelState:
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
 
+    def add_module(self, module: types.ModuleType) -> None:
+        """Take down what a module holds that the program came to by another way than a name of its own."""
+        if id(module) not in self._reachable:
+            self._reach([(module.__name__, module)])
+
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         self._note(reach(roots, is_library, code_of))
@@ -112,7 +121,9 @@ class ModelState:
         iterators = []
         for step in reached:
             label, x = step
-            self._reachable.setdefault(id(x), step)
+            if id(x) not in self._reachable:
+                self._reachable[id(x)] = step
+                self.memory.note(x)
             space = getattr(x, "__dict__", None)
             if isinstance(space, dict) and id(space) not in self._reachable:
                 self._reachable[id(space)] = (label, space)
@@ -181,14 +192,14 @@ class ModelState:
         if isinstance(c, Memory):
             return Stale(c.obj.type, self._site) if path in self._poisoned else self._entry.get(path, c.obj)
         if path in self._poisoned:
-            return Poison(self._site, self._poisoned[path])
+            return (Unbound if path in self._unbound else Poison)(self._site, self._poisoned[path])
         if path in self._entry:
             param = self._entry[path]
             if isinstance(c, TensorLeaf):
                 assert isinstance(param, Value)
                 fresh = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
                 mark_outside(fresh, "state")
-                made[path] = fresh.storage_
+                made[path], fresh.storage_.shared = fresh.storage_, storage_of(c.obj).shared
                 return fresh
             return scalars.wrap(param)
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
@@ -246,10 +257,20 @@ class ModelState:
             return place.text
         known = self._reachable.get(id(place.owner))
         if known is None or known[1] is not place.owner:
-            return None
+            return self._name_of_shared(place)
         if isinstance(place, Attribute):
             return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
         return known[0]
+
+    @staticmethod
+    def _name_of_shared(place: Place) -> str | None:
+        """Return the name of a variable of a module or class that nothing reaches: it lives on, whoever found it."""
+        owner = place.owner
+        if not isinstance(place, Attribute) or not isinstance(owner, (types.ModuleType, type)):
+            return None
+        if isinstance(owner, type) and is_library(owner) and is_rewritten_class(owner):
+            return None  # a count of its own, such as that of hooks
+        return f"{owner.__name__}.{place.name}"
 
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())
@@ -271,6 +292,8 @@ class ModelState:
         if isinstance(now.obj, Poison):
             if object.__getattribute__(now.obj, "_site") is not self._site:
                 self._poisoned[path] = f"`{name}` is of one type on some paths, and of another on others"
+                if is_unbound(now.obj):
+                    self._unbound.add(path)
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
             if isinstance(now.obj, Stale):
@@ -282,7 +305,9 @@ class ModelState:
                 self._leaves[path] = _Leaf(name, initial.obj.type, initial.obj)
         elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
             left[path] = now
-            if path in self._leaves:
+            if initial.obj is not now.obj and storage_of(now.obj).shared:
+                self._poisoned[path] = f"`{name}` lies in the memory of a NumPy array after a call"
+            elif path in self._leaves:
                 found[path] = now.value
                 if isinstance(now.value, Stale):
                     self._poisoned[path] = f"`{name}` may be changed under another name"
@@ -306,21 +331,22 @@ class ModelState:
         elif initial.obj is MISSING or now.obj is MISSING:
             if initial.obj is not now.obj:
                 self._poisoned[path] = f"`{name}` is not there before the first call"
+                self._unbound.add(path)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
             self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"
 
     def _note_sharing(self, left: dict[Path, Captured]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
         containers: dict[int, list[Path]] = {}
-        homes: dict[Storage, Path] = {}
+        homes: dict[Identity, list[Path]] = {}
+        real = {identity_of(s): s.real for s in constants().memories() if self.memory.holds(s.memory)}
         for path, c in left.items():
             if isinstance(c, TensorLeaf):
-                storage = storage_of(c.obj)
-                if storage in homes:
-                    self._links.add((homes[storage], path))
-                homes.setdefault(storage, path)
-                if storage.real is not None:
-                    self._links.add((path, storage.real))
+                for part in identity_of(storage_of(c.obj)).all_parts():  # after a join it may be any of them
+                    self._links.update((other, path) for other in homes.get(part, ()))
+                    homes.setdefault(part, []).append(path)
+                    if part in real:
+                        self._links.add((path, real[part]))
             elif not isinstance(c.obj, tuple):
                 containers.setdefault(id(c.obj), []).append(path)
                 if id(c.obj) in self._reachable:

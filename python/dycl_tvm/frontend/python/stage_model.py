@@ -93,6 +93,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             constants = session.get(Constants)
             constants.names = {id(t): n for n, t in reversed(named)}
             constants.named = [t for _, t in named]
+            constants.reached = state.memory
             program = Program(state, operators, run_function, run_method, keep_print)
             session.keep(program)
             entry = session.builder.entry

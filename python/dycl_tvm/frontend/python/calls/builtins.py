@@ -7,6 +7,7 @@ Every substitute does what the original does when all its arguments are plain.
 from __future__ import annotations
 
 import builtins
+import importlib
 import math
 import random
 import time
@@ -18,6 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
+from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
@@ -419,6 +421,8 @@ TABLE: dict[Any, Substitute] = {
     set: _consumes(_list),
     print: substitute_print,
     input: _input,
+    builtins.__import__: import_by_call,
+    importlib.import_module: import_by_call,
     builtins.open: _input,
     np.argmax: _arg_extremum(True),
     np.argmin: _arg_extremum(False),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
+from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched
 from dycl_tvm.frontend.python.calls.effects import watching
@@ -246,6 +247,8 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     if callee.__name__ not in _READING:
         current().heap.changing(owner)
     advancing(owner)
+    if callee.__name__ == "__delattr__" and rest:
+        deleting(owner, rest[0])
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
         current().heap.changing_attribute(owner, rest[0])
 

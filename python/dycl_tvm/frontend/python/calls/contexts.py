@@ -11,7 +11,7 @@ from dycl_tvm.frontend.python.calls.call import call
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
 from dycl_tvm.frontend.trace.join.poison import Poison, use
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.hcfg.nodes import Value
 
@@ -47,6 +47,8 @@ class With:
         return entered
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not staging() or current() is not self._session:
+            return False  # a generator of an earlier stage is given up
         self._session.guard_depth -= not self._harmless
         if error is None or isinstance(error, Jump):
             call(self._exit, self._manager, None, None, None)

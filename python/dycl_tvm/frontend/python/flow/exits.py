@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.python.flow.parting import part
+from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_at
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
@@ -56,6 +57,7 @@ class Exits(OfOneRun):
 
     def _return(self, value: Any, origin: Origin | None, view: Callable[[Any], Any] | None = None) -> None:
         session = current()
+        session.get(Suspended).refuse()
         leaves = Leaves()
         structure = structure_of(value, leaves, origin, view)
         site = session.builder.event(("site",), lambda: ReturnSite(structure, origin))
@@ -64,6 +66,7 @@ class Exits(OfOneRun):
 
     def leave_by_raise(self, error: BaseException) -> None:
         """End the path with a run-time error."""
+        current().get(Suspended).refuse()
         current().builder.terminate(Raise(type(error).__name__, str(error), origin_of(error)))
         self.departures += 1
 

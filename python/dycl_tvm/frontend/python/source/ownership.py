@@ -96,5 +96,6 @@ def is_library(x: Any) -> bool:
     if isinstance(x, type):
         return is_library_class(x)
     if isinstance(x, types.ModuleType):
-        return not getattr(x, "__file__", None) or is_library_file(str(x.__file__))
+        file = getattr(x, "__file__", None)
+        return is_library_file(str(file)) if file else x.__spec__ is not None or x.__name__ in sys.builtin_module_names
     return users_function(x) is None

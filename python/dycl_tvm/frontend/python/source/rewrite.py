@@ -38,6 +38,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     OWN_NAME,
     binds_or_yields,
     captured_names,
+    in_block,
     jumps,
     last_name,
     operator_call,
@@ -420,13 +421,13 @@ class Rewriter(StoreRewriter):
             MANAGER=manager,
             HARMLESS=ast.Constant(harmless),
             ASSIGN=assign or [ast.Pass()],
-            BODY=body,
+            BODY=body if harmless else in_block(body),
         )
 
     def visit_Try(self, node: Any) -> Any:
         """Rewrite the bodies of a ``try``; its handlers must not see the control flow of staging."""
         self.context.append(("barrier", ""))
-        node.body = self._body(node.body)
+        node.body = in_block(self._body(node.body))
         if node.handlers:
             node.body = statements_from("with DY.guard():\n    BODY", node, DY=operators_name(), BODY=node.body)
         for handler in node.handlers:
@@ -449,7 +450,7 @@ class Rewriter(StoreRewriter):
             f"{name} = DY.finally_()\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
             node,
             DY=operators_name(),
-            BODY=[node] if node.handlers else node.body,
+            BODY=in_block([node]) if node.handlers else node.body,
             FINAL=final,
         )
 
@@ -505,7 +506,7 @@ class Rewriter(StoreRewriter):
             return operator_call("users_locals", node, node)
         if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
             return operator_call("module_globals", node, node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "eval", "exec", "__import__"):
+        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "eval", "exec"):
             return self.generic_visit(node)  # type: ignore[return-value]
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]

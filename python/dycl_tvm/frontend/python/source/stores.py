@@ -102,7 +102,23 @@ class StoreRewriter(ast.NodeTransformer):
             elif isinstance(target, ast.Subscript):
                 made.append(placed(ast.Expr(operator_call("delitem", target, self.visit(target.value), self._index(target.slice))), node))
             else:
+                loaded = [ast.Name(n.id, ast.Load()) for n in ast.walk(target) if isinstance(n, ast.Name)]
+                made += [placed(ast.Expr(operator_call("bound", node, name)), node) for name in loaded]
                 made.append(placed(ast.Delete([target]), node))
+        return made
+
+    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
+        """Let modules be imported as if no stage were under way."""
+        return [*[self._import(node, a.name, (), 0) for a in node.names], node]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt]:
+        """Let the module be imported as if no stage were under way."""
+        return [self._import(node, node.module or "", tuple([a.name for a in node.names]), node.level), node]
+
+    def _import(self, node: ast.stmt, name: str, parts: tuple[str, ...], level: int) -> ast.stmt:
+        given = [ast.Constant(name), ast.Constant(parts), ast.Constant(level)]  # type: ignore[arg-type]  # a constant of byte code
+        spaces = operator_call("own_globals", node)
+        made: ast.stmt = placed(ast.Expr(operator_call("importing", node, spaces, *given)), node)
         return made
 
     def _index(self, node: ast.expr) -> ast.expr:

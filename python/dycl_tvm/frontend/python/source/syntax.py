@@ -95,6 +95,11 @@ def yields(body: list[Any]) -> bool:
     return any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope(body))
 
 
+def in_block(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Note that statements run within a ``try`` or ``with``, if they yield."""
+    return statements_from("with DY.block():\n    BODY", body[0], DY=operators_name(), BODY=body) if yields(body) else body
+
+
 def captured_names(statements: list[ast.stmt]) -> frozenset[str]:
     """Return the names that functions, lambdas and generators within statements read or write."""
     scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)

@@ -171,6 +171,19 @@ class Attribute(One):
     def text(self) -> str:
         return f"`{self.name}`"
 
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        return (MISSING, ()) if self._is_not_there(contents) else super().flatten(contents)
+
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        return MISSING if self._is_not_there(contents) else super().unflatten(contents, items)
+
+    def labels(self, contents: Any) -> Sequence[str]:
+        return () if self._is_not_there(contents) else super().labels(contents)
+
+    def _is_not_there(self, contents: Any) -> bool:
+        """Whether the attribute is missing from an object whose attributes compiled code compares: that cannot be left open."""
+        return contents is MISSING and isinstance(self._owner, types.SimpleNamespace)
+
     def read(self) -> Any:
         if self._space is not None:
             return self._space.get(self.name, MISSING)

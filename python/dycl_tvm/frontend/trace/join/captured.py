@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Union, cast
 
@@ -112,6 +113,15 @@ def capture_place(place: Place, raw: Any) -> PlaceState:
     """Take down what a place holds."""
     structure, items = place.flatten(raw)
     return PlaceState(place, raw, structure, [capture(item) for item in items])
+
+
+def tensors_in(found: list[Captured]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among captured values, and in the containers among these."""
+    for c in found:
+        if isinstance(c, TensorLeaf):
+            yield c.obj
+        elif isinstance(c, Items):
+            yield from tensors_in(c.items)
 
 
 @dataclass

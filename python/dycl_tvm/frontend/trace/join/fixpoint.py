@@ -29,7 +29,7 @@ from dycl_tvm.frontend.trace.join.captured import (
 )
 from dycl_tvm.frontend.trace.join.join import describe
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
-from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.join.poison import Poison, Unbound, is_unbound
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
@@ -89,6 +89,7 @@ class Header:
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
         self._poisoned: dict[Path, str] = {}
+        self._unbound: set[Path] = set()
         self._places: dict[Any, tuple[Place, Any]] = {}
         self._params: dict[Path, Value] = {}
         self._args: list[Operand] = []
@@ -120,7 +121,7 @@ class Header:
                 may_be_one(self._fresh[path], twin, _Aliases(self.site))
         self._state = {name: capture(value) for name, value in env.items()}
         for name in unset:
-            env[name] = Poison(self.site, f"`{name}` is not set before the loop, and read in it before it is set")
+            env[name] = Unbound(self.site, f"`{name}` is not set before the loop, and read in it before it is set")
         self.extra = {name: env.pop(name) for name in self._extra_entry}
         return env
 
@@ -182,7 +183,7 @@ class Header:
                 return Stale(c.obj.type, _Aliases(self.site))
             return self._param(path, c.obj.type, c.obj) if path in self._general else c.obj
         if path in self._poisoned:
-            return Poison(self.site, self._poisoned[path])
+            return (Unbound if path in self._unbound else Poison)(self.site, self._poisoned[path])
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):
                 return Poison(self.site, _STALE)
@@ -239,8 +240,9 @@ class Header:
             self._compare_objects(path, header, back)
             if header.obj is back.obj and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
                 return  # what it holds are places of the heap, which are seen through all its names
-        if (header.obj is MISSING) != (back.obj is MISSING):
+        if (header.obj is MISSING) != (back.obj is MISSING or is_unbound(back.obj)):
             self._poisoned[path] = "an attribute is first set in the loop"
+            self._unbound.add(path)
             return
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:

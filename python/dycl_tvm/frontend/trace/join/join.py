@@ -22,6 +22,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     Memory,
     NumberLeaf,
     PathState,
+    PlaceState,
     TensorLeaf,
     capture_place,
     part_of,
@@ -29,14 +30,15 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_number,
     same_plain,
     same_structure,
+    tensors_in,
 )
-from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound
+from dycl_tvm.frontend.trace.join.poison import Poison, Unbound, is_unbound
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, memory_of, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
 
@@ -111,7 +113,7 @@ class Join:
     def _variable(self, name: str) -> Any:
         found = [p.env.get(name) for p in self.paths]
         if any(c is None for c in found):
-            return Poison(self.site, f"`{name}` is set on one path only, and used later")
+            return Unbound(self.site, f"`{name}` is set on one path only, and used later")
         return self.unify(found, f"`{name}`")  # type: ignore[arg-type]
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -142,8 +144,8 @@ class Join:
         if all(c.obj is first.obj for c in found):
             self._keep_object(first.obj)
             return first.obj
-        if any(c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj)) for c in found):
-            return Poison(self._site_of(found), f"{what} is set on one path only, and used later")
+        if any(c.obj is MISSING or is_unbound(c.obj) for c in found):
+            return Unbound(self._site_of(found), f"{what} is set on one path only, and used later")
         if isinstance(first, NumberLeaf) or any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
         if all(type(c) is type(first) for c in found):
@@ -194,6 +196,7 @@ class Join:
             join_identities(merged, [c.obj for c in found], self.site)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.site)
             self._keep += [c.obj for c in found]
+            merged.storage_.shared = any(storage_of(c.obj).shared for c in found)
             for c in found:
                 storage = storage_of(c.obj)
                 merged.storage_.mergers.append((weakref.ref(storage), self.site))
@@ -263,7 +266,8 @@ class Join:
     def _joined(self, key: Any, place: Place) -> Any:
         """Return what a place holds after the join: a path that has not changed it brings what it held before."""
         base = capture_place(place, place.read())
-        found = [path.places.get(key, base) for path in self.paths]
+        memories = {memory_of(t) for t in tensors_in(base.items)}
+        found = [path.places[key] if key in path.places else self._unchanged(path, base, memories) for path in self.paths]
         first = found[0]
         if any(state.structure != first.structure for state in found):
             sizes = list(dict.fromkeys(str(len(state.items)) for state in found))
@@ -272,6 +276,22 @@ class Join:
         labels = place.labels(first.raw)
         items = [self.unify([state.items[i] for state in found], f"{place.text}{label}") for i, label in enumerate(labels)]
         return place.unflatten(first.raw, items)
+
+    def _unchanged(self, path: PathState, base: PlaceState, memories: set[Any]) -> PlaceState:
+        """Return what a place holds on a path that has not changed it: the tensors there may hold something else."""
+        left = [path.places[m] for m in memories if m in path.places]
+        if not left:
+            return base
+        builder = self.stage.builder
+        before, builder.block = builder.block, path.block
+        held = [(state.place, state.place.read()) for state in left]
+        for state in left:
+            state.place.write(state.raw)
+        found = capture_place(base.place, base.raw)
+        for memory, contents in held:
+            memory.write(contents)
+        builder.block = before
+        return found
 
     def _guard_aliases(self) -> None:
         """A container that two names shared on one path only must not be changed later: that would have to show in both."""

@@ -36,9 +36,15 @@ class Poison(OwnValue):
                 use(a)
 
 
-def is_unbound(poison: Poison) -> bool:
-    """Whether the variable may not be set at all."""
-    return "is set on one path only" in object.__getattribute__(poison, "_reason")
+class Unbound(Poison):
+    """What a variable or attribute holds that may not be set at all."""
+
+    __slots__ = ()
+
+
+def is_unbound(x: Any) -> bool:
+    """Whether a variable that holds ``x`` may not be set at all."""
+    return type(x) is Unbound
 
 
 def parts_at(poison: Poison, block: Block) -> tuple[Part | None, ...]:

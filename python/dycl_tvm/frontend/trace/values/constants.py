@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.real_memory import View, covers, memory_key, views_to, whole
+from dycl_tvm.frontend.trace.values.real_memory import Reached, View, covers, memory_key, views_to, whole
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant
 
@@ -27,8 +29,11 @@ class Constants:
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
         self.named: list[torch.Tensor] = []
+        self.reached = Reached()
         self._literals: dict[object, Constant] = {}
         self._constants: dict[int, tuple[torch.Tensor, Constant]] = {}
+        #: Whether the memory of real tensors may be that of an array too: by the key of the memory, and how many arrays were known then.
+        self._shared: dict[tuple[int, int], bool] = {}
         self._storages: dict[int, Storage] = {}
         self._bases: dict[int, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []
@@ -36,23 +41,41 @@ class Constants:
     def of(self, t: torch.Tensor) -> Constant:
         """Return the constant of a real tensor."""
         known = self._constants.get(id(t))
-        if known is None:
-            with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        shared = self.is_shared(t)
+        if known is None or shared:
+            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
                 data = t.detach().contiguous()
                 # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
                 data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data
                 data = data if data.device.type == "cpu" else data.cpu()
-                name = self.names.get(id(t), "")
+                name = "" if shared else self.names.get(id(t), "")
                 constant = Constant(tensor_type(t), data, name) if name else self._literal(data)
             known = self._constants[id(t)] = (t, constant)
         return known[1]
 
+    def is_shared(self, t: torch.Tensor) -> bool:
+        """Whether what a real tensor holds may be changed as that of an array, so that it has to be read again."""
+        key = (memory_key(t), len(self.reached.buffers))
+        if key not in self._shared:
+            self._shared[key] = self.reached.is_shared(t)
+        return self._shared[key]
+
+    def check_shared(self, storage: Storage) -> None:
+        """Refuse to read a view of memory that was changed as that of an array, and not by an operation of PyTorch's."""
+        if storage.real is not None and self.of(storage.real) is not storage.value:
+            raise UnsupportedError(
+                "a tensor is read whose memory was changed as that of a NumPy array",
+                current().origin(),
+                "make the tensor after the change, or give it memory of its own: torch.tensor(array)",
+            )
+
     def _literal(self, data: torch.Tensor) -> Constant:
         """Return the constant of a tensor that the program makes itself: one for equal contents, so that replays agree."""
+        data = data.clone()  # PyTorch notes of memory that it was handed to NumPy
         contents = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
         key = (data.dtype, tuple(data.shape), hashlib.sha256(contents).digest())
         if key not in self._literals:
-            self._literals[key] = Constant(tensor_type(data), data.clone())
+            self._literals[key] = Constant(tensor_type(data), data)
         return self._literals[key]
 
     def written_storage(self, t: torch.Tensor) -> Storage | None:
@@ -72,9 +95,13 @@ class Constants:
             if base is None:
                 base = t if covers(t) else whole(t)
             storage = self._storages[key] = Storage(self.of(base))
-            storage.born, storage.real, storage.memory = 0, base, key
+            storage.born, storage.real, storage.memory, storage.shared = 0, base, key, self.is_shared(t)
             self._kept.append(t)
         return self._storages[key]
+
+    def memories(self) -> Iterable[Storage]:
+        """Return the memories of real tensors that something was asked of, or written to."""
+        return self._storages.values()
 
     def home(self, t: torch.Tensor) -> tuple[Storage, tuple[View, ...]]:
         """Return the memory that a real tensor lies in, and the views that lead from there to it."""

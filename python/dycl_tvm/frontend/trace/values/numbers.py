@@ -19,6 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
+from dycl_tvm.frontend.trace.values.overflow import exp_overflows_from, exponent_overflows_from, power_overflows_from
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -223,22 +224,43 @@ def _by_zero(op: str, left: float, right: float) -> str:
 
 
 def _guard_power(base: Operand, exponent: Operand) -> None:
-    """Zero has no negative power."""
+    """Zero has no negative power, and a power may be too large for a float."""
     if not current().may_be_caught():
         return
     negative = current().decisions.decide(truth_operand(arithmetic("lt", exponent, 0))) if isinstance(exponent, Value) else exponent < 0
     if negative:
         zero = arithmetic("eq", base, 0) if isinstance(base, Value) else base == 0
         _guard(zero, ZeroDivisionError, _by_zero("pow", 0.0, -1.0))
+    if isinstance(base, Value) and isinstance(exponent, Value):
+        raise UnsupportedError(
+            "whether a power of two numbers known only at run time overflows, within a `try`",
+            current().origin(),
+            "compute the power outside of the `try`",
+        )
+    if isinstance(base, Value):
+        fixed: Any = exponent
+        bound = power_overflows_from(fixed) if math.isfinite(fixed) and fixed else None
+        size, limit = emit("abs", base, type_=FLOAT).node.value, 0.0 if negative else math.inf
+    else:
+        bound = exponent_overflows_from(abs(base)) if math.isfinite(base) and abs(base) not in (0.0, 1.0) else None
+        size, limit = exponent if abs(base) > 1 else emit("neg", exponent, type_=FLOAT).node.value, math.inf
+    if bound is not None:
+        _guard_overflow("lt" if limit == 0.0 else "ge", size, bound, limit, 34, "Numerical result out of range")
 
 
-def _guard(failing: Any, error: type[Exception], message: str) -> None:
+def _guard_overflow(beyond: str, x: Operand, bound: float | None, limit: float, *error: Any) -> None:
+    """A function overflows beyond a bound, but not at the limit, where eager goes on with infinity."""
+    found, finite = arithmetic(beyond, x, bound), arithmetic("ne", x, limit)  # type: ignore[arg-type]
+    _guard(emit("and", found.node.value, finite.node.value, type_=BOOL), OverflowError, *error)
+
+
+def _guard(failing: Any, error: type[Exception], *args: Any) -> None:
     """Where a handler of the user's may catch the error of a host operation, decide whether it occurs, and raise it."""
     stage = current()
     if not stage.may_be_caught():
         return
     if stage.decisions.decide(truth_operand(failing)):
-        made = error(message)
+        made = error(*args)
         made.__dycl_judged__ = True  # type: ignore[attr-defined]  # eager raises it too, see blame.py
         raise made
 
@@ -404,6 +426,7 @@ _METHODS: dict[str, Any] = {
 }
 for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
     _METHODS[f"__{_name}__"] = _refuse_bits(_name)
+_METHODS["__copy__"], _METHODS["__deepcopy__"] = lambda self: self, lambda self, _memo: self
 _METHODS["__divmod__"], _METHODS["__rdivmod__"] = _divmod, _rdivmod
 _METHODS["__int__"] = lambda self: self.node.int_()
 _METHODS["__float__"] = lambda self: self.node.guard_float("", 0)
@@ -534,7 +557,7 @@ def math_call(name: str, x: Any) -> Any:
     elif name == "log":
         _guard(x <= 0, ValueError, "math domain error")
     elif name == "exp":
-        _guard(arithmetic("gt", as_float(operand_of(x)), 709.782712893384), OverflowError, "math range error")
+        _guard_overflow("ge", as_float(operand_of(x)), exp_overflows_from(), math.inf, "math range error")
     elif name in ("sin", "cos"):
         _guard(_is_infinite(x.node.value) if x.node.kind == "float" else False, ValueError, "math domain error")
     return emit(name, as_float(operand_of(x)), type_=FLOAT)

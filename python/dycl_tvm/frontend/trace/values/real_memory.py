@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import array
 from typing import Any
 
+import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
@@ -18,6 +20,52 @@ def memory_key(t: torch.Tensor) -> int:
     """Return what is equal for tensors that lie in one memory."""
     with torch._C.DisableTorchFunction():
         return int(t.untyped_storage()._cdata)
+
+
+class Reached:
+    """The memory of what the program reaches before it runs: of tensors, and of arrays, which may share it with tensors."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Any] = []
+        self._memories = set[int]()
+
+    def note(self, x: Any) -> None:
+        """Take an object down."""
+        if isinstance(x, torch.Tensor):
+            if x.layout == torch.strided:
+                self._memories.add(memory_key(x))
+        elif isinstance(x, _BUFFERS):
+            self.buffers.append(x)
+
+    def holds(self, memory: int | None) -> bool:
+        """Whether a memory, by its key, is that of a tensor that is reached."""
+        return memory in self._memories
+
+    def is_shared(self, t: torch.Tensor) -> bool:
+        """Whether an array may lie in the memory of a real tensor: one that is reached, or the one that the program made it of."""
+        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            if t.layout != torch.strided or t.device.type != "cpu":
+                return False
+            storage = t.untyped_storage()
+            if not storage.resizable() and memory_key(t) not in self._memories:
+                return True  # PyTorch has not allocated it
+            start = storage.data_ptr()
+            return any(begin < start + storage.nbytes() and start < end for begin, end in map(_span, self.buffers))
+
+
+_BUFFERS = (np.ndarray, bytearray, array.array, memoryview)
+
+
+def _span(buffer: Any) -> tuple[int, int]:
+    """Return where the memory of an array begins and ends."""
+    if isinstance(buffer, np.ndarray):
+        strides = list(zip(buffer.shape, buffer.strides))
+        start = int(buffer.__array_interface__["data"][0])
+        reach = [(n - 1) * s for n, s in strides]
+        return start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0) + (buffer.itemsize if buffer.size else 0)
+    if not len(buffer):
+        return 0, 0
+    return _span(np.frombuffer(buffer, np.uint8))
 
 
 def covers(t: torch.Tensor) -> bool:

@@ -54,7 +54,7 @@ class Storage(Carrier, One):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "identity", "memory", "mergers", "real", "shadows", "value", "version")
+    __slots__ = ("__weakref__", "born", "identity", "memory", "mergers", "real", "shadows", "shared", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -63,6 +63,8 @@ class Storage(Carrier, One):
         #: The real tensor that lies in all of this memory, if it is that of the model.
         self.real: torch.Tensor | None = None
         self.memory: int | None = None
+        #: Whether that memory may be an array's too.
+        self.shared = False
         #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
@@ -95,6 +97,12 @@ class Storage(Carrier, One):
     def set(self, value: Value) -> None:
         """Change the contents."""
         stage = current()
+        if self.shared:
+            raise UnsupportedError(
+                "a tensor is changed in place that may lie in the memory of a NumPy array",
+                stage.origin(),
+                "give it memory of its own: t = torch.tensor(array), or t.clone()",
+            )
         for other, site in self.mergers:
             if other() is not None:
                 stage.decisions.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")

@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.identity import Carrier, Identity, settle
 from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of
+from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -127,6 +128,11 @@ def storage_of(t: torch.Tensor) -> Storage:
     return t.storage_ if isinstance(t, StagedTensor) else constants().storage(t)
 
 
+def memory_of(t: torch.Tensor) -> Any:
+    """Return the key of the place that the memory of a tensor is."""
+    return t.storage_.key if isinstance(t, StagedTensor) else (memory_key(t), "storage")
+
+
 def peek(t: torch.Tensor) -> Value:
     """Return the value that a tensor holds now, also one that must not be used (see :class:`Stale`)."""
     if not isinstance(t, StagedTensor):
@@ -140,6 +146,8 @@ def peek(t: torch.Tensor) -> Value:
         for op, args, kwargs in chain:
             value = emit_view(op, value, args, kwargs)
         return value
+    if t.storage_.shared:
+        constants().check_shared(t.storage_)
     version, value = t._cached
     if version == t.storage_.version:
         return value

@@ -63,15 +63,14 @@ def _tolist(t: torch.Tensor) -> Any:
 
 
 def _refuse(what: str) -> Callable[..., Any]:
-    def method(t: Any, *args: Any, **kwargs: Any) -> Any:
-        constant = as_constant(t) if isinstance(t, torch.Tensor) else None
-        if constant is not None and what == "numpy()":
-            return constant.data.clone().numpy()
-        raise UnsupportedError(
-            f"{what} on a tensor that is known only at run time", current().origin(), "use torch functions; for a single number, .item()"
-        )
+    def method(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(f"{what} of a tensor", current().origin(), "use torch functions; for a single number, .item()")
 
     return method
+
+
+def _from_dlpack(x: Any) -> Any:
+    return _refuse("an exchange by DLPack")() if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
 
 
 def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
@@ -190,6 +189,13 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: 
     return flat.reshape(_shape(data))
 
 
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
+    """``torch.as_tensor``: tensors stay, arrays keep their memory."""
+    if isinstance(data, torch.Tensor):
+        return data if dtype in (None, data.dtype) else data.to(dtype)
+    return torch.as_tensor(data, dtype=dtype) if isinstance(data, np.ndarray) else _tensor(data, dtype=dtype)
+
+
 def _new_tensor(t: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
     return _tensor(data, dtype=dtype or t.dtype)
 
@@ -249,13 +255,15 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.narrow: _narrow,
     _T.numpy: _refuse("numpy()"),
     _T.__array__: _refuse("a conversion to a NumPy array"),
+    _T.__dlpack__: _refuse("an exchange by DLPack"),
+    torch.from_dlpack: _from_dlpack,
     _T.__contains__: lambda t, x: item((t == x).any()),
     _T.equal: equal,
     torch.equal: equal,
     _T.allclose: _allclose,
     torch.allclose: _allclose,
     torch.tensor: _tensor,
-    torch.as_tensor: _tensor,
+    torch.as_tensor: _as_tensor,
     _T.new_tensor: _new_tensor,
     _T.data.__get__: _data,  # type: ignore[attr-defined]
     _T.data.__set__: _set_data,  # type: ignore[attr-defined]

@@ -1,0 +1,51 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Modules that the forward imports: their code runs as if no stage were under way, and what they hold lives on between calls."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.trace.session import current, set_current
+
+
+def importing(space: dict[str, Any], name: str, parts: tuple[str, ...], level: int) -> None:
+    """Import what an ``import`` statement is about to import; if that fails, the statement itself says so."""
+    found = []
+    with contextlib.suppress(Exception), _outside():
+        module = builtins.__import__(name, space, None, parts or ("",), level)
+        found = [module, *(getattr(module, part, None) for part in parts)]
+    for x in found:
+        note_module(x)
+
+
+def import_by_call(callee: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``importlib.import_module`` and ``__import__``."""
+    with _outside():
+        made = callee(*args, **kwargs)
+    return note_module(made)
+
+
+def note_module(x: Any) -> Any:
+    """Take down a module that the program came to: what it holds lives on."""
+    if isinstance(x, types.ModuleType):
+        program().state.add_module(x)
+    return x
+
+
+@contextlib.contextmanager
+def _outside() -> Iterator[None]:
+    """Run code as if no stage were under way."""
+    session = current()
+    set_current(None)
+    try:
+        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            yield
+    finally:
+        set_current(session)
