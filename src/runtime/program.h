@@ -76,6 +76,13 @@ struct InputDesc {
   uint32_t tensor;  // kNone for scalars
 };
 
+// Two tensors among the inputs of which it matters whether they lie in one memory.
+struct InputPair {
+  uint32_t first;
+  uint32_t second;
+  bool together;  // they must be one view of one memory; else they must have no byte in common
+};
+
 struct SiteDesc {
   uint32_t num_leaves;
   uint32_t origin;  // kNone where unknown
@@ -249,6 +256,7 @@ struct ProgramDesc {
   Table<CallDesc> calls;
   Table<OriginDesc> origins;
   Table<InputDesc> inputs;
+  Table<InputPair> input_pairs;
   Table<SiteDesc> sites;
   Table<DecisionDesc> decisions;
   Table<StateDesc> state;

@@ -315,6 +315,7 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* si
   for (uint32_t k = 0; k < kProgram.inputs.size && status == DYCL_OK; ++k) {
     status = BindInput(k, inputs[k]);
   }
+  if (status == DYCL_OK) status = dycl::CheckInputPairs(inputs);
   if (status == DYCL_OK) {
     if (pool_ != nullptr && !pool_->alive()) {
       pool_.release();  // left behind by fork(): its threads are not ours to join

@@ -100,6 +100,68 @@ uint64_t TensorBytes(const DLTensor& t) {
   return bytes;
 }
 
+namespace {
+
+struct Range {
+  intptr_t begin, end;
+};
+
+// Where the elements of a tensor lie.
+Range RangeOf(const DLTensor& t) {
+  intptr_t begin = reinterpret_cast<intptr_t>(t.data) + static_cast<intptr_t>(t.byte_offset);
+  intptr_t item = t.dtype.bits * t.dtype.lanes / 8;
+  intptr_t end = begin + item, compact = item;
+  for (int d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] == 0) return {begin, begin};
+    intptr_t step = t.strides == nullptr ? compact : t.strides[d] * item;
+    (step < 0 ? begin : end) += (t.shape[d] - 1) * step;
+    compact *= t.shape[d];
+  }
+  return {begin, end};
+}
+
+bool IsSameView(const DLTensor& a, const DLTensor& b) {
+  const Range one = RangeOf(a), other = RangeOf(b);
+  if (one.begin != other.begin || one.end != other.end || a.ndim != b.ndim) return false;
+  if (IsContiguous(a) && IsContiguous(b)) return true;
+  for (int d = 0; d < a.ndim; ++d) {
+    if (a.strides == nullptr || b.strides == nullptr) return false;
+    if (a.shape[d] != 1 && a.strides[d] != b.strides[d]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int32_t CheckInputPairs(const DyclValue* inputs) {
+  for (uint32_t k = 0; k < kProgram.input_pairs.size; ++k) {
+    const InputPair& pair = kProgram.input_pairs[k];
+    const DLTensor &a = *inputs[pair.first].u.tensor, &b = *inputs[pair.second].u.tensor;
+    const char* first = kProgram.inputs[pair.first].name;
+    const char* second = kProgram.inputs[pair.second].name;
+    if (pair.together) {
+      if (NumBytes(kProgram.tensors[kProgram.inputs[pair.first].tensor].dtype, a.shape, a.ndim) ==
+          0)
+        continue;
+      if (IsSameView(a, b)) continue;
+      return InputError("inputs '%s' and '%s': expected one tensor, as in the example inputs",
+                        first, second);
+    }
+    const Range one = RangeOf(a), other = RangeOf(b);
+    if (a.device.device_type != b.device.device_type || one.end <= other.begin ||
+        other.end <= one.begin)
+      continue;
+    return InputError(
+        "inputs '%s' and '%s': lie in one memory; the network changes one of them in place, or "
+        "asks "
+        "whether they are one, and was built for different ones: give a copy, or build it with "
+        "such "
+        "example inputs",
+        first, second);
+  }
+  return DYCL_OK;
+}
+
 bool IsContiguous(const DLTensor& t) {
   if (t.strides == nullptr) return true;
   int64_t stride = 1;

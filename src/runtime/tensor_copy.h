@@ -10,6 +10,10 @@ namespace dycl {
 // Checks a caller's tensor; returns a DyclStatus and an error that names the input.
 int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* given);
 
+// Checks which of a call's inputs lie in one memory, where that matters to the network; they have
+// passed CheckTensor.
+int32_t CheckInputPairs(const DyclValue* inputs);
+
 bool IsContiguous(const DLTensor& t);
 uint64_t TensorBytes(const DLTensor& t);
 

@@ -28,6 +28,8 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "input_structure": program.input_structure,
         "input_names": list(program.input_names),
         "inputs": [_type(home.type) if isinstance(home, Slot) else {"type": home.kind} for home in program.inputs],
+        "apart": [list(pair) for pair in program.apart],
+        "together": [list(pair) for pair in program.together],
         "sites": [{"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin)} for s in program.sites],
         "decisions": [{"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin)} for d in tables.decisions],
         "flow": [_flow(block) for block in program.blocks],

@@ -141,6 +141,7 @@ class Tables:
             table("CallDesc", "kCalls", calls),
             table("OriginDesc", "kOrigins", [_origin_row(o) for o in self.origins]),
             table("InputDesc", "kInputs", self._input_rows()),
+            table("InputPair", "kInputPairs", self._input_pairs()),
             table("SiteDesc", "kSites", [f"{{{len(s.types)}, {self.origin(s.origin)}}}," for s in program.sites]),
             table("DecisionDesc", "kDecisions", [self._decision_row(d) for d in self.decisions]),
             table("StateDesc", "kState", self._state_rows()),
@@ -148,7 +149,8 @@ class Tables:
         ]
         self._counts = {
             "kDims": len(self._dim_list), "kTensors": len(tensors), "kKernels": len(program.kernels), "kArgs": first,
-            "kCalls": len(calls), "kOrigins": len(self.origins), "kInputs": len(program.inputs), "kSites": len(program.sites),
+            "kCalls": len(calls), "kOrigins": len(self.origins), "kInputs": len(program.inputs),
+            "kInputPairs": len(self._input_pairs()), "kSites": len(program.sites),
             "kDecisions": len(self.decisions), "kState": len(program.state), "kWeights": len(weights),
         }  # fmt: skip
         return "\n".join(part for part in parts if part)
@@ -177,6 +179,10 @@ class Tables:
             tensor = str(self.tensor(place)) if isinstance(place, Slot) else "kNone"
             rows.append(f"{{{string(name)}, Kind::k{kind}, {tensor}}},")
         return rows
+
+    def _input_pairs(self) -> list[str]:
+        apart = [f"{{{a}, {b}, false}}," for a, b in self.program.apart]
+        return apart + [f"{{{a}, {b}, true}}," for a, b in self.program.together]
 
     def _decision_row(self, decision: Decision) -> str:
         is_switch = "true" if isinstance(decision, SwitchGoto) else "false"

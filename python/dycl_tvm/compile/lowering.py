@@ -159,6 +159,8 @@ class Lowering:
             regs=self.regs,
             arena_bytes=self.plan.bytes + self.scratch_bytes,
             state=self._state_homes(),
+            apart=list(self.graph.apart),
+            together=list(self.graph.together),
         )
 
     def placement(self) -> Placement:

@@ -311,7 +311,7 @@ class DeviceCode:
 class Program:
     """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
 
-    ``certificate`` is what the build has proved about itself, a plain dict.
+    ``certificate`` is what the build has proved about itself, a plain dict. ``apart`` and ``together`` are those of the HCFG.
     """
 
     name: str
@@ -328,6 +328,8 @@ class Program:
     device: DeviceCode | None = None
     amx: bool = False
     certificate: dict[str, Any] = field(default_factory=dict)
+    apart: list[tuple[int, int]] = field(default_factory=list)
+    together: list[tuple[int, int]] = field(default_factory=list)
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""

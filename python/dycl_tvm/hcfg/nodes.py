@@ -282,6 +282,8 @@ class HCFG:
 
     The entry block is ``blocks[0]``; no edge leads to it. Its params are the leaves of ``input_structure`` in order,
     then one for each state variable. ``input_names`` names the leaves as the user would (``x``, ``state[0]``).
+    ``apart`` are the pairs of inputs that must not lie in one memory, as one of them is changed in place or they are asked whether they
+    are one; ``together`` those that must be the same view of the same memory, as they were when the graph was made.
     """
 
     name: str
@@ -289,6 +291,8 @@ class HCFG:
     input_names: list[str]
     blocks: list[Block]
     state: list[StateVar] = field(default_factory=list)
+    apart: list[tuple[int, int]] = field(default_factory=list)
+    together: list[tuple[int, int]] = field(default_factory=list)
 
     def __str__(self) -> str:
         return _printers["text"](self)

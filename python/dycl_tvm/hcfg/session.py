@@ -83,7 +83,21 @@ class InterpretedSession:
                 )
                 if found != str(value.type):
                     raise InputError(f"input '{name}': expected a tensor {value.type}, got {found or f'a {type(leaf).__name__}'}")
+        self._check_pairs(named)
         return [leaf for _, leaf in named]
+
+    def _check_pairs(self, named: list[tuple[str, Any]]) -> None:
+        """Check which inputs lie in one memory, where that matters to the graph."""
+        for pairs, together in ((self.graph.apart, False), (self.graph.together, True)):
+            for (first, a), (second, b) in ((named[i], named[j]) for i, j in pairs):
+                if together and not (a.data_ptr() == b.data_ptr() and a.stride() == b.stride()) and a.numel():
+                    raise InputError(f"inputs '{first}' and '{second}': expected one tensor, as in the example inputs")
+                (begin, end), (start, until) = _range_of(a), _range_of(b)
+                if not together and begin < until and start < end:
+                    raise InputError(
+                        f"inputs '{first}' and '{second}': lie in one memory; the network changes one of them in place, or asks whether "
+                        "they are one, and was built for different ones: give a copy, or build it with such example inputs"
+                    )
 
     def _path_of(self, steps: _Steps, failed: bool) -> Path:
         branches = []
@@ -101,6 +115,12 @@ class InterpretedSession:
 
     def __repr__(self) -> str:
         return f"<{self.graph.name}, interpreted>"
+
+
+def _range_of(t: torch.Tensor) -> tuple[int, int]:
+    """Return where the elements of a tensor lie."""
+    begin, extent = t.data_ptr(), sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+    return begin, begin + t.element_size() * (1 + extent) if t.numel() else begin
 
 
 class _Steps(Watcher):

@@ -64,6 +64,22 @@ class _Site:
 
 
 @dataclass
+class _KeptInput:
+    """In the place of a site: a tensor that an earlier call has kept, and an input, which may be one."""
+
+    name: str
+
+    def refuse(self, reason: str) -> None:
+        """Refuse to read one after a change of the other."""
+        raise UnsupportedError(
+            f"`{self.name}` may be an input of an earlier call, which may be given again; it, or an input, is changed in place, "
+            "and the other one read",
+            current().origin(),
+            "keep a copy: self.h = x.clone()",
+        )
+
+
+@dataclass
 class _Leaf:
     """One state variable: a leaf of what a place holds."""
 
@@ -100,6 +116,9 @@ class ModelState:
         self._entry: dict[Path, Operand] = {}
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
         self._shared: set[Path] = set()
+        #: Leaves that a call may leave as one of its inputs.
+        self._kept_inputs: set[Path] = set()
+        self._made: dict[Path, Storage] = {}
         self._links: set[tuple[Path, Any]] = set()
         self._site = _Site()
 
@@ -168,13 +187,13 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links)
+        return len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links) + len(self._kept_inputs)
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
         """Give the places of the state what they hold at entry."""
         self._entry = dict(zip(self._leaves, params))
-        made: dict[Path, Storage] = {}
+        made = self._made = {}
         for key, place in self._places.items():
             if isinstance(place, Storage):
                 assert place.real is not None
@@ -187,6 +206,12 @@ class ModelState:
             other = made.get(twin) if isinstance(twin, tuple) else constants().storage(twin)
             if path in made and other is not None:
                 may_be_one(made[path], other, self._site)
+
+    def meet(self, inputs: list[torch.Tensor]) -> None:
+        """Note that what a call has kept of its inputs may be an input of the next."""
+        for path in self._kept_inputs & self._made.keys():
+            for t in inputs:
+                may_be_one(self._made[path], storage_of(t), _KeptInput(self._leaves[path].name))
 
     def _at_entry(self, path: Path, c: Captured, made: dict[Path, Storage]) -> Any:
         if isinstance(c, Memory):
@@ -343,6 +368,8 @@ class ModelState:
         for path, c in left.items():
             if isinstance(c, TensorLeaf):
                 for part in identity_of(storage_of(c.obj)).all_parts():  # after a join it may be any of them
+                    if part.outside == "input":
+                        self._kept_inputs.add(path)
                     self._links.update((other, path) for other in homes.get(part, ()))
                     homes.setdefault(part, []).append(path)
                     if part in real:

@@ -29,6 +29,7 @@ from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
+from dycl_tvm.frontend.trace.values.identity import Apart
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Value
 
@@ -104,7 +105,9 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             entry.params += state_params
 
             def run(values: list[Value] = values) -> Any:
-                args, kwargs = inputs.build(inputs.tensors(values))
+                tensors = inputs.tensors(values)
+                state.meet(tensors)
+                args, kwargs = inputs.build(tensors)
                 return call_root(model, args, kwargs)
 
             try:
@@ -120,7 +123,8 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 None,
                 "make functions, classes and objects that keep state once, outside of the forward",
             )
-    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables)
+    apart = sorted(session.get(Apart).pairs.difference(inputs.together))
+    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, apart, inputs.together)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph

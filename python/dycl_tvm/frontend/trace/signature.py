@@ -11,7 +11,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.identity import mark_outside
+from dycl_tvm.frontend.trace.values.identity import Apart, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like
 from dycl_tvm.hcfg.nodes import Value
@@ -91,18 +91,24 @@ class Inputs:
     def tensors(self, values: list[Value]) -> list[torch.Tensor]:
         """Return the tensors that a run of the program is given: strides, memory and ``requires_grad`` are those of the examples."""
         made: list[StagedTensor] = []
-        for value, example in zip(values, self._examples):
+        for number, (value, example) in enumerate(zip(values, self._examples)):
             if example.same is None:
                 t = fresh_like(example.meta, value)
-                mark_outside(t.storage_, "input")
+                mark_outside(t.storage_, "input", number)
             else:
                 home = made[example.same].storage_
                 t = StagedTensor(example.meta, home, (), home.value)
-            mark_outside(t, "input")
+            mark_outside(t, "input", number)
             for k in example.overlaps:
                 may_be_one(t.storage_, made[k].storage_, _Overlap())
             made.append(t)
+        current().get(Apart).memory = [identity_of(t.storage_) for t in made]
         return list(made)
+
+    @property
+    def together(self) -> list[tuple[int, int]]:
+        """The pairs of inputs of which the examples are the same view of the same memory: the second one's data is not looked at."""
+        return [(example.same, k) for k, example in enumerate(self._examples) if example.same is not None]
 
     def build(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the given leaves."""

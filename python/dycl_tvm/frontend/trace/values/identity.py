@@ -28,12 +28,14 @@ class Identity:
         When the object was made; 0 if that was before staging, or is not known.
     outside : str
         ``input`` or ``state``, if the object comes from outside of the call: an input may be what an earlier call has kept.
+    number : int
+        Of an input: which one it is; -1 for others.
     """
 
-    __slots__ = ("born", "outside", "parts", "site")
+    __slots__ = ("born", "number", "outside", "parts", "site")
 
-    def __init__(self, parts: Iterable[Identity] = (), site: Any = None, born: int = 0, outside: str = "") -> None:
-        self.parts, self.site, self.born, self.outside = tuple(parts), site, born, outside
+    def __init__(self, parts: Iterable[Identity] = (), site: Any = None, born: int = 0, outside: str = "", number: int = -1) -> None:
+        self.parts, self.site, self.born, self.outside, self.number = tuple(parts), site, born, outside, number
 
     def all_parts(self) -> set[Identity]:
         """Return the identity and all that it may be."""
@@ -49,6 +51,34 @@ class Identity:
         """Fork if the answer to a question depends on what it is."""
         if self.parts:
             current().decisions.fork(self.site, f"{question} of one of several objects is asked for, depending on the path")
+
+
+class Apart:
+    """Which inputs have to lie in memory of their own for what was staged to be right: pairs of their numbers.
+
+    The program changes one of them in place, or asks whether they are one.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: set[tuple[int, int]] = set()
+        #: The memory of the inputs, in the run at hand.
+        self.memory: list[Identity] = []
+        self._hashed: set[int] = set()
+
+    def note(self, ones: Iterable[Identity], others: Iterable[Identity]) -> None:
+        """Note that each of ``ones`` is taken for another input than each of ``others``."""
+        numbers = [{i.number for i in identities if i.number >= 0} for identities in (ones, others)]
+        self.pairs.update((min(a, b), max(a, b)) for a in numbers[0] for b in numbers[1] if a != b)
+
+    def note_change(self, memory: Identity) -> None:
+        """Note that memory is changed in place: no other input may lie there."""
+        self.note(memory.all_parts(), self.memory)
+
+    def note_hash(self, identity: Identity) -> None:
+        """Note that an input is looked for by its hash, among others."""
+        if identity.number >= 0:
+            self._hashed.add(identity.number)
+            self.pairs.update((a, b) for a in self._hashed for b in self._hashed if a < b)
 
 
 class Carrier(Dated):
@@ -80,9 +110,9 @@ def join_identities(made: Any, found: Iterable[Any], site: Any, more: Iterable[I
         _set(made, Identity(parts, site, current().heap.birth(made)))
 
 
-def mark_outside(x: Any, where: str) -> None:
-    """Note that an object comes from outside of the call: it is an ``input``, or of the ``state``."""
-    x.identity = Identity(born=x.born, outside=where)
+def mark_outside(x: Any, where: str, number: int = -1) -> None:
+    """Note that an object comes from outside of the call: it is an ``input`` of a number, or of the ``state``."""
+    x.identity = Identity(born=x.born, outside=where, number=number)
 
 
 def settle(x: Any, question: str) -> None:
@@ -112,6 +142,7 @@ def are_one(a: Any, b: Any) -> bool:
             current().origin(),
             "compare contents (torch.equal), or pass a flag in",
         )
+    current().get(Apart).note(mine, others)
     return False
 
 

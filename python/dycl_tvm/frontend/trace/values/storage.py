@@ -13,7 +13,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.heap.places import One
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.identity import Carrier, Identity
+from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
 
@@ -103,6 +103,8 @@ class Storage(Carrier, One):
                 stage.origin(),
                 "give it memory of its own: t = torch.tensor(array), or t.clone()",
             )
+        if self.identity is not None:
+            stage.get(Apart).note_change(self.identity)
         for other, site in self.mergers:
             if other() is not None:
                 stage.decisions.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")

@@ -18,7 +18,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.identity import Carrier, Identity, settle
+from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, settle
 from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
@@ -80,6 +80,8 @@ class StagedTensor(torch.Tensor, Carrier):
 
     def __hash__(self) -> int:
         settle(self, "the hash")
+        if self.identity is not None:
+            current().get(Apart).note_hash(self.identity)
         return id(self)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
