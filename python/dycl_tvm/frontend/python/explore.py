@@ -81,8 +81,9 @@ class Exploration:
     def _explode(self) -> None:
         forks, most = self._session.decisions.forks, self._session.limits.runs
         origin = max(forks, key=lambda o: forks[o])
+        why = self._session.decisions.reasons[origin]
         raise PathExplosionError(
-            f"more than {most} paths cannot share their continuation; this decision alone forks {forks[origin]} times",
+            f"more than {most} paths cannot share their continuation; this decision alone forks {forks[origin]} times: {why}",
             origin,
             "give the variables that the sides set the same type and structure on both sides, or raise max_paths",
         )

@@ -18,6 +18,7 @@ from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
+from dycl_tvm.frontend.python.calls.searches import equal_item
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
@@ -163,14 +164,8 @@ def _contains(container: Any, x: Any) -> Any:
         return attempt(operator.contains, container, x)
     if len(items) == 0:
         return False
-    tests = [lambda i=i: _equal_item(x, i) for i in items]
+    tests = [lambda i=i: equal_item(x, i) for i in items]
     return scalars.wrap(truth(bool_op("or", True, tests[0](), *tests[1:])))
-
-
-def _equal_item(x: Any, member: Any) -> Any:
-    """Compare as a list does with its items: by identity, then by ``==``."""
-    numbers = scalars.is_symbolic(x) or scalars.is_symbolic(member)
-    return True if not numbers and compare("is", member, x) else member == x
 
 
 def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:

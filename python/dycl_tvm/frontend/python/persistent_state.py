@@ -103,6 +103,8 @@ class ModelState:
         self._reachable: dict[int, Step] = {}
         self.memory = Reached()
         self._twin = twin
+        #: Functions of the user's that a library calls and that nothing leads to.
+        self.registered: list[types.FunctionType] = []
         #: Places of the model that hold an iterator, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
         self._note(reached)
@@ -126,6 +128,12 @@ class ModelState:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
+
+    def add_registered(self, functions: list[types.FunctionType]) -> bool:
+        """Take down functions that a library has in its hands; return whether they were not known before."""
+        new = [f for f in functions if not any(f is known for known in self.registered)]
+        self.registered += new
+        return bool(new)
 
     def add_module(self, module: types.ModuleType) -> None:
         """Take down what a module holds that the program came to by another way than a name of its own."""

@@ -171,9 +171,16 @@ class _Entry:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function()
         assert function is not None, "a function is called that is no more"
-        if staging() and self._of_the_program(sys._getframe(2).f_code):
-            return self._run(function, args, kwargs)
-        return self._as_written(function, args, kwargs)
+        profile = sys.getprofile()
+        if profile is not None:
+            sys.setprofile(None)
+        try:
+            if staging() and self._of_the_program(sys._getframe(2).f_code):
+                return self._run(function, args, kwargs)
+            return self._as_written(function, args, kwargs)
+        finally:
+            if profile is not None:
+                sys.setprofile(profile)
 
     def _of_the_program(self, caller: types.CodeType) -> bool:
         """Whether a call is one of the user's program, not one that staging or PyTorch makes for itself."""
@@ -209,6 +216,11 @@ def _kind_of_file(filename: str) -> str:
     if is_library_file(filename):
         return "staging" if filename.startswith(_PACKAGE) else "library"
     return "user"
+
+
+def is_trampoline(code: types.CodeType) -> bool:
+    """Whether code leads to the rewritten form of a function."""
+    return any(isinstance(c, _Entry) for c in code.co_consts)
 
 
 def _trampoline(code: types.CodeType, entry: _Entry) -> types.CodeType | None:

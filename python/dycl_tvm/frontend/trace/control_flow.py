@@ -25,6 +25,10 @@ class Dead(ControlFlow):
     """No path comes to this place: all have left by a jump."""
 
 
+class Again(ControlFlow):
+    """Staging is to begin anew: more is known of the program."""
+
+
 class Jump(ControlFlow):
     """A ``return``, ``break`` or ``continue`` on its way to its target."""
 

@@ -52,6 +52,8 @@ class Decisions:
         self.pending: list[list[Event]] = []
         #: How often each decision was forked.
         self.forks: dict[Origin | None, int] = {}
+        #: Why they fork.
+        self.reasons: dict[Origin | None, str] = {}
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
@@ -71,7 +73,7 @@ class Decisions:
             self.refuse_in_loop("a truth test stands where both sides cannot be explored in place", self._origin())
         builder = self._builder
         origin = self._origin()
-        self._count(origin)
+        self._count(origin, "a truth test stands where both sides cannot be explored in place")
         then, orelse = builder.part(builder.here(), cond, origin)
         self.pending.append([*builder.events, orelse])
         _, (_, block), undo = then
@@ -175,7 +177,7 @@ class Decisions:
         other = self._builder.follow(site.index)
         if other is None:
             return False
-        self._count(site.origin)
+        self._count(site.origin, fork.reason)
         self.pending.append([*self._builder.events[: site.index], other])
         self.close_site(site)
         return True
@@ -203,7 +205,7 @@ class Decisions:
         """Give each side of a site a run of its own from the site on."""
         site: Site = fork.site
         builder = self._builder
-        self._count(site.origin)
+        self._count(site.origin, fork.reason)
         events, own = builder.events[: site.index], builder.events[site.index]
         builder.undo_to(site.index)
         self.pending = [w for w in self.pending if len(w) <= site.index or w[site.index] is not own]
@@ -216,5 +218,6 @@ class Decisions:
             then, orelse = builder.part(site.block, site.cond, site.origin)
             self.pending += [[*events, orelse], [*events, then]]
 
-    def _count(self, origin: Origin | None) -> None:
+    def _count(self, origin: Origin | None, reason: str) -> None:
         self.forks[origin] = self.forks.get(origin, 0) + 1
+        self.reasons[origin] = reason

@@ -17,6 +17,8 @@ from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched
 from dycl_tvm.frontend.python.calls.effects import watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
+from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
+from dycl_tvm.frontend.python.calls.searches import search, searches
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
@@ -97,6 +99,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         return over(callee, lambda item: _call(item, args, kwargs, False))
     if isinstance(callee, Poison):
         use(callee)
+    check_lifetime(callee, args)
     substitute = substitutes.find(callee)
     if substitute is not None:
         try:
@@ -119,6 +122,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, _BUILTIN_METHODS):
         if isinstance(callee, types.MethodWrapperType) and callee.__name__ == "__call__" and isinstance(callee.__self__, type):
             return _construct(callee.__self__, args, kwargs)
+        if searches(callee, args, kwargs):
+            return search(callee, args)
         _note_builtin(callee, args)
         return _native(callee, args, kwargs)
     if isinstance(callee, CACHED):
@@ -304,6 +309,8 @@ _FORBIDDEN = {
     "shutil": "works on files",
     "subprocess": "runs a program",
     "socket": "uses the network",
+    "atexit": "takes effect when Python ends",
+    "signal": "takes effect outside of the call",
 }
 
 

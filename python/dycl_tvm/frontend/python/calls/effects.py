@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.unseen import Unseen
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
 from dycl_tvm.frontend.trace.heap.places import Place
@@ -55,7 +56,8 @@ def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs
     roots = [("", callee), *(("", a) for a in (owner, *args, *kwargs.values())), *(("", x) for x in _shared_by(callee))]
     watch = Watch(heap, Snapshot(reach(roots, is_library, code_of, LIMIT)))
     try:
-        result = run(callee, args, kwargs)
+        with Unseen():
+            result = run(callee, args, kwargs)
     except BaseException:
         watch.settle(_lost_for_good)
         raise

@@ -61,8 +61,8 @@ class Loop:
         self._early_exits: list[PathState] = []
         self._header: Header | None = None
         self._leaves_before = exits().departures
-        #: Whether an iterator from outside was advanced in an iteration, which cannot be undone.
-        self.advanced = False
+        #: What an iteration has changed of something from outside, if that cannot be undone.
+        self.advanced = ""
 
     # -- jumps ----------------------------------------------------------------------------------------------------------
     def jump(self, kind: str, variables: dict[str, Any]) -> Jump:
@@ -254,9 +254,9 @@ class Loop:
     def _refuse_advanced(self) -> None:
         if self.advanced:
             raise UnsupportedError(
-                "an iterator made before a loop is advanced in it, and the loop's trip count is known only at run time",
+                f"{self.advanced.replace('branch', 'loop')}, and the loop's trip count is known only at run time",
                 current().origin(),
-                "index a list or tensor by a counter instead of next()",
+                "make it in the loop; index a list or tensor by a counter instead of next(), and assign y = y.t() instead of y.t_()",
             )
 
     def _undo_round(self) -> None:

@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Generators that wait within a ``try`` or ``with``.
 
-Python runs what is still to come of these (a ``finally``, ``__exit__``, a handler) when the last reference to the generator goes away, which
-staging cannot tell: it holds references itself, and both sides of a branch. So such a generator must come to its end, or be closed, on
-every path.
+Python runs what is still to come of these (a ``finally``, ``__exit__``, a handler) when the last reference to the generator goes away.
+Staging cannot tell when: it holds references itself, and runs both sides of a branch. So such a generator must come to its end, or be
+closed, on every path.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     OWN_NAME,
     binds_or_yields,
     captured_names,
+    codes_in,
     in_block,
     jumps,
     last_name,
@@ -78,6 +79,7 @@ def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
     return made
 
 
+_rewritten: set[int] = set()
 _codes: dict[tuple[types.CodeType, str], types.CodeType] = {}
 
 
@@ -85,7 +87,13 @@ def _code(original: types.CodeType, class_name: str, freevars: tuple[str, ...]) 
     key = (original, class_name)
     if key not in _codes:
         _codes[key] = _compile(function_node(original), original, class_name, freevars)
+        _rewritten.update(map(id, codes_in(_codes[key])))
     return _codes[key]
+
+
+def is_rewritten(code: types.CodeType) -> bool:
+    """Whether code is that of a rewritten function, or of one that it defines."""
+    return id(code) in _rewritten
 
 
 def _class_of(qualname: str) -> str:

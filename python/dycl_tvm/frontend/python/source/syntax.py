@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import types
 from typing import Any
 
 #: Name under which the operators are visible in rewritten code.
@@ -47,6 +48,11 @@ COMPARISON_NAMES = {
 
 def type_params() -> dict[str, Any]:
     return {"type_params": []} if sys.version_info >= (3, 12) else {}
+
+
+def codes_in(code: types.CodeType) -> list[types.CodeType]:
+    """Return code and all that it defines."""
+    return [code, *[c for inner in code.co_consts if isinstance(inner, types.CodeType) for c in codes_in(inner)]]
 
 
 def walk_scope(statements: list[Any]) -> list[ast.AST]:

@@ -137,4 +137,4 @@ class Heap:
             if not self.is_newer(x, moment):
                 if isinstance(owner, Site):
                     self._decisions.fork(owner.target, reason)
-                owner.advanced = True
+                owner.advanced = reason

@@ -198,12 +198,21 @@ class Attribute(One):
             else:
                 self._space[self.name] = contents
             return
-        put, drop = (type.__setattr__, type.__delattr__) if isinstance(self._owner, type) else (object.__setattr__, object.__delattr__)
+        put, drop = _setters(self._owner)
         if contents is not MISSING:
             if self.read() is not contents:
                 put(self._owner, self.name, contents)
         elif self.read() is not MISSING:
             drop(self._owner, self.name)
+
+
+def _setters(owner: Any) -> tuple[Any, Any]:
+    """Return what sets and deletes attributes of an object, without the user's own code."""
+    if isinstance(owner, type):
+        return type.__setattr__, type.__delattr__
+    kind: Any = type(owner)
+    compiled = not isinstance(kind.__setattr__, types.FunctionType) and not isinstance(kind.__delattr__, types.FunctionType)
+    return (kind.__setattr__, kind.__delattr__) if compiled else (object.__setattr__, object.__delattr__)
 
 
 class Cell(One):

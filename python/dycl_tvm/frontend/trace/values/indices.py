@@ -16,20 +16,25 @@ def check_index(index: Any, size: int) -> Any:
     bounds = scalars.bounds_of(index)
     if bounds is not None and bounds[0] >= 0 and bounds[1] < size:
         return index
-    session = current()
-    cond = scalars.operand_of((index >= -size) & (index < size))
     message = f"index out of range: only -{size} to {size - 1} can index the dimension"
-    if isinstance(cond, Value):
-        if session.may_be_caught():
-            if not session.decisions.decide(cond):
-                raise of_program(IndexError(message))
-        else:
-            builder = session.builder
-            fine, bad = builder.new_block("inside"), builder.new_block("outside")
-            builder.branch(cond, fine, bad)
-            builder.block = bad
-            builder.terminate(Raise("IndexError", message, session.origin()))
-            builder.block = fine
-    elif not cond:
-        raise of_program(IndexError(message))
+    require((index >= -size) & (index < size), IndexError(message))
     return scalars.select(index < 0, index + size, index)
+
+
+def require(condition: Any, error: Exception) -> None:
+    """Go on where a condition holds; elsewhere the path raises what eager raises there."""
+    session = current()
+    cond = scalars.operand_of(condition)
+    if not isinstance(cond, Value):
+        if not cond:
+            raise of_program(error)
+    elif session.may_be_caught():
+        if not session.decisions.decide(cond):
+            raise of_program(error)
+    else:
+        builder = session.builder
+        fine, bad = builder.new_block("inside"), builder.new_block("outside")
+        builder.branch(cond, fine, bad)
+        builder.block = bad
+        builder.terminate(Raise(type(error).__name__, str(error), session.origin()))
+        builder.block = fine

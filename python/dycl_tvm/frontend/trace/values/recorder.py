@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.result_types import result_of
@@ -166,7 +167,10 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     outputs = current().builder.tensor_op(op_name(func), hargs, hkwargs, types)
     _note_positions(func, args, kwargs, outputs)
     results = iter(outputs)
-    return map_leaves(lambda m: m if (v := next(results)) is None else fresh_like(m, v), metas)
+    made = map_leaves(lambda m: m if (v := next(results)) is None else fresh_like(m, v), metas)
+    if func is aten.eq.Tensor and all(isinstance(t, StagedTensor) and t.identity is not None for t in args):
+        made.compared = args
+    return made
 
 
 #: Operators that give numbers which follow from the types of their operands.
@@ -435,6 +439,8 @@ def truth_of(x: Any) -> Any:
     """Return the truth of a tensor or number: a bool, or an operand of type bool."""
     if isinstance(x, torch.Tensor) and x.numel() == 0:
         return bool(torch.empty(tuple(x.shape), device="meta"))
+    if isinstance(x, StagedTensor) and x.compared is not None:
+        are_one(*x.compared)  # a container that compares its items asks whether they are one before
     if isinstance(x, torch.Tensor) and x.numel() != 1:
         raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
     number = item(x) if isinstance(x, torch.Tensor) else x

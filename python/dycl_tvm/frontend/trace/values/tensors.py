@@ -40,6 +40,8 @@ class StagedTensor(torch.Tensor, Carrier):
         Its memory, and the views that lead from there to it.
     base : torch.Tensor or None
         The tensor that it was made a view of.
+    compared : tuple or None
+        The tensors of which it says where they are equal, if it may matter whether they are one.
     layouts : Layouts or None
         The strides that it may have, if they depend on the path: PyTorch then asks for them by operators (:mod:`.layouts`).
     """
@@ -50,6 +52,7 @@ class StagedTensor(torch.Tensor, Carrier):
     layouts: Layouts | None
     identity: Identity | None
     born: int
+    compared: tuple[torch.Tensor, torch.Tensor] | None
     _cached: tuple[int, Value]
 
     @staticmethod
@@ -67,7 +70,7 @@ class StagedTensor(torch.Tensor, Carrier):
             dispatch_sizes_strides_policy=None if layouts is None else "strides",
         )
         self.storage_, self.chain, self.layouts, self.base = storage, chain, layouts, None
-        self.identity, self.born = None, next(clock)
+        self.identity, self.born, self.compared = None, next(clock), None
         self._cached = (storage.version, value)
         return self
 

@@ -1,0 +1,40 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Questions for the lifetime of objects: staging keeps all of them alive, so they are refused."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.locate import is_library_file
+from dycl_tvm.frontend.trace.session import current
+
+_OF_AN_OBJECT = (weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod)
+_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+_COUNTS = (sys.getrefcount, weakref.getweakrefcount, weakref.getweakrefs, gc.get_referrers, gc.get_objects, gc.get_count)
+_MODULES = frozenset(["weakref", "_weakref", "_weakrefset", "sys", "gc"])
+_PACKAGE = str(Path(__file__).parents[3]) + "/"
+
+
+def check_lifetime(callee: Any, args: tuple[Any, ...]) -> None:
+    """Refuse a call of the user's that asks when, or whether, an object is given up."""
+    if getattr(callee, "__module__", None) not in _MODULES or not _is_users():
+        return
+    weak = any(callee is x for x in _OF_AN_OBJECT) and args and not program().state.lives_on(getattr(args[0], "__self__", args[0]))
+    if weak or any(callee is x for x in (*_CONTAINERS, *_COUNTS)):
+        raise UnsupportedError(
+            f"{callee.__name__}() depends on when Python gives an object up", current().origin(), "hold the object, and drop it by a flag"
+        )
+
+
+def _is_users() -> bool:
+    """Whether the code that calls is the user's."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    return not is_library_file(frame.f_code.co_filename)
