@@ -76,11 +76,16 @@ struct InputDesc {
   uint32_t tensor;  // kNone for scalars
 };
 
-// Two tensors among the inputs of which it matters whether they lie in one memory.
+// Two tensors among the inputs of which it matters whether they are one.
 struct InputPair {
+  enum Kind {
+    kApart,      // must have no memory in common
+    kDifferent,  // must not be one view of one memory
+    kOne         // must be one view of one memory
+  };
   uint32_t first;
   uint32_t second;
-  bool together;  // they must be one view of one memory; else they must have no byte in common
+  Kind kind;
 };
 
 struct SiteDesc {

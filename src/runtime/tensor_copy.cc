@@ -139,25 +139,20 @@ int32_t CheckInputPairs(const DyclValue* inputs) {
     const DLTensor &a = *inputs[pair.first].u.tensor, &b = *inputs[pair.second].u.tensor;
     const char* first = kProgram.inputs[pair.first].name;
     const char* second = kProgram.inputs[pair.second].name;
-    if (pair.together) {
-      if (NumBytes(kProgram.tensors[kProgram.inputs[pair.first].tensor].dtype, a.shape, a.ndim) ==
-          0)
-        continue;
+    const Range one = RangeOf(a), other = RangeOf(b);
+    if (one.begin == one.end || other.begin == other.end) continue;
+    if (pair.kind == InputPair::kOne) {
       if (IsSameView(a, b)) continue;
       return InputError("inputs '%s' and '%s': expected one tensor, as in the example inputs",
                         first, second);
     }
-    const Range one = RangeOf(a), other = RangeOf(b);
-    if (a.device.device_type != b.device.device_type || one.end <= other.begin ||
-        other.end <= one.begin)
-      continue;
+    if (a.device.device_type != b.device.device_type) continue;
+    bool apart = pair.kind == InputPair::kApart;
+    if (apart ? one.end <= other.begin || other.end <= one.begin : !IsSameView(a, b)) continue;
     return InputError(
-        "inputs '%s' and '%s': lie in one memory; the network changes one of them in place, or "
-        "asks "
-        "whether they are one, and was built for different ones: give a copy, or build it with "
-        "such "
-        "example inputs",
-        first, second);
+        "inputs '%s' and '%s' lie in one memory: the network %s, and was built for different ones; "
+        "give a copy, or build it with such example inputs",
+        first, second, apart ? "changes one of them in place" : "asks whether they are one tensor");
   }
   return DYCL_OK;
 }

@@ -3,6 +3,7 @@
 #ifndef DYCL_RUNTIME_TENSOR_COPY_H_
 #define DYCL_RUNTIME_TENSOR_COPY_H_
 
+#include "dycl/dycl.h"
 #include "program.h"
 
 namespace dycl {

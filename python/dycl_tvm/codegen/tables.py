@@ -181,8 +181,7 @@ class Tables:
         return rows
 
     def _input_pairs(self) -> list[str]:
-        apart = [f"{{{a}, {b}, false}}," for a, b in self.program.apart]
-        return apart + [f"{{{a}, {b}, true}}," for a, b in self.program.together]
+        return [f"{{{p.first}, {p.second}, InputPair::k{p.kind.capitalize()}}}," for p in self.program.input_pairs]
 
     def _decision_row(self, decision: Decision) -> str:
         is_switch = "true" if isinstance(decision, SwitchGoto) else "false"

@@ -159,8 +159,7 @@ class Lowering:
             regs=self.regs,
             arena_bytes=self.plan.bytes + self.scratch_bytes,
             state=self._state_homes(),
-            apart=list(self.graph.apart),
-            together=list(self.graph.together),
+            input_pairs=list(self.graph.input_pairs),
         )
 
     def placement(self) -> Placement:

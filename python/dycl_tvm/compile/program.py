@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
-from dycl_tvm.hcfg.nodes import Origin
+from dycl_tvm.hcfg.nodes import InputPair, Origin
 from dycl_tvm.hcfg.types import ScalarKind, TensorType, Type
 
 Space = Literal["arena", "input", "weight", "state"]
@@ -311,7 +311,7 @@ class DeviceCode:
 class Program:
     """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
 
-    ``certificate`` is what the build has proved about itself, a plain dict. ``apart`` and ``together`` are those of the HCFG.
+    ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs`` are those of the HCFG.
     """
 
     name: str
@@ -328,8 +328,7 @@ class Program:
     device: DeviceCode | None = None
     amx: bool = False
     certificate: dict[str, Any] = field(default_factory=dict)
-    apart: list[tuple[int, int]] = field(default_factory=list)
-    together: list[tuple[int, int]] = field(default_factory=list)
+    input_pairs: list[InputPair] = field(default_factory=list)
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""

@@ -276,14 +276,36 @@ class StateVar:
     initial: Constant | int | float | bool
 
 
+@dataclass(frozen=True)
+class InputPair:
+    """Two tensors among the inputs of which it matters whether they are one, by their numbers.
+
+    ``kind`` is ``apart`` (they must have no memory in common: one of them is changed in place), ``different`` (they must not be one view
+    of one memory: the program asks whether they are one tensor), or ``one`` (they must be: the graph reads the first one only).
+    """
+
+    first: int
+    second: int
+    kind: str
+
+    def refused(self, first: str, second: str) -> str:
+        """Return what an error says if two inputs of these names are not so."""
+        if self.kind == "one":
+            return f"inputs '{first}' and '{second}': expected one tensor, as in the example inputs"
+        uses = "changes one of them in place" if self.kind == "apart" else "asks whether they are one tensor"
+        return (
+            f"inputs '{first}' and '{second}' lie in one memory: the network {uses}, and was built for different ones; "
+            "give a copy, or build it with such example inputs"
+        )
+
+
 @dataclass(eq=False)
 class HCFG:
     """A whole dynamic network.
 
     The entry block is ``blocks[0]``; no edge leads to it. Its params are the leaves of ``input_structure`` in order,
     then one for each state variable. ``input_names`` names the leaves as the user would (``x``, ``state[0]``).
-    ``apart`` are the pairs of inputs that must not lie in one memory, as one of them is changed in place or they are asked whether they
-    are one; ``together`` those that must be the same view of the same memory, as they were when the graph was made.
+    ``input_pairs`` says of which inputs it matters whether they are one.
     """
 
     name: str
@@ -291,8 +313,7 @@ class HCFG:
     input_names: list[str]
     blocks: list[Block]
     state: list[StateVar] = field(default_factory=list)
-    apart: list[tuple[int, int]] = field(default_factory=list)
-    together: list[tuple[int, int]] = field(default_factory=list)
+    input_pairs: list[InputPair] = field(default_factory=list)
 
     def __str__(self) -> str:
         return _printers["text"](self)

@@ -87,17 +87,15 @@ class InterpretedSession:
         return [leaf for _, leaf in named]
 
     def _check_pairs(self, named: list[tuple[str, Any]]) -> None:
-        """Check which inputs lie in one memory, where that matters to the graph."""
-        for pairs, together in ((self.graph.apart, False), (self.graph.together, True)):
-            for (first, a), (second, b) in ((named[i], named[j]) for i, j in pairs):
-                if together and not (a.data_ptr() == b.data_ptr() and a.stride() == b.stride()) and a.numel():
-                    raise InputError(f"inputs '{first}' and '{second}': expected one tensor, as in the example inputs")
-                (begin, end), (start, until) = _range_of(a), _range_of(b)
-                if not together and begin < until and start < end:
-                    raise InputError(
-                        f"inputs '{first}' and '{second}': lie in one memory; the network changes one of them in place, or asks whether "
-                        "they are one, and was built for different ones: give a copy, or build it with such example inputs"
-                    )
+        """Check of which inputs it matters whether they are one."""
+        for pair in self.graph.input_pairs:
+            (first, a), (second, b) = named[pair.first], named[pair.second]
+            if not a.numel() or not b.numel():
+                continue
+            (begin, end), (start, until) = _range_of(a), _range_of(b)
+            same = a.data_ptr() == b.data_ptr() and a.stride() == b.stride() and a.shape == b.shape
+            if {"one": not same, "apart": begin < until and start < end, "different": same}[pair.kind]:
+                raise InputError(pair.refused(first, second))
 
     def _path_of(self, steps: _Steps, failed: bool) -> Path:
         branches = []
@@ -120,7 +118,7 @@ class InterpretedSession:
 def _range_of(t: torch.Tensor) -> tuple[int, int]:
     """Return where the elements of a tensor lie."""
     begin, extent = t.data_ptr(), sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
-    return begin, begin + t.element_size() * (1 + extent) if t.numel() else begin
+    return begin, begin + t.element_size() * (1 + extent)
 
 
 class _Steps(Watcher):

@@ -126,8 +126,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 None,
                 "make functions, classes and objects that keep state once, outside of the forward",
             )
-    apart = sorted(session.get(Apart).pairs.difference(inputs.together))
-    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, apart, inputs.together)
+    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)))
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph

@@ -177,7 +177,7 @@ class Decisions:
         other = self._builder.follow(site.index)
         if other is None:
             return False
-        self._count(site.origin, fork.reason)
+        self._count(site.origin, "one of its sides raises an exception that is caught")
         self.pending.append([*self._builder.events[: site.index], other])
         self.close_site(site)
         return True

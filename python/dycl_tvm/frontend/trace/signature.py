@@ -14,7 +14,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import Apart, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like
-from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.hcfg.nodes import InputPair, Value
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
 
@@ -102,13 +102,14 @@ class Inputs:
             for k in example.overlaps:
                 may_be_one(t.storage_, made[k].storage_, _Overlap())
             made.append(t)
-        current().get(Apart).memory = [identity_of(t.storage_) for t in made]
+        current().get(Apart).homes = [identity_of(t.storage_) for t in made]
         return list(made)
 
-    @property
-    def together(self) -> list[tuple[int, int]]:
-        """The pairs of inputs of which the examples are the same view of the same memory: the second one's data is not looked at."""
-        return [(example.same, k) for k, example in enumerate(self._examples) if example.same is not None]
+    def pairs(self, apart: Apart) -> list[InputPair]:
+        """Return of which inputs it matters whether they are one. Where the examples were one view, the second one's data is not read."""
+        one = {(example.same, k) for k, example in enumerate(self._examples) if example.same is not None}
+        kinds = {"one": one, "apart": apart.memory - one, "different": apart.objects - apart.memory - one}
+        return [InputPair(a, b, kind) for kind, pairs in kinds.items() for a, b in sorted(pairs)]
 
     def build(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the given leaves."""

@@ -19,12 +19,12 @@ from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 
 def searches(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call is one of these methods, and looks for or among numbers known only at run time."""
-    owner = getattr(callee, "__self__", None)
+    owner: Any = getattr(callee, "__self__", None)
     if type(owner) not in (list, tuple, deque) or callee.__name__ not in ("index", "count", "remove") or not args or kwargs:
         return False
     if callee.__name__ == "index" and scalars.is_symbolic(args[-1]) and len(args) > 1:
         return False
-    values = (args[0], *owner)
+    values = [args[0], *owner]
     return all(map(_is_number, values)) and any(scalars.is_symbolic(v) or isinstance(v, StagedTensor) for v in values)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import Dated
 from dycl_tvm.frontend.trace.session import OfOneRun, current
@@ -54,31 +56,42 @@ class Identity:
 
 
 class Apart:
-    """Which inputs have to lie in memory of their own for what was staged to be right: pairs of their numbers.
+    """Which inputs must not be one for what was staged to be right, as pairs of their numbers.
 
-    The program changes one of them in place, or asks whether they are one.
+    Attributes
+    ----------
+    memory : set
+        These must have no memory in common: one of them is changed in place.
+    objects : set
+        These must not be one tensor: the program asks for that.
+    homes : list of Identity
+        The memory of each input, in the run at hand.
     """
 
     def __init__(self) -> None:
-        self.pairs: set[tuple[int, int]] = set()
-        #: The memory of the inputs, in the run at hand.
-        self.memory: list[Identity] = []
+        self.memory: set[tuple[int, int]] = set()
+        self.objects: set[tuple[int, int]] = set()
+        self.homes: list[Identity] = []
         self._hashed: set[int] = set()
-
-    def note(self, ones: Iterable[Identity], others: Iterable[Identity]) -> None:
-        """Note that each of ``ones`` is taken for another input than each of ``others``."""
-        numbers = [{i.number for i in identities if i.number >= 0} for identities in (ones, others)]
-        self.pairs.update((min(a, b), max(a, b)) for a in numbers[0] for b in numbers[1] if a != b)
 
     def note_change(self, memory: Identity) -> None:
         """Note that memory is changed in place: no other input may lie there."""
-        self.note(memory.all_parts(), self.memory)
+        self.memory |= _pairs(memory.all_parts(), self.homes)
+
+    def note_question(self, ones: Iterable[Identity], others: Iterable[Identity], objects: bool) -> None:
+        """Note that some are taken for other tensors than others, or other memory."""
+        (self.objects if objects else self.memory).update(_pairs(ones, others))
 
     def note_hash(self, identity: Identity) -> None:
         """Note that an input is looked for by its hash, among others."""
         if identity.number >= 0:
             self._hashed.add(identity.number)
-            self.pairs.update((a, b) for a in self._hashed for b in self._hashed if a < b)
+            self.objects.update((a, b) for a in self._hashed for b in self._hashed if a < b)
+
+
+def _pairs(ones: Iterable[Identity], others: Iterable[Identity]) -> set[tuple[int, int]]:
+    numbers = [{i.number for i in identities if i.number >= 0} for identities in (ones, others)]
+    return {(min(a, b), max(a, b)) for a in numbers[0] for b in numbers[1] if a != b}
 
 
 class Carrier(Dated):
@@ -142,7 +155,7 @@ def are_one(a: Any, b: Any) -> bool:
             current().origin(),
             "compare contents (torch.equal), or pass a flag in",
         )
-    current().get(Apart).note(mine, others)
+    current().get(Apart).note_question(mine, others, isinstance(a, torch.Tensor))
     return False
 
 

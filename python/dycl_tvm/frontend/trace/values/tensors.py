@@ -83,7 +83,7 @@ class StagedTensor(torch.Tensor, Carrier):
 
     def __hash__(self) -> int:
         settle(self, "the hash")
-        if self.identity is not None:
+        if self.identity is not None and staging():
             current().get(Apart).note_hash(self.identity)
         return id(self)
 
