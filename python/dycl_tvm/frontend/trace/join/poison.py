@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,14 +14,36 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
 
 
+@dataclass
+class Why:
+    """Why a value is a poison.
+
+    Attributes
+    ----------
+    reason : str
+        In one sentence.
+    is_ : str
+        What the value may be.
+    unset : bool
+        Whether it may not be set at all.
+    others : object
+        The values that could not be one at the same place, as a text that messages show below.
+    """
+
+    reason: str
+    is_: str = "one of several values"
+    unset: bool = False
+    others: Any = None
+
+
 class Poison(OwnValue):
     """What a variable holds after a join of values that cannot be one. Any use of it forks ``decision``; see also :mod:`.parting`."""
 
-    __slots__ = ("_decision", "_forms", "_reason")
+    __slots__ = ("_decision", "_forms", "_why")
 
-    def __init__(self, decision: Any, reason: str, block: Block | None = None, forms: tuple[Form | None, ...] = ()) -> None:
+    def __init__(self, decision: Any, why: Why, block: Block | None = None, forms: tuple[Form | None, ...] = ()) -> None:
         object.__setattr__(self, "_decision", decision)
-        object.__setattr__(self, "_reason", reason)
+        object.__setattr__(self, "_why", why)
         object.__setattr__(self, "_forms", (block, forms))
 
     def __getattribute__(self, name: str) -> Any:
@@ -38,7 +61,13 @@ class Poison(OwnValue):
 
 def is_unbound(poison: Poison) -> bool:
     """Whether the variable may not be set at all."""
-    return "is set on one path only" in object.__getattribute__(poison, "_reason")
+    return of_poison(poison).unset
+
+
+def of_poison(poison: Poison) -> Why:
+    """Return why a value is a poison."""
+    why: Why = object.__getattribute__(poison, "_why")
+    return why
 
 
 def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:
@@ -50,7 +79,8 @@ def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:
 
 def use(poison: Poison) -> Any:
     """Fork the decision that made the poison."""
-    current().decisions.fork(object.__getattribute__(poison, "_decision"), object.__getattribute__(poison, "_reason"))
+    why = of_poison(poison)
+    current().decisions.fork(object.__getattribute__(poison, "_decision"), why.reason, why.others)
 
 
 def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:
