@@ -14,7 +14,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.heap.reach import Step
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
-from dycl_tvm.frontend.trace.heap.visible import Hidden, is_invisible
+from dycl_tvm.frontend.trace.heap.visible import Hidden
 from dycl_tvm.frontend.trace.heap.watch import Snapshot
 
 
@@ -55,8 +55,8 @@ def _put_back(snapshot: Snapshot) -> list[str]:
     """Put back what differs; return its names."""
     names = []
     for label, place, before, now in list(snapshot.changes()):
-        if is_invisible(now):
-            continue
+        if isinstance(place, Hidden) and place.read() != now:
+            continue  # it differs from itself, so nothing can be said of it
         names.append(label or place.text)
         if not isinstance(place, Hidden) or place.can_restore(before, now):
             place.write(before)
