@@ -145,7 +145,7 @@ class Sub(nn.Module):
 
 #: What a network has if its forward names it: the state that is one memory stands together.
 STATE = {
-    "lin": "self.lin = nn.Linear(3, 3)\nwith torch.no_grad():\n    self.lin.weight.copy_(torch.eye(3) * 0.5)\n    self.lin.bias.fill_(0.25)",
+    "lin": "self.lin = nn.Linear(3, 3).requires_grad_(False)\nself.lin.weight.copy_(torch.eye(3) * 0.5)\nself.lin.bias.fill_(0.25)",
     "lins": "self.lins = nn.ModuleList([nn.Tanh(), nn.ReLU()])",
     "sub": "self.sub = Sub()",
     "buf rows _buffers": "self.register_buffer('buf', torch.zeros(2, 3))\nself.rows = list(self.buf.unbind(0))",

@@ -157,7 +157,9 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links) + count_unset(self._poisoned)
+        return (
+            len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links) + count_unset(self._poisoned)
+        )
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:

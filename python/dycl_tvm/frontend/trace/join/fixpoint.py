@@ -12,7 +12,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.heap.places import MISSING, Place
+from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
