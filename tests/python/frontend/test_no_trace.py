@@ -17,8 +17,6 @@ RUNS = {"of the collector": 0}
 TRACES: list[int] = []
 
 
-
-
 def _count(phase: str, info: dict[str, int]) -> None:
     RUNS["of the collector"] += 1
 
