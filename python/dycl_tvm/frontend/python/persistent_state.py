@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_calls, label_of, sides_of, sides_of_contents
-from dycl_tvm.frontend.trace.join.poison import Poison, Why
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
@@ -161,7 +161,8 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links)
+        found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links)
+        return sum(map(len, found)) + count_unset(self._poisoned)
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -281,10 +282,12 @@ class ModelState:
         self, path: Path, initial: Captured, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]
     ) -> None:
         if path in self._poisoned:
+            if may_be_unset(now) and now.obj is not initial.obj:
+                self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
         if isinstance(now.obj, Poison):
             if object.__getattribute__(now.obj, "_decision") is not self._decision:
-                self._poisoned[path] = self._differing.add(name, sides_of([initial, now]))
+                self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
             if isinstance(now.obj, Stale):
@@ -318,7 +321,7 @@ class ModelState:
                 for i, (a, b) in enumerate(zip(initial.items, now.items)):
                     self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
-            self._poisoned[path] = self._differing.add(name, sides_of([initial, now]))
+            self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
 
     def _note_sharing(self, left: dict[Path, Captured]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""

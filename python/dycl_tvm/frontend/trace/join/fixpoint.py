@@ -12,7 +12,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.heap.places import MISSING, Place
+from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -29,7 +29,7 @@ from dycl_tvm.frontend.trace.join.captured import (
 )
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents
-from dycl_tvm.frontend.trace.join.poison import Poison, Why
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
@@ -128,7 +128,9 @@ class Header:
                 may_be_one(self._fresh[path], twin, _Aliases(self.decision))
         self._state = {name: capture(value) for name, value in env.items()}
         for name in unset:
-            env[name] = Poison(self.decision, Why(f"`{name}` is not set before the loop, and read in it before it is set", is_="not set"))
+            env[name] = Poison(
+                self.decision, Why(f"`{name}` is not set before the loop, and read in it before it is set", is_="not set", unset=True)
+            )
         self.extra = {name: env.pop(name) for name in self._extra_entry}
         return env
 
@@ -168,7 +170,7 @@ class Header:
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
         sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed)
-        return (*[len(s) for s in sets], self._identities.size())
+        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -236,6 +238,8 @@ class Header:
     # -- comparing ------------------------------------------------------------------------------------------------------
     def _compare(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         if isinstance(header.obj, Poison):
+            if may_be_unset(back) and not may_be_unset(header):
+                self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
         if isinstance(header, Memory):
             if isinstance(back.obj, Stale) or path in self._poisoned:
@@ -249,8 +253,8 @@ class Header:
             self._compare_objects(path, header, back)
             if header.obj is back.obj and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
                 return  # what it holds are places of the heap, which are seen through all its names
-        if (header.obj is MISSING) != (back.obj is MISSING):
-            self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
+        if may_be_unset(header) != may_be_unset(back):
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Contents, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -31,7 +31,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents
-from dycl_tvm.frontend.trace.join.poison import Poison, Why, is_unbound, of_poison
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
@@ -150,7 +150,7 @@ class Join:
         if all(c.obj is first.obj for c in found):
             self._keep_object(first.obj)
             return first.obj
-        if any(c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj)) for c in found):
+        if any(map(may_be_unset, found)):
             return Poison(self._decision_of(found), self._differing.add(what, sides_of(found), unset=True))
         if isinstance(first, NumberLeaf) or any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)

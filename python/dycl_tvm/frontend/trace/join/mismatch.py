@@ -35,10 +35,12 @@ class Mismatches:
         When a value is what it is on each side, if there are two and it can be said.
     decisions : iterable of Decision
         Where the sides part.
+    unset : str
+        What is said of a value that is not set on all sides, if it is something else than of others.
     """
 
-    def __init__(self, heading: str, sides: tuple[str, ...] = (), decisions: Iterable[Any] = ()) -> None:
-        self._heading, self._sides = heading, sides
+    def __init__(self, heading: str, sides: tuple[str, ...] = (), decisions: Iterable[Any] = (), unset: str = "") -> None:
+        self._heading, self._sides, self._unset = heading, sides, unset
         self.decisions = list(decisions)
         self._found: dict[str, str] = {}
 
@@ -48,7 +50,7 @@ class Mismatches:
         text = " and ".join(f"{what} {side}" for what, side in zip(found, self._sides)) if self._sides else either
         self._found.setdefault(str(name), text)
         reason = f"{name} {verb} {text if self._sides else f'{either}, depending on the path'}"
-        return Why(f"{name} is set on one path only, and used later" if unset else reason, either, unset, self)
+        return Why(f"{name} {self._unset}" if unset and self._unset else reason, either, unset, self)
 
     def parted_before(self, other: Any) -> None:
         """Note that paths that meet here have met before, as values that could not be one there."""
@@ -64,7 +66,7 @@ class Mismatches:
 
 def between_paths(decisions: Iterable[Any], sides: tuple[str, ...] = ()) -> Mismatches:
     """What differs between paths that are joined."""
-    return Mismatches("These values differ between the paths that part at", sides, decisions)
+    return Mismatches("These values differ between the paths that part at", sides, decisions, "is set on one path only, and used later")
 
 
 def between_trips(loop: Any) -> Mismatches:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.join.captured import Form
+from dycl_tvm.frontend.trace.heap.places import MISSING
+from dycl_tvm.frontend.trace.join.captured import Captured, Form
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
 
@@ -25,7 +27,7 @@ class Why:
     is_ : str
         What the value may be.
     unset : bool
-        Whether it may not be set at all.
+        Whether it may not be set at all: a question for whether it is there must not be answered.
     others : object
         The values that could not be one at the same place, as a text that messages show below.
     """
@@ -62,6 +64,16 @@ class Poison(OwnValue):
 def is_unbound(poison: Poison) -> bool:
     """Whether the variable may not be set at all."""
     return of_poison(poison).unset
+
+
+def may_be_unset(c: Captured) -> bool:
+    """Whether a value may not be set at all."""
+    return c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj))
+
+
+def count_unset(whys: Mapping[Any, Why]) -> int:
+    """Return how many of the values may not be set."""
+    return sum(why.unset for why in whys.values())
 
 
 def of_poison(poison: Poison) -> Why:
