@@ -16,9 +16,9 @@ class ControlFlow(BaseException):
 class ForkRequired(ControlFlow):
     """The two sides of ``decision`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(self, decision: Any, reason: str, unroll: int = 0) -> None:
+    def __init__(self, decision: Any, reason: str, unroll: int = 0, refusal: Exception | None = None) -> None:
         super().__init__(reason)
-        self.decision, self.reason, self.unroll = decision, reason, unroll
+        self.decision, self.reason, self.unroll, self.refusal = decision, reason, unroll, refusal
 
 
 class Dead(ControlFlow):

@@ -46,14 +46,16 @@ class _Aliases:
         self.decision = decision
 
     def refuse(self, reason: str) -> None:
-        """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
+        """Take one trip out of the loop, which may part the names; if that was tried, all."""
+        decisions = current().decisions
         if not self.decision.unroll:
-            current().decisions.fork(self.decision, reason)
-        raise UnsupportedError(
+            decisions.fork(self.decision, reason)
+        refusal = UnsupportedError(
             reason,
             current().origin() or self.decision.origin,
             "copy the tensor where a variable is given another's: y = x.clone(); or compute a new one instead of changing it in place",
         )
+        decisions.unroll(self.decision, refusal)
 
 
 class Header:
@@ -290,7 +292,7 @@ class Header:
         header, back = capture_place(place, raw), capture_place(place, place.read())
         if header.structure != back.structure:
             how = "changes its length" if len(header.items) != len(back.items) else "is changed"
-            current().decisions.unroll(self.decision, f"{place.text} {how}")
+            current().decisions.unroll_grown(self.decision, f"{place.text} {how}")
         for i, (h, b) in enumerate(zip(header.items, back.items)):
             self._compare((key, i), h, b, found)
 
