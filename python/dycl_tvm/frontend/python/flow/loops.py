@@ -22,6 +22,7 @@ from dycl_tvm.frontend.trace.control_flow import Dead, Jump, Restart
 from dycl_tvm.frontend.trace.decisions import Round
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
+from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Raise, Value
@@ -89,6 +90,9 @@ class Loop:
         if self._tokens:
             return min((t.target for t in self._tokens), key=lambda t: t.index)
         return self._loop
+
+    def _differing(self) -> Mismatches:
+        return between_paths(self._tokens or [self._loop])
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
@@ -191,7 +195,7 @@ class Loop:
                 self._continues.append(capture_path(self._variables, scope.mark))
             session.journal.rollback(scope.mark)
             scope.close()
-            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue")
+            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue", self._differing())
             self.restore = True
             self._continues = []
             self._variables = self.env
@@ -214,7 +218,7 @@ class Loop:
             self._breaks.append(capture_path(self._own(variables), scope.mark))
         session.journal.rollback(scope.mark)
         scope.close()
-        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop")
+        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop", self._differing())
         self.restore = True
         self._release()
 
@@ -238,7 +242,9 @@ class Loop:
         self._refuse_yields()
         self._refuse_advanced()
         if any(key == ("decide",) for key, _, _ in session.builder.events[self._start : session.builder.cursor]):
-            session.decisions.part_in_loop("a truth test stands where both sides cannot be explored in place", session.origin(), self._loop)
+            session.decisions.part_in_loop(
+                "a truth test stands where both sides cannot be explored in place", session.origin(), loop=self._loop
+            )
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, self._loop, self._hidden(), self._around, self._outer.clock)
@@ -307,7 +313,7 @@ class Loop:
         if paths:
             session.journal.rollback(scope.mark)
             header.reopen()
-            env, _ = join_paths(paths, scope, self._decision(), "continue")
+            env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing())
             self._refuse_advanced()
             journal = session.journal
             if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
@@ -333,7 +339,7 @@ class Loop:
         if not exits:
             self._dead = self.stop = True
             return
-        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit")
+        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit", self._differing())
         self._variables = self.env
         self.restore = True
 
