@@ -142,7 +142,7 @@ def _shared(function: types.FunctionType) -> tuple[Any, ...]:
     found, todo, seen = [], [function], set[int]()
     while todo and len(seen) < _FOLLOWED:
         f = todo.pop()
-        if id(f) in seen or (f.__module__.startswith(("torch.", "numpy.")) and seen):
+        if id(f) in seen or ((f.__module__ or "").startswith(("torch.", "numpy.")) and seen):
             continue
         seen.add(id(f))
         values = [f.__globals__[n] for n in names_of(code_of(f)) if n in f.__globals__]
