@@ -172,10 +172,6 @@ def deepcopy_pickle(x):
     return pickle.dumps(x)  # HERE
 
 
-def min_with_key(x):
-    return min([x[0, 0].item(), x[0, 1].item()], key=abs)  # HERE
-
-
 def tolist_large(x):
     return x.repeat(100, 100).tolist()  # HERE
 
@@ -219,7 +215,6 @@ CASES = [
     class_pattern,
     other_device,
     deepcopy_pickle,
-    min_with_key,
     tolist_large,
     async_helper,
 ]
