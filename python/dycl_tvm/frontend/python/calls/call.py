@@ -23,6 +23,7 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
@@ -307,9 +308,9 @@ _FORBIDDEN = {
 def _refuse_effects(callee: Any) -> None:
     owner = getattr(callee, "__self__", None)
     holder = owner if isinstance(owner, type) else type(owner)
-    modules = [getattr(callee, "__module__", None) or "", "" if owner is None or isinstance(owner, types.ModuleType) else holder.__module__]
+    modules = [module_of(callee), "" if owner is None or isinstance(owner, types.ModuleType) else module_of(holder)]
     name = getattr(callee, "__qualname__", getattr(callee, "__name__", str(type(callee))))
-    if (name.endswith(("now", "today", "utcnow")) and holder.__module__ == "datetime") or (name == "urandom" and "posix" in modules):
+    if (name.endswith(("now", "today", "utcnow")) and module_of(holder) == "datetime") or (name == "urandom" and "posix" in modules):
         _refuse_effect(name, "gives another result at every call")
     for module in modules:
         what = _what_is_forbidden(module)
@@ -338,7 +339,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     session = current()
     _refuse_effects(callee)
     pure = type(callee) in _PURE_KINDS and callee in _PURE
-    module = getattr(callee, "__module__", None) or ""
+    module = module_of(callee)
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)
