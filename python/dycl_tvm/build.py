@@ -143,23 +143,20 @@ def build(
     check_level(verify)
 
     # the front end: what the model does on every path
-    graph = stage_model(
-        model,
-        example_inputs,
-        example_kwargs=example_kwargs,
-        input_shapes=input_shapes,
-        input_values=input_values,
-        name=name,
-        max_paths=max_paths,
-        max_loop_trips=max_loop_trips,
-        max_seconds=max_seconds,
-        max_memory=max_memory,
-        keep_print=keep_print,
-        phases=phases,
-    )
+    staging: dict[str, Any] = {
+        "input_shapes": input_shapes,
+        "input_values": input_values,
+        "name": name,
+        "max_paths": max_paths,
+        "max_loop_trips": max_loop_trips,
+        "max_seconds": max_seconds,
+        "max_memory": max_memory,
+        "keep_print": keep_print,
+    }
+    graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **staging)
 
     # the model in eager against its graph
-    proof = Proof(verify, graph, phases)
+    proof = Proof(verify, graph, phases, staging)
     proof.of_control(model, example_call(model, example_inputs, example_kwargs, input_shapes), input_values)
 
     # the passes: a smaller graph, of calls of sub-DNNs

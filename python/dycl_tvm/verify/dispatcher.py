@@ -314,12 +314,15 @@ class _Argument(ctypes.Structure):
 
 def _equal(have: Any, want: Any) -> bool:
     if isinstance(want, torch.Tensor):
+        if not isinstance(have, torch.Tensor):  # a network that is given no tensor returns arrays, bfloat16 as its bits
+            have = torch.tensor(have)
+            have = have.view(want.dtype) if want.dtype == torch.bfloat16 else have
         return have.shape == want.shape and have.dtype == want.dtype and torch.equal(_raw(have), _raw(want))
     return bool(have == want) or (have != have and want != want)
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
 
 
 def _numbers(instr: HostInstr) -> list[float]:

@@ -235,6 +235,9 @@ def _disturbed(tensor: Any, noise: torch.Generator | None, amount: float, apart:
         return tensor
     factor = torch.empty(tensor.shape, dtype=torch.float32).uniform_(-amount, amount, generator=noise)
     largest = tensor.abs().nan_to_num(0, 0, 0).max() if apart and tensor.numel() else 0.0
+    if apart and not bool(tensor.isfinite().all()):  # infinities, and NaN which sorts above them, are equal too
+        beyond = (1 + torch.rand(tensor.shape, generator=noise).to(tensor.dtype)) * (1 + 2 * largest)
+        tensor = torch.where(tensor.isinf(), tensor.sign() * beyond, torch.where(tensor.isnan(), 4 * beyond, tensor))
     return tensor + factor.to(tensor.dtype) * (tensor.abs() + largest).nan_to_num(0, 0, 0)
 
 

@@ -194,6 +194,7 @@ n = READ
 """,
     "helper": """
 def step(z):
+    nonlocal kept
     if z.sum() > 0:
         CHANGE
         return z * 2

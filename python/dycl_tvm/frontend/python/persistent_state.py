@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.trace.control_flow import with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
@@ -34,8 +35,8 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.join import describe, may_be_unset
-from dycl_tvm.frontend.trace.join.poison import Poison, Unset, count_unset
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_calls, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
@@ -53,10 +54,10 @@ class _NoDecision:
 
     index: int = -1
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, others: object = "") -> None:
         """Raise the error."""
         raise UnsupportedError(
-            f"{reason}: what one call leaves behind is read by the next, and changes its type",
+            with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
             current().origin(),
             "set it at the beginning of the forward, or give it its final type in __init__; where it is made once and kept (a cache), "
             "call the model once before it is built",
@@ -93,7 +94,10 @@ class ModelState:
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
         self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
-        self._poisoned: dict[Path, str] = {}
+        self._poisoned: dict[Path, Why] = {}
+        self._differing = between_calls()
+        #: The containers that a path leaves with other items than they had, and their types.
+        self._growing: dict[str, str] = {}
         self._entry: dict[Path, Operand] = {}
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
         self._shared: set[Path] = set()
@@ -156,9 +160,8 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return (
-            len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links) + count_unset(self._poisoned)
-        )
+        found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links)
+        return sum(map(len, found)) + count_unset(self._poisoned)
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -217,6 +220,7 @@ class ModelState:
             self._compare_place(key, place, raw, name, found, left)
             if self.size != known and key not in self._places:
                 self._places[key], self._raw[key] = place, raw
+        self._refuse_growing()
         self._note_sharing(left)
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
@@ -255,44 +259,52 @@ class ModelState:
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())
         if initial.structure != now.structure:
-            kind = type(place.owner).__name__
+            self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), "holds")
+            self._growing.setdefault(name, type(place.owner).__name__)
+            return
+        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
+            self._compare((key, i), old, new, Name(f"`{name}`").item(label), found, left)
+
+    def _refuse_growing(self) -> None:
+        """Refuse containers that calls leave with other items than they had."""
+        for name, kind in self._growing.items():
             raise UnsupportedError(
-                f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                with_others(
+                    f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                    self._differing,
+                ),
                 current().origin(),
                 f"make it anew at the beginning of the forward (`{name} = {kind}()`); tensors and numbers are what calls can keep",
             )
-        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
-            self._compare((key, i), old, new, f"{name}{label}", found, left)
 
     def _compare(
-        self, path: Path, initial: Captured, now: Captured, name: str, found: dict[Path, Operand], left: dict[Path, Captured]
+        self, path: Path, initial: Captured, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]
     ) -> None:
         if path in self._poisoned:
             if may_be_unset(now) and now.obj is not initial.obj:
-                self._poisoned[path] = Unset(self._poisoned[path])
+                self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
         if isinstance(now.obj, Poison):
             if object.__getattribute__(now.obj, "_decision") is not self._decision:
-                why = f"`{name}` is of one type on some paths, and of another on others"
-                self._poisoned[path] = Unset(why) if may_be_unset(now) else why
+                self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
             if isinstance(now.obj, Stale):
-                self._poisoned[path] = f"`{name}` may be changed under another name"
+                self._poisoned[path] = Why(f"{name} may be changed under another name")
             elif path in self._leaves:
                 found[path] = now.obj
             elif now.obj is not initial.obj:
                 assert isinstance(initial.obj, Constant)
-                self._leaves[path] = _Leaf(name, initial.obj.type, initial.obj)
+                self._leaves[path] = _Leaf(str(name).strip("`"), initial.obj.type, initial.obj)
         elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
             left[path] = now
             if path in self._leaves:
                 found[path] = now.value
                 if isinstance(now.value, Stale):
-                    self._poisoned[path] = f"`{name}` may be changed under another name"
+                    self._poisoned[path] = Why(f"{name} may be changed under another name")
             elif initial.obj is not now.obj:
                 constant = constants().of(initial.obj)
-                self._leaves[path] = _Leaf(name, constant.type, constant)
+                self._leaves[path] = _Leaf(str(name).strip("`"), constant.type, constant)
                 self._links.add((path, initial.obj))
         elif (
             isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand)
@@ -301,17 +313,14 @@ class ModelState:
                 found[path] = now.operand
             elif not same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
-                self._leaves[path] = _Leaf(name, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
+                self._leaves[path] = _Leaf(str(name).strip("`"), scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
         elif isinstance(initial, Items) and isinstance(now, Items) and same_structure(initial, now):
             if isinstance(now.obj, tuple) or initial.obj is not now.obj:
                 left[path] = now
                 for i, (a, b) in enumerate(zip(initial.items, now.items)):
-                    self._compare((*path, i), a, b, f"{name}[{i}]", found, left)
-        elif initial.obj is MISSING or now.obj is MISSING:
-            if initial.obj is not now.obj:
-                self._poisoned[path] = Unset(f"`{name}` is not there before the first call")
+                    self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
-            self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"
+            self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
 
     def _note_sharing(self, left: dict[Path, Captured]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.control_flow import ForkRequired
+from dycl_tvm.frontend.trace.control_flow import ForkRequired, with_others
 from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.frontend.trace.record import Builder, Event
 from dycl_tvm.hcfg.nodes import Block, Operand, Origin, Value
@@ -50,8 +50,9 @@ class Decisions:
         self.rolling: list[int] = []
         #: The events with which the runs begin that are still to be made.
         self.pending: list[list[Event]] = []
-        #: How often each decision was forked.
+        #: How often each decision was forked, and why the last time.
         self.forks: dict[Origin | None, int] = {}
+        self.causes: dict[Origin | None, ForkRequired] = {}
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
@@ -151,21 +152,31 @@ class Decisions:
                 decision.target = around[0].target if around else loop
 
     # -- forks --------------------------------------------------------------------------------------------------------------
-    def fork(self, decision: Any, reason: str) -> None:
-        """Re-run with ``decision`` fixed. Does not return."""
+    def fork(self, decision: Any, reason: str, others: object = "") -> None:
+        """Re-run with ``decision`` fixed. Does not return.
+
+        Parameters
+        ----------
+        decision : Decision
+            Or what stands in the place of one that cannot be forked, and refuses.
+        reason : str
+        others : object
+            Its text lists what else would have to be forked here; it is made only for an error.
+        """
         if not isinstance(decision, Decision):
-            decision.refuse(reason)
+            decision.refuse(reason, others)
         if decision.is_loop and not decision.unroll:
-            raise ForkRequired(decision, reason, 1)
+            raise ForkRequired(decision, reason, 1, others)
         if decision.is_loop:
+            sentence = f"{reason}; the loop's trip count is known only at run time, so its state must keep one type"
             raise UnsupportedError(
-                f"{reason}; the loop's trip count is known only at run time, so its state must keep one type",
+                with_others(sentence, others),
                 self._origin() or decision.origin,
                 "give the variable a value of its final type and shape before the loop",
             )
         if self.rolling and decision.index >= self.rolling[0]:
-            self.refuse_in_loop(reason, decision.origin)
-        raise ForkRequired(decision, reason)
+            self.refuse_in_loop(reason, decision.origin, others)
+        raise ForkRequired(decision, reason, others=others)
 
     def follow(self, decision: Decision) -> bool:
         """Fork a decision whose first side is being run, by going on with that side in this run; return whether that can be done.
@@ -182,20 +193,21 @@ class Decisions:
         self.close(decision)
         return True
 
-    def unroll(self, decision: Decision, reason: str) -> None:
+    def unroll(self, decision: Decision, reason: str, others: object) -> None:
         """Re-run with a loop unrolled up to the bound that the user gave: its state grows. Does not return."""
         if self._limits.loop_trips is None or decision.unroll > 1:
             raise UnsupportedError(
-                f"{reason} in a loop whose trip count is known only at run time",
+                with_others(f"{reason}, and the loop's trip count is known only at run time", others),
                 self._origin() or decision.origin,
                 "write into a tensor of fixed size, or give the loop a bound: build(..., max_loop_trips=N)",
             )
-        raise ForkRequired(decision, reason, self._limits.loop_trips)
+        raise ForkRequired(decision, reason, self._limits.loop_trips, others)
 
-    def refuse_in_loop(self, reason: str, origin: Origin | None) -> None:
+    def refuse_in_loop(self, reason: str, origin: Origin | None, others: object = "") -> None:
         """Paths cannot part for good within a loop that will be a loop in the HCFG."""
+        sentence = f"two paths through the body of a loop cannot be joined ({reason}), and the loop's trip count is known only at run time"
         raise UnsupportedError(
-            f"two paths through the body of a loop cannot be joined ({reason}), and the loop's trip count is known only at run time",
+            with_others(sentence, others),
             origin,
             "leave variables and containers with the same type and length on all paths through the body, "
             "and keep break and return out of try and with",
@@ -206,6 +218,7 @@ class Decisions:
         decision: Decision = fork.decision
         builder = self._builder
         self._count(decision.origin)
+        self.causes[decision.origin] = fork
         events, own = builder.events[: decision.index], builder.events[decision.index]
         builder.undo_to(decision.index)
         self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]

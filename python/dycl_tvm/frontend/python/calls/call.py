@@ -312,6 +312,8 @@ def _refuse_effects(callee: Any) -> None:
     name = getattr(callee, "__qualname__", getattr(callee, "__name__", str(type(callee))))
     if (name.endswith(("now", "today", "utcnow")) and module_of(holder) == "datetime") or (name == "urandom" and "posix" in modules):
         _refuse_effect(name, "gives another result at every call")
+    if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
+        _refuse_effect(name, "may wait for another thread")
     for module in modules:
         what = _what_is_forbidden(module)
         if what is None or (module == "pathlib" and not name.split(".")[-1].startswith(_ON_FILES)):
@@ -319,6 +321,8 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, what)
 
 
+#: Methods of :mod:`threading` that may.
+_WAITING = (".acquire", ".wait", ".wait_for", ".join", ".start", "Semaphore.__enter__")
 _ON_FILES = ("read", "write", "open", "unlink", "mkdir", "touch")
 
 

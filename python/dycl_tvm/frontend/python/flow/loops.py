@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import Dead, Jump, Restart
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
+from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Raise, Value
@@ -88,6 +89,9 @@ class Loop:
         if self._tokens:
             return min((t.target for t in self._tokens), key=lambda t: t.index)
         return self._loop
+
+    def _differing(self) -> Mismatches:
+        return between_paths(self._tokens or [self._loop])
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
@@ -190,7 +194,7 @@ class Loop:
                 self._continues.append(capture_path(self._variables, scope.mark))
             session.journal.rollback(scope.mark)
             scope.close()
-            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue")
+            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue", self._differing())
             self.restore = True
             self._continues = []
             self._variables = self.env
@@ -213,7 +217,7 @@ class Loop:
             self._breaks.append(capture_path(self._own(variables), scope.mark))
         session.journal.rollback(scope.mark)
         scope.close()
-        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop")
+        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop", self._differing())
         self.restore = True
         self._release()
 
@@ -305,7 +309,7 @@ class Loop:
         if paths:
             session.journal.rollback(scope.mark)
             header.reopen()
-            env, _ = join_paths(paths, scope, self._decision(), "continue")
+            env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing())
             self._refuse_advanced()
             journal = session.journal
             if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
@@ -331,7 +335,7 @@ class Loop:
         if not exits:
             self._dead = self.stop = True
             return
-        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit")
+        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit", self._differing())
         self._variables = self.env
         self.restore = True
 
