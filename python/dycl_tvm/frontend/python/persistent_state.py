@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.trace.control_flow import with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
@@ -108,6 +108,10 @@ class ModelState:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
+
+    def adopt(self, found: Iterable[Step]) -> None:
+        """Take down what was found to live on, though the model does not reach it."""
+        self._note(found)
 
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
@@ -251,7 +255,7 @@ class ModelState:
             return place.text
         known = self._reachable.get(id(place.owner))
         if known is None or known[1] is not place.owner:
-            return None
+            return _shared_name(place)
         if isinstance(place, Attribute):
             return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
         return known[0]
@@ -339,6 +343,16 @@ class ModelState:
                 if id(c.obj) in self._reachable:
                     self._shared.add(path)
         self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
+
+
+def _shared_name(place: Place) -> str | None:
+    """Return the name of what all programs share: a variable of a module, class or function of a library. It lives on."""
+    owner = place.owner
+    if not isinstance(owner, (type, types.ModuleType, types.FunctionType)) or not is_library(owner):
+        return None
+    if isinstance(owner, type) and is_rewritten_class(owner):
+        return None  # a number for each handle of a hook
+    return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
 
 
 def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -88,6 +88,11 @@ class Seen:
         self._state = _reduced(x)
         self._bytes = _bytes(x)
 
+    @property
+    def tells(self) -> bool:
+        """Whether it can be told from this if the object changes."""
+        return self.fingerprint is not INVISIBLE
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Seen) and self.fingerprint is not INVISIBLE and self.fingerprint == other.fingerprint
 
