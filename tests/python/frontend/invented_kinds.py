@@ -151,6 +151,12 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "library_function": ("library.bump_function", "KEPT()", "KEPT.n"),
 }
 
+#: Kinds that are right in every structure where their code runs rewritten, and in some where it runs natively.
+RIGHT = frozenset(
+    ["namespace", "event", "library_closure", "library_made", "library_global", "library_global_stored", "library_class", "library_default"]
+    + ["library_slots", "library_function"]
+)
+
 #: Where the state is changed, and where it is read.
 PLACES: dict[str, str] = {
     "straight": """

@@ -40,7 +40,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.identity import mark_outside
+from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
@@ -329,15 +329,15 @@ class ModelState:
     def _note_sharing(self, left: dict[Path, Captured]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
         containers: dict[int, list[Path]] = {}
-        homes: dict[Storage, Path] = {}
+        homes: dict[Identity, Path] = {}
         for path, c in left.items():
             if isinstance(c, TensorLeaf):
-                storage = storage_of(c.obj)
-                if storage in homes:
-                    self._links.add((homes[storage], path))
-                homes.setdefault(storage, path)
-                if storage.real is not None:
-                    self._links.add((path, storage.real))
+                for memory in identity_of(storage_of(c.obj)).all_parts():  # of a joined tensor: all that it may lie in
+                    if homes.setdefault(memory, path) != path:
+                        self._links.add((homes[memory], path))
+                    real = constants().real_at(memory)
+                    if real is not None:
+                        self._links.add((path, real))
             elif not isinstance(c.obj, tuple):
                 containers.setdefault(id(c.obj), []).append(path)
                 if id(c.obj) in self._reachable:

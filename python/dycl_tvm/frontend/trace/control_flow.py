@@ -16,9 +16,9 @@ class ControlFlow(BaseException):
 class ForkRequired(ControlFlow):
     """The two sides of ``decision`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(self, decision: Any, reason: str, unroll: int = 0, others: object = "") -> None:
+    def __init__(self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Exception | None = None) -> None:
         super().__init__(reason)
-        self.decision, self.unroll, self._others = decision, unroll, others
+        self.decision, self.unroll, self.refusal, self._others = decision, unroll, refusal, others
 
     def __str__(self) -> str:
         return with_others(self.args[0], self._others)

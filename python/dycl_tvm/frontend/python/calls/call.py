@@ -20,6 +20,7 @@ from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
@@ -29,6 +30,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
+from dycl_tvm.hcfg.nodes import Origin
 
 #: Callables that change none of their arguments, so that these need not be saved.
 _PURE: frozenset[Any] = frozenset(
@@ -137,6 +139,8 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     users = users_function(function)
     if users is None:
         return _native(function, args, kwargs)
+    if not has_source(code_of(users)):
+        return _call_as_it_is(users, args, kwargs)
     made = converted(users)
     session = current()
     session.budget.step()
@@ -156,6 +160,22 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     finally:
         exits().offer_root(False)
     return session.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
+
+
+def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function of the user's that has no source, if its bytecode shows that it does nothing that would have to be seen."""
+    code = code_of(function)
+    reason = objection(function, args, kwargs)
+    if reason is not None:
+        raise UnsupportedError(
+            f"the source of {code.co_name}() cannot be found, and it {reason}",
+            Origin(code.co_filename, code.co_firstlineno, code.co_name),
+            "define the function in a file that is there (not by exec or eval, on stdin, or as .pyc alone)",
+        )
+    program().enter(function)
+    native = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    native.__kwdefaults__ = function.__kwdefaults__
+    return _native(native, args, kwargs)
 
 
 _MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))

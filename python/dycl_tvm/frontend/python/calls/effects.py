@@ -72,7 +72,7 @@ def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs
 
 def is_opaque(obj: Any) -> bool:
     """Whether the operators of an object are code that is neither rewritten nor known."""
-    kind = type(obj)
+    kind: Any = type(obj)
     if kind in _KNOWN or issubclass(kind, (*_KNOWN[:-1], torch.nn.Module)):
         return False
     return is_library_class(kind) or has_hidden(kind)

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.trampolines import FOR_THE_PROGRAM
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import CODE, is_unknown, module_of
 from dycl_tvm.frontend.trace.session import current, staging
-from dycl_tvm.frontend.trace.values.blame import attempt
 
 _STAGING = str(Path(__file__).parents[2])
 #: What every object has, and what is not asked for by the program.
@@ -27,7 +27,8 @@ def seal(x: Any) -> Any:
     """Return what stands for an object if its code is compiled and not known; any other object, class or function as it is."""
     if isinstance(x, (type, *CODE, Sealed)) or not is_unknown(x):
         return x
-    return _sealed_kind(type(x))(type(x))
+    kind: Any = type(x)
+    return _sealed_kind(kind)(kind)
 
 
 def refuse_unknown(x: Any) -> NoReturn:
@@ -65,10 +66,12 @@ class Sealed(OwnValue):
         _refuse(self)
 
     def __eq__(self, other: object) -> Any:
-        return self is other if _is_stagings(sys._getframe(1)) else _refuse(self)
+        own = object.__getattribute__(self, "_kind").__eq__ is not object.__eq__
+        return _refuse(self) if own and not _is_stagings(sys._getframe(1)) else self is other
 
     def __hash__(self) -> int:
-        return object.__hash__(self) if _is_stagings(sys._getframe(1)) else _refuse(self)
+        own = object.__getattribute__(self, "_kind").__hash__ is not object.__hash__
+        return _refuse(self) if own else object.__hash__(self)
 
 
 def _refuse(x: Sealed, *_args: Any, **_kwargs: Any) -> Any:
@@ -79,7 +82,7 @@ def _refuse(x: Sealed, *_args: Any, **_kwargs: Any) -> Any:
 
 
 def _is_stagings(frame: Any) -> bool:
-    return frame.f_code.co_filename.startswith(_STAGING) and frame.f_code is not attempt.__code__
+    return frame.f_code.co_filename.startswith(_STAGING) and frame.f_code not in FOR_THE_PROGRAM
 
 
 @functools.cache

@@ -18,10 +18,12 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python, module_of
-from dycl_tvm.frontend.trace.heap.places import Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import ATOMS, ClassBody, Step, names_of, reach
 from dycl_tvm.frontend.trace.session import current
 
+#: Results that hold nothing that can change, or are found otherwise.
+_NO_STATE = (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
 #: How many functions are followed from one that is called.
 _FOLLOWED = 300
 
@@ -39,7 +41,7 @@ class Shared:
     """
 
     def __init__(self, callee: Any, args: tuple[Any, ...], given: list[Step]) -> None:
-        function = callee.__func__ if isinstance(callee, types.MethodType) else callee
+        function: Any = callee.__func__ if isinstance(callee, types.MethodType) else callee
         if not isinstance(function, types.FunctionType):
             function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
@@ -59,7 +61,9 @@ class Shared:
 
     def adopt_result(self, result: Any) -> None:
         """Make the result a part of the model's state if it is held by what nobody sees."""
-        if sys.getrefcount(result) <= _FRESH or isinstance(result, (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)):
+        if sys.getrefcount(result) <= _FRESH or isinstance(
+            result, (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
+        ):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
             program().state.adopt(reach([("what a library keeps", result)], is_library, code_of))
@@ -102,6 +106,7 @@ def _shared_by(function: types.FunctionType) -> tuple[tuple[Any, ...], tuple[Pla
                     methods = [getattr(m, "__func__", m) for m in vars(v).values()]
                     todo += [m for m in methods if isinstance(m, types.FunctionType)]
                 places += _bodies(v)
+                objects += [m for m in vars(v).values() if isinstance(m, MUTABLE)]
             elif not isinstance(v, (*ATOMS, types.ModuleType, staticmethod, classmethod, property)):
                 objects.append(v)
     return tuple(objects), tuple({p.key: p for p in places}.values())

@@ -15,7 +15,7 @@ LIBRARY_PACKAGES = ("torch", "numpy", "tvm", "tvm_ffi", "functorch", "sympy")
 #: Where classes that are bound by pybind11 and nanobind have their metaclass from.
 _BINDINGS = ("pybind11_builtins", "nanobind")
 _KNOWN = frozenset([*sys.stdlib_module_names, *sys.builtin_module_names, *LIBRARY_PACKAGES, *_BINDINGS, "Token", "ml_dtypes", "dycl_tvm"])
-_FOREIGN: Any = ctypes._CFuncPtr
+_FOREIGN: Any = ctypes._CFuncPtr  # type: ignore[attr-defined]
 #: Functions and methods in C.
 CODE = (
     types.BuiltinFunctionType,
@@ -35,7 +35,8 @@ def module_of(x: Any) -> str:
 
 def is_unknown(x: Any) -> bool:
     """Whether an object, class or function is worked by compiled code that is not known."""
-    answer = _by_kind(type(x))
+    kind: Any = type(x)
+    answer = _by_kind(kind)
     return answer if isinstance(answer, bool) else answer(x)
 
 
@@ -52,7 +53,7 @@ def _by_kind(kind: Any) -> bool | Callable[[Any], bool]:
 
 
 def _is_unknown_code(x: Any) -> bool:
-    owner = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
+    owner: Any = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
     if module_of(x) or isinstance(owner, types.ModuleType):
         return not _is_known(module_of(x) or owner.__name__)
     return is_unknown_class(owner if isinstance(owner, type) else type(owner))

@@ -186,7 +186,8 @@ class Attribute(One):
             else:
                 self._space[self.name] = contents
             return
-        put, drop = _setters(type(self._owner))
+        kind: Any = type(self._owner)
+        put, drop = _setters(kind)
         if contents is not MISSING:
             if self.read() is not contents:
                 put(self._owner, self.name, contents)
