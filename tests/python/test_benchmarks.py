@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import pickle
+import signal
 import sys
 from pathlib import Path
 

@@ -255,11 +255,6 @@ def _template(only: int, count: int, star: bool, stars: bool, names: tuple[str, 
     return code
 
 
-def _holds_nothing(kind: type) -> bool:
-    """Whether objects of a class hold no function of the user's."""
-    return kind in _ATOMS or issubclass(kind, _OPAQUE) or _is_stagings(kind)
-
-
 def _is_stagings(kind: type) -> bool:
     """Whether objects of a class belong to staging itself."""
     module = kind.__module__

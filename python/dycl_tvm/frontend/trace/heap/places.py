@@ -281,15 +281,6 @@ def attribute_of(owner: Any, name: str) -> Attribute:
     return Attribute(owner, name, owner if type(owner) is dict else namespace_of(owner, name))
 
 
-def place_of(x: Any) -> Place | None:
-    """Return the place of what a container or array holds; None for other objects."""
-    if isinstance(x, MUTABLE):
-        return Contents(x)
-    if isinstance(x, BUFFERS):
-        return Bytes(x)
-    return Cell(x) if isinstance(x, types.CellType) else None
-
-
 def namespace_of(owner: Any, name: str) -> dict[str, Any] | None:
     """Return the dict that an attribute of an object lies in; None if it lies in a slot, or on a class."""
     if isinstance(owner, type):
