@@ -285,7 +285,7 @@ def bytes_of(t: torch.Tensor) -> bytes:
     """Return what a tensor holds; nothing if it has no data."""
     if t.device.type == "meta" or not t.numel():
         return b""
-    return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return bytes(t.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _class(x: Any) -> Any:
