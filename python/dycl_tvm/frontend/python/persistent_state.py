@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
+from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -84,13 +85,13 @@ class ModelState:
     reached : list of (name, object)
         The objects that live on between calls, as :func:`reach` finds them.
     twin : callable
-        Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
+        Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
     """
 
     def __init__(self, reached: list[Step], twin: Callable[[Any], Any]) -> None:
         self._reachable: dict[int, Step] = {}
         self._twin = twin
-        #: Places of the model that hold an iterator, and what stands for it there.
+        #: Places of the model that hold such an object, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
         self._note(reached)
         self._places: dict[Any, Place] = {}
@@ -117,12 +118,17 @@ class ModelState:
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
 
+    def adopt(self, found: Iterable[Step]) -> None:
+        """Take down what was found to live on, though the model does not reach it."""
+        self._note(found)
+
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         self._note(reach(roots, is_library, code_of))
 
     def _note(self, reached: Iterable[Step]) -> None:
-        iterators = []
+        twins: dict[int, tuple[Any, Any]] = {}
+        roots: list[Step] = []
         for step in reached:
             label, x = step
             self._reachable.setdefault(id(x), step)
@@ -131,27 +137,24 @@ class ModelState:
                 self._reachable[id(space)] = (label, space)
             if isinstance(x, types.FunctionType):
                 self._reachable.setdefault(id(x.__globals__), ("", x.__globals__))
-            if hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor):
-                iterators.append((label, x))
-        for label, x in iterators:
-            self._add_twin(label, x)
-
-    def _add_twin(self, label: str, x: Any) -> None:
-        """Find where an iterator is held, and put another in its place for the time of staging."""
-        made = self._twin(x)
-        if made is x:
-            return
-        for _, holder in list(self._reachable.values()):
-            for place in places_in(holder):
-                if _replace(place, x, made):
-                    self._twins.append((place, x, made))
-        self._reach([(label, made)])
+            made = self._twin(x)
+            if made is not x:
+                twins[id(x)] = (x, made)
+                roots.append((label, made))
+        if twins:
+            for _, holder in list(self._reachable.values()):
+                if isinstance(holder, type) and not is_python(holder):
+                    continue
+                _check_replaceable(holder, twins)
+                for place in places_in(holder):
+                    self._twins += [(place, x, made) for x, made in _replace(place, twins)]
+            self._reach(roots)
 
     def close(self) -> None:
-        """Put the model's own iterators back."""
+        """Put the model's own objects back."""
         while self._twins:
             place, x, made = self._twins.pop()
-            _replace(place, made, x)
+            _replace(place, {id(made): (made, x)})
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
@@ -308,7 +311,7 @@ class ModelState:
             return place.text
         known = self._reachable.get(id(place.owner))
         if known is None or known[1] is not place.owner:
-            return None
+            return _shared_name(place)
         if isinstance(place, Attribute):
             return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
         return known[0]
@@ -407,11 +410,42 @@ def _kind(path: Path) -> Path:
     return (*path, "kind")
 
 
-def _replace(place: Place, x: Any, other: Any) -> bool:
-    """Put another object where a place holds ``x``; return whether it does."""
+def _shared_name(place: Place) -> str | None:
+    """Return the name of what all programs share: a variable of a module, class or function of a library. It lives on."""
+    owner = place.owner
+    if not isinstance(owner, (type, types.ModuleType, types.FunctionType)) or not is_library(owner):
+        return None
+    if isinstance(owner, type) and is_rewritten_class(owner):
+        return None  # a number for each handle of a hook
+    return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
+
+
+def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Put the twins of objects where a place holds these, in tuples too; return what was replaced, and by what."""
     raw = place.read()
     items = place.flatten(raw)[1]
-    if not any(item is x for item in items):
-        return False
-    place.write(place.unflatten(raw, [other if item is x else item for item in items]))
-    return True
+    made = [_twin_of(item, twins) for item in items]
+    changed = [(old, new) for old, new in zip(items, made) if old is not new]
+    if changed:
+        place.write(place.unflatten(raw, made))
+    return changed
+
+
+def _twin_of(x: Any, twins: dict[int, tuple[Any, Any]]) -> Any:
+    if id(x) in twins:
+        return twins[id(x)][1]
+    if type(x) is not tuple:
+        return x
+    made = tuple([_twin_of(item, twins) for item in x])
+    return made if any(a is not b for a, b in zip(x, made)) else x
+
+
+def _check_replaceable(holder: Any, twins: dict[int, tuple[Any, Any]]) -> None:
+    fixed = isinstance(holder, (set, frozenset, dict)) or (isinstance(holder, tuple) and type(holder) is not tuple)
+    for x in holder if fixed else ():
+        if id(x) in twins:
+            raise UnsupportedError(
+                f"a {type(holder).__name__} holds a {type(x).__name__}, whose state cannot be kept",
+                None,
+                "keep it in an attribute, a list or a tuple",
+            )

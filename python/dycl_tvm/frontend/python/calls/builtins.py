@@ -26,6 +26,7 @@ from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.loops import SymbolicRange
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
+from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.heap.reach import slots_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
@@ -232,7 +233,7 @@ def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if isinstance(x, Poison):
         use(x)
-    return _stood_for(x, "given to type()") or type(x)
+    return _stood_for(x, "given to type()") or (x.__class__ if issubclass(type(x), OwnValue) else type(x))
 
 
 def class_of(x: Any) -> Any:

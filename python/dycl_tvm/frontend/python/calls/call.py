@@ -24,6 +24,7 @@ from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
@@ -327,10 +328,12 @@ _FORBIDDEN = {
 def _refuse_effects(callee: Any) -> None:
     owner = getattr(callee, "__self__", None)
     holder = owner if isinstance(owner, type) else type(owner)
-    modules = [getattr(callee, "__module__", None) or "", "" if owner is None or isinstance(owner, types.ModuleType) else holder.__module__]
+    modules = [module_of(callee), "" if owner is None or isinstance(owner, types.ModuleType) else module_of(holder)]
     name = getattr(callee, "__qualname__", getattr(callee, "__name__", str(type(callee))))
-    if (name.endswith(("now", "today", "utcnow")) and holder.__module__ == "datetime") or (name == "urandom" and "posix" in modules):
+    if (name.endswith(("now", "today", "utcnow")) and module_of(holder) == "datetime") or (name == "urandom" and "posix" in modules):
         _refuse_effect(name, "gives another result at every call")
+    if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
+        _refuse_effect(name, "may wait for another thread")
     for module in modules:
         what = _what_is_forbidden(module)
         if what is None or (module == "pathlib" and not name.split(".")[-1].startswith(_ON_FILES)):
@@ -338,6 +341,8 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, what)
 
 
+#: Methods of :mod:`threading` that may.
+_WAITING = (".acquire", ".wait", ".wait_for", ".join", ".start", "Semaphore.__enter__")
 _ON_FILES = ("read", "write", "open", "unlink", "mkdir", "touch")
 
 
@@ -358,7 +363,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     session = current()
     _refuse_effects(callee)
     pure = type(callee) in _PURE_KINDS and callee in _PURE
-    module = getattr(callee, "__module__", None) or ""
+    module = module_of(callee)
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)
