@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
