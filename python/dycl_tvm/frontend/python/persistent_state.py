@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library
-from dycl_tvm.frontend.trace.control_flow import with_others
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
+from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
+from dycl_tvm.frontend.trace.control_flow import Again, with_others
+from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -39,7 +39,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.identity import mark_outside
+from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
@@ -47,14 +47,17 @@ from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 Path = tuple[Any, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class _NoDecision:
-    """Stands for the model's state in messages: using a poison of it is an error, never a fork."""
+    """Stands for the model's state in messages: using a poison of it has its kinds told apart in the next round, or is an error."""
 
+    tell_apart: Callable[[], bool] = bool
     index: int = -1
 
     def refuse(self, reason: str, others: object = "") -> None:
-        """Raise the error."""
+        """Raise the error, if the kinds cannot be told apart."""
+        if self.tell_apart():
+            raise Again
         raise UnsupportedError(
             with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
             current().origin(),
@@ -80,13 +83,13 @@ class ModelState:
     reached : list of (name, object)
         The objects that live on between calls, as :func:`reach` finds them.
     twin : callable
-        Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
+        Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
     """
 
     def __init__(self, reached: list[Step], twin: Callable[[Any], Any]) -> None:
         self._reachable: dict[int, Step] = {}
         self._twin = twin
-        #: Places of the model that hold an iterator, and what stands for it there.
+        #: Places of the model that hold such an object, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
         self._note(reached)
         self._places: dict[Any, Place] = {}
@@ -94,6 +97,11 @@ class ModelState:
         self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
         self._poisoned: dict[Path, Why] = {}
+        #: The names of paths that change, and what they held before the first call.
+        self._first: dict[Path, tuple[str, Captured]] = {}
+        #: The kinds of paths where these are told apart; the paths where they cannot be.
+        self._variants: dict[Path, Variants] = {}
+        self._inseparable: set[Path] = set()
         self._differing = between_calls()
         #: The containers that a path leaves with other items than they had, and their types.
         self._growing: dict[str, str] = {}
@@ -108,12 +116,17 @@ class ModelState:
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
 
+    def adopt(self, found: Iterable[Step]) -> None:
+        """Take down what was found to live on, though the model does not reach it."""
+        self._note(found)
+
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         self._note(reach(roots, is_library, code_of))
 
     def _note(self, reached: Iterable[Step]) -> None:
-        iterators = []
+        twins: dict[int, tuple[Any, Any]] = {}
+        roots: list[Step] = []
         for step in reached:
             label, x = step
             self._reachable.setdefault(id(x), step)
@@ -122,27 +135,24 @@ class ModelState:
                 self._reachable[id(space)] = (label, space)
             if isinstance(x, types.FunctionType):
                 self._reachable.setdefault(id(x.__globals__), ("", x.__globals__))
-            if hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor):
-                iterators.append((label, x))
-        for label, x in iterators:
-            self._add_twin(label, x)
-
-    def _add_twin(self, label: str, x: Any) -> None:
-        """Find where an iterator is held, and put another in its place for the time of staging."""
-        made = self._twin(x)
-        if made is x:
-            return
-        for _, holder in list(self._reachable.values()):
-            for place in places_in(holder):
-                if _replace(place, x, made):
-                    self._twins.append((place, x, made))
-        self._reach([(label, made)])
+            made = self._twin(x)
+            if made is not x:
+                twins[id(x)] = (x, made)
+                roots.append((label, made))
+        if twins:
+            for _, holder in list(self._reachable.values()):
+                if isinstance(holder, type) and not is_python(holder):
+                    continue
+                _check_replaceable(holder, twins)
+                for place in places_in(holder):
+                    self._twins += [(place, x, made) for x, made in _replace(place, twins)]
+            self._reach(roots)
 
     def close(self) -> None:
-        """Put the model's own iterators back."""
+        """Put the model's own objects back."""
         while self._twins:
             place, x, made = self._twins.pop()
-            _replace(place, made, x)
+            _replace(place, {id(made): (made, x)})
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
@@ -162,7 +172,7 @@ class ModelState:
     def size(self) -> int:
         """Grows with everything found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links)
-        return sum(map(len, found)) + count_unset(self._poisoned)
+        return sum(map(len, found)) + count_unset(self._poisoned) + sum(len(v.known) for v in self._variants.values())
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -186,22 +196,69 @@ class ModelState:
         if isinstance(c, Memory):
             return Stale(c.obj.type, self._decision) if path in self._poisoned else self._entry.get(path, c.obj)
         if path in self._poisoned:
-            return Poison(self._decision, self._poisoned[path])
+            return Poison(_NoDecision(lambda: self._tell_apart(path)), self._poisoned[path])
+        if path in self._variants:
+            i = self._variants[path].at_entry(self._entry[_kind(path)])
+            variant = self._variants[path].known[i]
+            return variant.obj if variant.type is None else self._value_at_entry((*path, i), variant.obj, made)
         if path in self._entry:
-            param = self._entry[path]
-            if isinstance(c, TensorLeaf):
-                assert isinstance(param, Value)
-                fresh = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
-                mark_outside(fresh, "state")
-                made[path] = fresh.storage_
-                return fresh
-            return scalars.wrap(param)
+            return self._value_at_entry(path, Layout.of(c.obj) if isinstance(c, TensorLeaf) else None, made)
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
             if path in self._shared:
                 current().heap.guarded[id(copy)] = self._decision
             return copy
         return c.obj
+
+    def _value_at_entry(self, path: Path, layout: Layout | None, made: dict[Path, Storage]) -> Any:
+        """Return the value of a state variable."""
+        param = self._entry[path]
+        if layout is None:
+            return scalars.wrap(param)
+        assert isinstance(param, Value)
+        fresh = fresh_like(layout.meta(), param)
+        mark_outside(fresh, "state")
+        made[path] = fresh.storage_
+        return fresh
+
+    def _tell_apart(self, path: Path) -> bool:
+        """Let the kinds of a path be told apart from the next round on; return whether they can."""
+        name, first = self._first[path]
+        if path in self._inseparable or not can_vary(first, self.lives_on):
+            return False
+        del self._poisoned[path]
+        self._leaves.pop(path, None)
+        self._variants[path] = Variants(first, current().origin())
+        self._leaves[_kind(path)] = _Leaf(f"the kind of {name}", scalars.ScalarType("int"), 0)
+        if isinstance(first, TensorLeaf):
+            self._links.add(((*path, 0), first.obj))
+        self._keep_variables(path)
+        return True
+
+    def _keep_variables(self, path: Path) -> None:
+        for i, variant in enumerate(self._variants[path].known):
+            if variant.type is not None:
+                self._leaves.setdefault((*path, i), _Leaf(self._first[path][0], variant.type, variant.initial))
+
+    def _keep_variant(self, path: Path, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
+        """Note of which kind a path leaves a place, and what it holds."""
+        known = self.size
+        which = self._variants[path].which(now, self.lives_on)
+        if which is None:
+            del self._variants[path]
+            self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
+            self._inseparable.add(path)
+            self._poisoned[path] = self._differing.add(name, sides_of([self._first[path][1], now]), unset=True)
+            raise Again
+        if self.size != known:
+            self._keep_variables(path)
+            raise Again
+        found[_kind(path)] = which
+        contents = (*path, which)
+        if isinstance(now, TensorLeaf):
+            left[contents], found[contents] = now, now.value
+        elif isinstance(now, NumberLeaf):
+            found[contents] = now.operand
 
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
@@ -252,7 +309,7 @@ class ModelState:
             return place.text
         known = self._reachable.get(id(place.owner))
         if known is None or known[1] is not place.owner:
-            return None
+            return _shared_name(place)
         if isinstance(place, Attribute):
             return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
         return known[0]
@@ -281,12 +338,16 @@ class ModelState:
     def _compare(
         self, path: Path, initial: Captured, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]
     ) -> None:
+        if path in self._variants:
+            self._keep_variant(path, now, name, found, left)
+            return
+        self._first.setdefault(path, (str(name).strip("`"), initial))
         if path in self._poisoned:
             if may_be_unset(now) and now.obj is not initial.obj:
                 self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
         if isinstance(now.obj, Poison):
-            if object.__getattribute__(now.obj, "_decision") is not self._decision:
+            if not isinstance(object.__getattribute__(now.obj, "_decision"), _NoDecision):
                 self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
@@ -326,15 +387,15 @@ class ModelState:
     def _note_sharing(self, left: dict[Path, Captured]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
         containers: dict[int, list[Path]] = {}
-        homes: dict[Storage, Path] = {}
+        homes: dict[Identity, Path] = {}
         for path, c in left.items():
             if isinstance(c, TensorLeaf):
-                storage = storage_of(c.obj)
-                if storage in homes:
-                    self._links.add((homes[storage], path))
-                homes.setdefault(storage, path)
-                if storage.real is not None:
-                    self._links.add((path, storage.real))
+                for memory in identity_of(storage_of(c.obj)).all_parts():  # of a joined tensor: all that it may lie in
+                    if homes.setdefault(memory, path) != path:
+                        self._links.add((homes[memory], path))
+                    real = constants().real_at(memory)
+                    if real is not None:
+                        self._links.add((path, real))
             elif not isinstance(c.obj, tuple):
                 containers.setdefault(id(c.obj), []).append(path)
                 if id(c.obj) in self._reachable:
@@ -342,11 +403,47 @@ class ModelState:
         self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
 
 
-def _replace(place: Place, x: Any, other: Any) -> bool:
-    """Put another object where a place holds ``x``; return whether it does."""
+def _kind(path: Path) -> Path:
+    """Return the path of the state variable that says of which kind a place is."""
+    return (*path, "kind")
+
+
+def _shared_name(place: Place) -> str | None:
+    """Return the name of what all programs share: a variable of a module, class or function of a library. It lives on."""
+    owner = place.owner
+    if not isinstance(owner, (type, types.ModuleType, types.FunctionType)) or not is_library(owner):
+        return None
+    if isinstance(owner, type) and is_rewritten_class(owner):
+        return None  # a number for each handle of a hook
+    return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
+
+
+def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Put the twins of objects where a place holds these, in tuples too; return what was replaced, and by what."""
     raw = place.read()
     items = place.flatten(raw)[1]
-    if not any(item is x for item in items):
-        return False
-    place.write(place.unflatten(raw, [other if item is x else item for item in items]))
-    return True
+    made = [_twin_of(item, twins) for item in items]
+    changed = [(old, new) for old, new in zip(items, made) if old is not new]
+    if changed:
+        place.write(place.unflatten(raw, made))
+    return changed
+
+
+def _twin_of(x: Any, twins: dict[int, tuple[Any, Any]]) -> Any:
+    if id(x) in twins:
+        return twins[id(x)][1]
+    if type(x) is not tuple:
+        return x
+    made = tuple([_twin_of(item, twins) for item in x])
+    return made if any(a is not b for a, b in zip(x, made)) else x
+
+
+def _check_replaceable(holder: Any, twins: dict[int, tuple[Any, Any]]) -> None:
+    fixed = isinstance(holder, (set, frozenset, dict)) or (isinstance(holder, tuple) and type(holder) is not tuple)
+    for x in holder if fixed else ():
+        if id(x) in twins:
+            raise UnsupportedError(
+                f"a {type(holder).__name__} holds a {type(x).__name__}, whose state cannot be kept",
+                None,
+                "keep it in an attribute, a list or a tuple",
+            )

@@ -45,7 +45,7 @@ def join_paths(paths: list[PathState], scope: Scope, decision: Any, name: str, d
     """Go on where several paths meet; return the joined variables and value."""
     if len(paths) == 1:
         return adopt(paths[0])
-    return Join(paths, scope.mark, scope.clock, decision, name, differing).run()
+    return Join(paths, scope.clock, decision, name, differing).run()
 
 
 class If:

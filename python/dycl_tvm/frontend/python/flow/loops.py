@@ -19,6 +19,7 @@ from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import Dead, Jump, Restart
+from dycl_tvm.frontend.trace.decisions import Round
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
@@ -241,7 +242,9 @@ class Loop:
         self._refuse_yields()
         self._refuse_advanced()
         if any(key == ("decide",) for key, _, _ in session.builder.events[self._start : session.builder.cursor]):
-            session.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", session.origin())
+            session.decisions.part_in_loop(
+                "a truth test stands where both sides cannot be explored in place", session.origin(), loop=self._loop
+            )
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, self._loop, self._hidden(), self._around, self._outer.clock)
@@ -257,11 +260,12 @@ class Loop:
 
     def _refuse_advanced(self) -> None:
         if self.advanced:
-            raise UnsupportedError(
+            refusal = UnsupportedError(
                 "an iterator made before a loop is advanced in it, and the loop's trip count is known only at run time",
                 current().origin(),
-                "index a list or tensor by a counter instead of next()",
+                "index a list or tensor by a counter instead of next(), or give the loop a bound: build(..., max_loop_trips=N)",
             )
+            current().decisions.unroll(self._loop, refusal)
 
     def _undo_round(self) -> None:
         session = current()
@@ -285,7 +289,7 @@ class Loop:
         assert self._header is not None
         current().budget.step()
         self._inner = Scope()
-        current().decisions.rolling.append(current().builder.cursor)
+        current().decisions.rolling.append(Round(current().builder.cursor, self._loop))
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self.restore = True
 
@@ -366,6 +370,8 @@ class Loop:
 
     def _raise_bound(self) -> None:
         session = current()
+        if self._loop.refusal is not None:
+            raise self._loop.refusal
         message = f"a loop runs more than max_loop_trips = {session.limits.loop_trips} times"
         session.builder.terminate(Raise("RuntimeError", message, session.origin(), limit=True))
         exits().departures += 1
@@ -457,11 +463,12 @@ class While(Loop):
             return True
         if self._rolling:
             if not holds:
-                raise UnsupportedError(
+                refusal = UnsupportedError(
                     "the condition of this loop is known at build time in one iteration and not in another",
                     current().origin(),
                     "use one kind of condition",
                 )
+                current().decisions.unroll(self._loop, refusal)
             return True
         if not holds:
             self.completed = True
@@ -540,6 +547,9 @@ class For(Loop):
             yield self._index
 
     def _in_range(self, index: Any, counted: SymbolicRange) -> Any:
+        bounds = scalars.bounds_of(counted.stop)
+        if bounds is not None and not scalars.is_symbolic(index) and (index >= bounds[1] if counted.step > 0 else index <= bounds[0]):
+            return False
         return truth(index < counted.stop if counted.step > 0 else index > counted.stop)
 
     def _back_variables(self) -> dict[str, Any]:

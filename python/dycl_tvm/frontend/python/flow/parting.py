@@ -61,7 +61,7 @@ def part(value: Any, origin: Origin | None) -> Iterator[View]:
         yield _view(poisons, [_captured(p).obj for p in path], joined, args)
     if alone == len(paths):
         return
-    join = Join([PathState(block, {}, None, {}) for block in joined.before[alone:]], mark, 0, None, joined.block.name, between_paths(()))
+    join = Join([PathState(block, {}, None, {}) for block in joined.before[alone:]], 0, None, joined.block.name, between_paths(()))
     args = [join.operand(p.type, list(column), p.name) for p, column in zip(joined.block.params, zip(*joined.args[alone:]))]
     objects = [join.unify([_captured(p) for p in column], Name("the value returned")) for column in zip(*paths[alone:])]
     for block in joined.before[alone:]:

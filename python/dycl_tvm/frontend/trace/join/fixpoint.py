@@ -46,14 +46,16 @@ class _Aliases:
         self.decision = decision
 
     def refuse(self, reason: str, others: object = "") -> None:
-        """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
+        """Take one trip out of the loop, which may part the names; if that was tried, all."""
+        decisions = current().decisions
         if not self.decision.unroll:
-            current().decisions.fork(self.decision, reason)
-        raise UnsupportedError(
+            decisions.fork(self.decision, reason)
+        refusal = UnsupportedError(
             reason,
             current().origin() or self.decision.origin,
             "copy the tensor where a variable is given another's: y = x.clone(); or compute a new one instead of changing it in place",
         )
+        decisions.unroll(self.decision, refusal)
 
 
 class Header:
@@ -157,7 +159,7 @@ class Header:
                 self._places[key] = (place, before[key])
             self._compare_place(key, place, found)
         if self._growing is not None:
-            session.decisions.unroll(self.decision, self._growing.reason, self._differing)
+            session.decisions.unroll_grown(self.decision, self._growing.reason, self._differing)
         self._link(self._homes)
         self._shared.update(
             path for paths in self._backs.values() if len(paths) > 1 and any(p in self._renamed for p in paths) for path in paths

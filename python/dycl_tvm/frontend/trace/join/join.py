@@ -65,15 +65,15 @@ class Join:
     ----------
     paths : list of PathState
         At least two.
-    mark, clock : int
-        Where the journal and the clock of births stood when the paths began.
+    clock : int
+        When the paths began.
     decision : object
         What to fork if a value that could not be joined is used.
     differing : Mismatches
         Takes down what cannot be joined.
     """
 
-    def __init__(self, paths: list[PathState], mark: int, clock: int, decision: Any, name: str, differing: Mismatches) -> None:
+    def __init__(self, paths: list[PathState], clock: int, decision: Any, name: str, differing: Mismatches) -> None:
         self.session = current()
         self._differing = differing
         #: The first container that holds other items on one path than on another: the paths cannot go on as one.
