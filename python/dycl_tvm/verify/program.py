@@ -179,13 +179,13 @@ class _Lockstep:
 
     def _step(self, step: Any, instrs: list[Any]) -> None:
         for value in step.operands():
-            self._operand(value, instrs)
+            self._operand(value, step, instrs)
         if isinstance(step, SubDNNCall):
             self._sub_dnn(step, instrs)
         else:
             self._host(step, instrs)
 
-    def _operand(self, value: Value, instrs: list[Any]) -> None:
+    def _operand(self, value: Value, step: Any, instrs: list[Any]) -> None:
         """What a step reads must be where its instructions look for it."""
         if isinstance(value, Constant):
             return
