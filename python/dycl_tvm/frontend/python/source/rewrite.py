@@ -277,15 +277,17 @@ class Rewriter(StoreRewriter):
     def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
         if any(binds_or_yields(v) for v in node.values[1:]):
             return self.generic_visit(node)  # type: ignore[return-value]
-        visit = self._condition if condition else self.visit
         kind = "and" if isinstance(node.op, ast.And) else "or"
-        first, *rest = [visit(v) for v in node.values]
+        # Python asks for the truth of each operand where that stands, or for all where the expression begins if their values are wanted
+        first, *rest = [operator_call("tested", v, self._condition(v)) if condition else self.visit(v) for v in node.values]
         return operator_call("bool_op", node, ast.Constant(kind), ast.Constant(condition), first, *map(thunk, rest))
 
     def _condition(self, node: ast.expr) -> ast.expr:
         """Rewrite an expression of which only the truth is wanted."""
         if isinstance(node, ast.BoolOp):
             return self._bool_op(node, condition=True)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return operator_call("not_", node.operand, self._condition(node.operand))
         made: ast.expr = self.visit(node)
         return made
 
