@@ -50,7 +50,9 @@ class Answers(Watcher):
         Questions that the program never asked.
     """
 
-    def __init__(self, crossings: Sequence[Crossing], strict: bool = True, folded: bool = False, columns: bool = False, most_edges: int = 100_000) -> None:
+    def __init__(
+        self, crossings: Sequence[Crossing], strict: bool = True, folded: bool = False, columns: bool = False, most_edges: int = 100_000
+    ) -> None:
         self._crossings = crossings
         self._used = [False] * len(crossings)
         self._first = 0
