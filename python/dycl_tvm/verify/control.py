@@ -73,16 +73,16 @@ class Checker:
         What it was turned into.
     args, kwargs
         Example inputs.
-    passes : bool
-        Whether the program is the graph before the passes.
+    as_data : set of int, optional
+        Where the program is the graph before the passes: its steps whose reading of a number the passes may leave out.
     """
 
     def __init__(
-        self, model: Callable[..., Any], graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], *, passes: bool = False
+        self, model: Callable[..., Any], graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], *, as_data: set[int] | None = None
     ) -> None:
         decisions = sum(isinstance(b.terminator, (Branch, Switch)) for b in graph.blocks)
         self.program = Program(model, limit=400 + 3 * decisions)
-        self.graph, self._passes = graph, passes
+        self.graph, self._as_data, self._passes = graph, as_data, as_data is not None
         self._args, self._kwargs = args, kwargs
         self._constants, self._large = constants_of(graph), mixes_kinds(graph)
         self._prints = any(isinstance(s, HostOp) and s.op == "print" for b in graph.blocks for s in b.steps)
@@ -243,8 +243,7 @@ class Checker:
         From then on the truth is the answer there; both answers must come up (:meth:`prove_pinned`).
         """
         unasked = [c for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
-        # Passes leave out what decides nothing, and turn indices into data, but no other decision.
-        sites = [c.site for c in unasked if not self._passes or not (c.dtype.is_floating_point or c.dtype is torch.bool)]
+        sites = [c.site for c in unasked if self._as_data is None or c.site[2] in self._as_data]
         new = [s for s in sites if s not in self.pinned]
         for site in new:
             self.pinned[site] = set()
