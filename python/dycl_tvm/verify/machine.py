@@ -3,24 +3,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from dycl_tvm.compile.program import CopyTensor, HostInstr, Program, ReadItem, Reg, SetReg, Slot, WriteItem
+from dycl_tvm.compile.program import (
+    CondGoto,
+    CopyTensor,
+    Fail,
+    Goto,
+    HostInstr,
+    KernelCall,
+    Leave,
+    Program,
+    ReadItem,
+    Reg,
+    SetReg,
+    Slot,
+    SwitchGoto,
+    WriteItem,
+)
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.memory import Memory
+from dycl_tvm.verify.noise import noise
 
 
 class Machine:
-    """The state of one session."""
+    """The state of one session.
+
+    Attributes
+    ----------
+    path : list of (int, int)
+        The decisions of the last call, with the way out that was taken.
+    ended : Leave or str
+        How it ended: where it returned, or the kind of error that it raised.
+    results : list
+        What it returned.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.memory = Memory(program)
         self.regs: list[Any] = [0] * len(program.regs)
+        self.path: list[tuple[int, int]] = []
+        self.ended: Leave | str = ""
+        self.results: list[Any] = []
 
     def begin(self) -> None:
         """Give the state variables the values with which a session begins."""
@@ -30,6 +60,54 @@ class Machine:
                 self.memory.state[home.home.index] = data.clone().reshape(home.home.type.shape)
             else:
                 self.regs[home.home.index] = home.initial
+
+    def call(self, inputs: Sequence[Any]) -> Iterator[KernelCall]:
+        """Make a call: yield each kernel, which the caller runs."""
+        self.path, self.results = [], []
+        for home, value in zip(self.program.inputs, inputs, strict=True):
+            if isinstance(home, Slot):
+                self.memory.inputs[home.index] = value.clone()
+            else:
+                self.regs[home.index] = value
+        return self._blocks()
+
+    def _blocks(self) -> Iterator[KernelCall]:
+        at = 0
+        try:
+            while True:
+                block = self.program.blocks[at]
+                for instr in block.instrs:
+                    if isinstance(instr, KernelCall):
+                        yield instr
+                    else:
+                        self.execute(instr)
+                end = block.end
+                if isinstance(end, Fail):
+                    self.ended = end.kind
+                    return
+                goto = end if isinstance(end, Leave) else self._decide(end)
+                for move in goto.moves:
+                    self.execute(move)
+                if isinstance(goto, Leave):
+                    self.ended = goto
+                    self.results = [self.read(v).clone() if isinstance(v, Slot) else self.scalar(v) for v in goto.values]
+                    return
+                at = goto.target
+        except (ArithmeticError, ValueError, IndexError) as error:
+            self.ended = type(error).__name__
+
+    def _decide(self, end: Goto | CondGoto | SwitchGoto) -> Goto:
+        if isinstance(end, Goto):
+            return end
+        if isinstance(end, CondGoto):
+            taken = bool(self.scalar(end.cond))
+            self.path.append((end.decision, int(taken)))
+            return end.then if taken else end.orelse
+        index = self.scalar(end.index)
+        if not 0 <= index < len(end.targets):
+            raise IndexError(index)
+        self.path.append((end.decision, index))
+        return end.targets[index]
 
     def execute(self, instr: Any) -> None:
         """Run an instruction."""
@@ -56,9 +134,9 @@ class Machine:
         return self.memory.tensor(slot)
 
 
-def random_tensor(type_: TensorType, noise: torch.Generator) -> torch.Tensor:
+def random_tensor(type_: TensorType, generator: torch.Generator) -> torch.Tensor:
     """Return normally distributed numbers, or zeros and ones where the type is not a floating-point one."""
     dtype = getattr(torch, type_.dtype)
     if dtype.is_floating_point:
-        return torch.randn(type_.shape, generator=noise).to(dtype)
-    return torch.randint(0, 2, type_.shape, generator=noise).to(dtype)
+        return noise(type_.shape, lambda count: torch.randn(count, generator=generator).to(dtype))
+    return noise(type_.shape, lambda count: torch.randint(0, 2, (count,), generator=generator).to(dtype))

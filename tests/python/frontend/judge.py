@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import functools
+import itertools
 import linecache
 import re
 import signal
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 from differential import given, same
+from effects import HEADER
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python import stage
@@ -33,6 +36,10 @@ SESSIONS = [
 ]
 
 
+#: What a user would say of the programs: no loop needs more trips on these inputs.
+OPTIONS: dict[str, Any] = {"max_paths": 150, "max_loop_trips": 6}
+
+
 @dataclass
 class Verdict:
     """``kind`` is right, refused, wrong, crashed or invalid (eager does not end)."""
@@ -41,18 +48,26 @@ class Verdict:
     reason: str = ""
 
 
-class _Count:
-    files = 0
+_numbers = itertools.count()
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(source: str) -> types.CodeType:
+    """Compile a text as a file, which tracebacks and staging find."""
+    name = f"/programs/program_{next(_numbers)}.py"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)  # no modification time: it is not looked for on disk
+    return compile(source, name, "exec")
 
 
 def load(source: str) -> types.ModuleType:
-    """Make a module of a text, which tracebacks and staging find."""
-    _Count.files += 1
-    module = types.ModuleType(f"program_{_Count.files}")
-    name = module.__file__ = f"/programs/{module.__name__}.py"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)  # no modification time: it is not looked for on disk
+    """Make a module of a text. What all programs begin with is compiled once."""
+    module = types.ModuleType("program")
     sys.modules[module.__name__] = module
-    exec(compile(source, name, "exec"), module.__dict__)
+    parts = [HEADER, source.removeprefix(HEADER)] if source.startswith(HEADER) else [source]
+    for part in parts:
+        code = _compiled(part)
+        module.__file__ = code.co_filename
+        exec(code, module.__dict__)
     return module
 
 
@@ -92,8 +107,8 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def judge(source: str, passes: bool = True) -> Verdict:
-    """Stage a program, and compare every call of every session with eager."""
+def judge(source: str, **options: Any) -> Verdict:
+    """Stage a program, and compare every call of every session with eager; ``options`` are those of staging."""
     try:
         with limited(5):
             wanted = [_eager(source, session) for session in SESSIONS]
@@ -101,19 +116,18 @@ def judge(source: str, passes: bool = True) -> Verdict:
         return Verdict("invalid", "eager does not end")
     try:
         with limited(60):
-            return _compare(source, wanted, passes)
+            return _compare(source, wanted, {**OPTIONS, **options})
     except TooLong:
         return Verdict("crashed", "staging or the graph does not end")
 
 
-def _compare(source: str, wanted: list[list[Any]], passes: bool) -> Verdict:
+def _compare(source: str, wanted: list[list[Any]], options: dict[str, Any]) -> Verdict:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            graph = stage(net_of(source), (SESSIONS[0][0].clone(),), max_paths=100)
+            graph = stage(net_of(source), (SESSIONS[0][0].clone(),), **options)
             verify(graph)
-            if passes:
-                run_passes(graph)
+            run_passes(graph)
         except UnsupportedError as error:
             return Verdict("refused", reason_of(error))
         except DyclError as error:
@@ -124,7 +138,7 @@ def _compare(source: str, wanted: list[list[Any]], passes: bool) -> Verdict:
             state = [graph_initial(v.initial) for v in graph.state]
             for call, (x, want) in enumerate(zip(session, results)):
                 got = outcome(lambda x=x, state=state: interpret(graph, given(graph, (x.clone(),)), state)[0])
-                if isinstance(got, OverflowError) and "int64" in str(got):
+                if isinstance(got, (OverflowError, RuntimeError)) and re.search("int64|max_loop_trips", str(got)):
                     break  # a refusal at run time
                 if isinstance(want, Exception) or isinstance(got, Exception):
                     if type(want) is not type(got):

@@ -71,7 +71,7 @@ class Exploration:
                 origin_of(error),
                 "check that the model runs in eager on the example inputs; if it does, this construct is not supported yet",
             ) from error
-        waiting = session.decisions.open_sites
+        waiting = session.decisions.opened
         if waiting:
             # other paths wait to be joined with this one, which will not come: part them
             session.decisions.split(ForkRequired(waiting[0].target, f"one path raises {type(error).__name__}"))
@@ -81,9 +81,10 @@ class Exploration:
     def _explode(self) -> None:
         forks, most = self._session.decisions.forks, self._session.limits.runs
         origin = max(forks, key=lambda o: forks[o])
-        why = self._session.decisions.reasons[origin]
+        times = f"more than {most} paths cannot share their continuation; this decision alone forks {forks[origin]} times"
+        cause = self._session.decisions.causes.get(origin)
         raise PathExplosionError(
-            f"more than {most} paths cannot share their continuation; this decision alone forks {forks[origin]} times: {why}",
+            times if cause is None else f"{times}, the last time because {cause}",
             origin,
             "give the variables that the sides set the same type and structure on both sides, or raise max_paths",
         )

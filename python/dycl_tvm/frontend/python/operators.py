@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.calls.searches import equal_item
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
-from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
+from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.iteration import unpacked
 from dycl_tvm.frontend.python.flow.loops import For as for_
@@ -80,6 +80,7 @@ __all__ = [
     "slice",
     "staging_errors",
     "tail_call",
+    "tested",
     "unpacked",
     "users_locals",
     "while_",
@@ -397,5 +398,5 @@ class _Unknown:
 def shown(value: Any) -> Any:
     """Return what an f-string shows of a value, where the text is the message of an exception that the user's program raises."""
     known = not scalars.is_symbolic(value) and (not isinstance(value, StagedTensor) or as_constant(value) is not None)
-    stage = current()
-    return value if known or stage.may_be_caught() else _Unknown()
+    session = current()
+    return value if known or session.may_be_caught() else _Unknown()

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
+from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
+from dycl_tvm.frontend.trace.control_flow import Again, with_others
+from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -33,8 +36,8 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.join import describe
-from dycl_tvm.frontend.trace.join.poison import Poison, Unbound, is_unbound
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_calls, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
@@ -47,16 +50,19 @@ from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 Path = tuple[Any, ...]
 
 
-@dataclass
-class _Site:
-    """Stands for the model's state in messages: using a poison of it is an error, never a fork."""
+@dataclass(eq=False)
+class _NoDecision:
+    """Stands for the model's state in messages: using a poison of it has its kinds told apart in the next round, or is an error."""
 
+    tell_apart: Callable[[], bool] = bool
     index: int = -1
 
-    def refuse(self, reason: str) -> None:
-        """Raise the error."""
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Raise the error, if the kinds cannot be told apart."""
+        if self.tell_apart():
+            raise Again
         raise UnsupportedError(
-            f"{reason}: what one call leaves behind is read by the next, and changes its type",
+            with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
             current().origin(),
             "set it at the beginning of the forward, or give it its final type in __init__; where it is made once and kept (a cache), "
             "call the model once before it is built",
@@ -69,7 +75,7 @@ class _KeptInput:
 
     name: str
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, others: object = "") -> None:
         """Refuse to read one after a change of the other."""
         raise UnsupportedError(
             f"`{self.name}` may be an input of an earlier call, which may be given again; it, or an input, is changed in place, "
@@ -96,7 +102,7 @@ class ModelState:
     reached : list of (name, object)
         The objects that live on between calls, as :func:`reach` finds them.
     twin : callable
-        Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
+        Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
     """
 
     def __init__(self, reached: list[Step], twin: Callable[[Any], Any]) -> None:
@@ -105,16 +111,22 @@ class ModelState:
         self._twin = twin
         #: Functions of the user's that a library calls and that nothing leads to.
         self.registered: list[types.FunctionType] = []
-        #: Places of the model that hold an iterator, and what stands for it there.
+        #: Places of the model that hold such an object, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
         self._note(reached)
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
         self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
-        self._poisoned: dict[Path, str] = {}
-        #: Those of them that may not be set at all.
-        self._unbound: set[Path] = set()
+        self._poisoned: dict[Path, Why] = {}
+        #: The names of paths that change, and what they held before the first call.
+        self._first: dict[Path, tuple[str, Captured]] = {}
+        #: The kinds of paths where these are told apart; the paths where they cannot be.
+        self._variants: dict[Path, Variants] = {}
+        self._inseparable: set[Path] = set()
+        self._differing = between_calls()
+        #: The containers that a path leaves with other items than they had, and their types.
+        self._growing: dict[str, str] = {}
         self._entry: dict[Path, Operand] = {}
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
         self._shared: set[Path] = set()
@@ -122,7 +134,7 @@ class ModelState:
         self._kept_inputs: set[Path] = set()
         self._made: dict[Path, Storage] = {}
         self._links: set[tuple[Path, Any]] = set()
-        self._site = _Site()
+        self._decision = _NoDecision()
 
     def add_function(self, function: types.FunctionType) -> None:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
@@ -140,12 +152,17 @@ class ModelState:
         if id(module) not in self._reachable:
             self._reach([(module.__name__, module)])
 
+    def adopt(self, found: Iterable[Step]) -> None:
+        """Take down what was found to live on, though the model does not reach it."""
+        self._note(found)
+
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         self._note(reach(roots, is_library, code_of))
 
     def _note(self, reached: Iterable[Step]) -> None:
-        iterators = []
+        twins: dict[int, tuple[Any, Any]] = {}
+        roots: list[Step] = []
         for step in reached:
             label, x = step
             if id(x) not in self._reachable:
@@ -156,27 +173,24 @@ class ModelState:
                 self._reachable[id(space)] = (label, space)
             if isinstance(x, types.FunctionType):
                 self._reachable.setdefault(id(x.__globals__), ("", x.__globals__))
-            if hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor):
-                iterators.append((label, x))
-        for label, x in iterators:
-            self._add_twin(label, x)
-
-    def _add_twin(self, label: str, x: Any) -> None:
-        """Find where an iterator is held, and put another in its place for the time of staging."""
-        made = self._twin(x)
-        if made is x:
-            return
-        for _, holder in list(self._reachable.values()):
-            for place in places_in(holder):
-                if _replace(place, x, made):
-                    self._twins.append((place, x, made))
-        self._reach([(label, made)])
+            made = self._twin(x)
+            if made is not x:
+                twins[id(x)] = (x, made)
+                roots.append((label, made))
+        if twins:
+            for _, holder in list(self._reachable.values()):
+                if isinstance(holder, type) and not is_python(holder):
+                    continue
+                _check_replaceable(holder, twins)
+                for place in places_in(holder):
+                    self._twins += [(place, x, made) for x, made in _replace(place, twins)]
+            self._reach(roots)
 
     def close(self) -> None:
-        """Put the model's own iterators back."""
+        """Put the model's own objects back."""
         while self._twins:
             place, x, made = self._twins.pop()
-            _replace(place, made, x)
+            _replace(place, {id(made): (made, x)})
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
@@ -195,7 +209,8 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links) + len(self._kept_inputs)
+        found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs)
+        return sum(map(len, found)) + count_unset(self._poisoned) + sum(len(v.known) for v in self._variants.values())
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -213,7 +228,7 @@ class ModelState:
         for path, twin in self._links:
             other = made.get(twin) if isinstance(twin, tuple) else constants().storage(twin)
             if path in made and other is not None:
-                may_be_one(made[path], other, self._site)
+                may_be_one(made[path], other, self._decision)
 
     def meet(self, inputs: list[torch.Tensor]) -> None:
         """Note that what a call has kept of its inputs may be an input of the next."""
@@ -223,36 +238,86 @@ class ModelState:
 
     def _at_entry(self, path: Path, c: Captured, made: dict[Path, Storage]) -> Any:
         if isinstance(c, Memory):
-            return Stale(c.obj.type, self._site) if path in self._poisoned else self._entry.get(path, c.obj)
+            return Stale(c.obj.type, self._decision) if path in self._poisoned else self._entry.get(path, c.obj)
         if path in self._poisoned:
-            return (Unbound if path in self._unbound else Poison)(self._site, self._poisoned[path])
+            return Poison(_NoDecision(lambda: self._tell_apart(path)), self._poisoned[path])
+        if path in self._variants:
+            i = self._variants[path].at_entry(self._entry[_kind(path)])
+            variant = self._variants[path].known[i]
+            return variant.obj if variant.type is None else self._value_at_entry((*path, i), variant.obj, made)
         if path in self._entry:
-            param = self._entry[path]
+            value = self._value_at_entry(path, Layout.of(c.obj) if isinstance(c, TensorLeaf) else None, made)
             if isinstance(c, TensorLeaf):
-                assert isinstance(param, Value)
-                fresh = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
-                mark_outside(fresh, "state")
-                made[path], fresh.storage_.shared = fresh.storage_, storage_of(c.obj).shared
-                return fresh
-            return scalars.wrap(param)
+                value.storage_.shared = storage_of(c.obj).shared
+            return value
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
             if path in self._shared:
-                current().heap.guarded[id(copy)] = self._site
+                current().heap.guarded[id(copy)] = self._decision
             return copy
         return c.obj
 
+    def _value_at_entry(self, path: Path, layout: Layout | None, made: dict[Path, Storage]) -> Any:
+        """Return the value of a state variable."""
+        param = self._entry[path]
+        if layout is None:
+            return scalars.wrap(param)
+        assert isinstance(param, Value)
+        fresh = fresh_like(layout.meta(), param)
+        mark_outside(fresh, "state")
+        made[path] = fresh.storage_
+        return fresh
+
+    def _tell_apart(self, path: Path) -> bool:
+        """Let the kinds of a path be told apart from the next round on; return whether they can."""
+        name, first = self._first[path]
+        if path in self._inseparable or not can_vary(first, self.lives_on):
+            return False
+        del self._poisoned[path]
+        self._leaves.pop(path, None)
+        self._variants[path] = Variants(first, current().origin())
+        self._leaves[_kind(path)] = _Leaf(f"the kind of {name}", scalars.ScalarType("int"), 0)
+        if isinstance(first, TensorLeaf):
+            self._links.add(((*path, 0), first.obj))
+        self._keep_variables(path)
+        return True
+
+    def _keep_variables(self, path: Path) -> None:
+        for i, variant in enumerate(self._variants[path].known):
+            if variant.type is not None:
+                self._leaves.setdefault((*path, i), _Leaf(self._first[path][0], variant.type, variant.initial))
+
+    def _keep_variant(self, path: Path, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
+        """Note of which kind a path leaves a place, and what it holds."""
+        known = self.size
+        which = self._variants[path].which(now, self.lives_on)
+        if which is None:
+            del self._variants[path]
+            self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
+            self._inseparable.add(path)
+            self._poisoned[path] = self._differing.add(name, sides_of([self._first[path][1], now]), unset=True)
+            raise Again
+        if self.size != known:
+            self._keep_variables(path)
+            raise Again
+        found[_kind(path)] = which
+        contents = (*path, which)
+        if isinstance(now, TensorLeaf):
+            left[contents], found[contents] = now, now.value
+        elif isinstance(now, NumberLeaf):
+            found[contents] = now.operand
+
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
-        stage = current()
+        session = current()
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
-        before = stage.journal.before(mark)
-        for key, place in stage.journal.changes(mark).items():
+        before = session.journal.before(mark)
+        for key, place in session.journal.changes(mark).items():
             if place is CONTEXT:
                 self._refuse_context(dict(before[key]), dict(place.read()))
                 continue
-            name = None if stage.heap.is_newer(place.owner, stage.heap.run_started) else self._name(place)
+            name = None if session.heap.is_newer(place.owner, session.heap.run_started) else self._name(place)
             if name is None:
                 continue
             raw = self._raw[key] if key in self._places else before[key]
@@ -260,6 +325,7 @@ class ModelState:
             self._compare_place(key, place, raw, name, found, left)
             if self.size != known and key not in self._places:
                 self._places[key], self._raw[key] = place, raw
+        self._refuse_growing()
         self._note_sharing(left)
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
@@ -274,11 +340,11 @@ class ModelState:
 
     def is_changed(self, mark: int) -> bool:
         """Whether the path at hand has changed anything that lives on between calls."""
-        stage = current()
-        before = stage.journal.before(mark)
-        changed = stage.journal.changes(mark).items()
+        session = current()
+        before = session.journal.before(mark)
+        changed = session.journal.changes(mark).items()
         places = [p for key, p in changed if p not in (SETTINGS, CONTEXT) or p.read() != before[key]]
-        return any(self._name(place) is not None for place in places if not stage.heap.is_newer(place.owner, stage.heap.run_started))
+        return any(self._name(place) is not None for place in places if not session.heap.is_newer(place.owner, session.heap.run_started))
 
     def _name(self, place: Place) -> str | None:
         """Return the user's name for a place of the model; None for a place that does not live on."""
@@ -290,63 +356,67 @@ class ModelState:
             return place.text
         known = self._reachable.get(id(place.owner))
         if known is None or known[1] is not place.owner:
-            return self._name_of_shared(place)
+            return _shared_name(place)
         if isinstance(place, Attribute):
             return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
         return known[0]
 
-    @staticmethod
-    def _name_of_shared(place: Place) -> str | None:
-        """Return the name of a variable of a module or class that nothing reaches: it lives on, whoever found it."""
-        owner = place.owner
-        if not isinstance(place, Attribute) or not isinstance(owner, (types.ModuleType, type)):
-            return None
-        if isinstance(owner, type) and is_library(owner) and is_rewritten_class(owner):
-            return None  # a count of its own, such as that of hooks
-        return f"{owner.__name__}.{place.name}"
-
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())
         if initial.structure != now.structure:
-            kind = type(place.owner).__name__
+            self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), "holds")
+            self._growing.setdefault(name, type(place.owner).__name__)
+            return
+        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
+            self._compare((key, i), old, new, Name(f"`{name}`").item(label), found, left)
+
+    def _refuse_growing(self) -> None:
+        """Refuse containers that calls leave with other items than they had."""
+        for name, kind in self._growing.items():
             raise UnsupportedError(
-                f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                with_others(
+                    f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                    self._differing,
+                ),
                 current().origin(),
                 f"make it anew at the beginning of the forward (`{name} = {kind}()`); tensors and numbers are what calls can keep",
             )
-        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
-            self._compare((key, i), old, new, f"{name}{label}", found, left)
 
     def _compare(
-        self, path: Path, initial: Captured, now: Captured, name: str, found: dict[Path, Operand], left: dict[Path, Captured]
+        self, path: Path, initial: Captured, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]
     ) -> None:
+        if path in self._variants:
+            self._keep_variant(path, now, name, found, left)
+            return
+        self._first.setdefault(path, (str(name).strip("`"), initial))
         if path in self._poisoned:
+            if may_be_unset(now) and now.obj is not initial.obj:
+                self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
         if isinstance(now.obj, Poison):
-            if object.__getattribute__(now.obj, "_site") is not self._site:
-                self._poisoned[path] = f"`{name}` is of one type on some paths, and of another on others"
-                if is_unbound(now.obj):
-                    self._unbound.add(path)
+            if not isinstance(object.__getattribute__(now.obj, "_decision"), _NoDecision):
+                self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
             if isinstance(now.obj, Stale):
-                self._poisoned[path] = f"`{name}` may be changed under another name"
+                self._poisoned[path] = Why(f"{name} may be changed under another name")
             elif path in self._leaves:
                 found[path] = now.obj
             elif now.obj is not initial.obj:
                 assert isinstance(initial.obj, Constant)
-                self._leaves[path] = _Leaf(name, initial.obj.type, initial.obj)
+                self._leaves[path] = _Leaf(str(name).strip("`"), initial.obj.type, initial.obj)
         elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
             left[path] = now
             if initial.obj is not now.obj and storage_of(now.obj).shared:
-                self._poisoned[path] = f"`{name}` lies in the memory of a NumPy array after a call"
+                self._poisoned[path] = Why(f"{name} lies in the memory of a NumPy array after a call")
+                self._inseparable.add(path)
             elif path in self._leaves:
                 found[path] = now.value
                 if isinstance(now.value, Stale):
-                    self._poisoned[path] = f"`{name}` may be changed under another name"
+                    self._poisoned[path] = Why(f"{name} may be changed under another name")
             elif initial.obj is not now.obj:
                 constant = constants().of(initial.obj)
-                self._leaves[path] = _Leaf(name, constant.type, constant)
+                self._leaves[path] = _Leaf(str(name).strip("`"), constant.type, constant)
                 self._links.add((path, initial.obj))
         elif (
             isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand)
@@ -355,33 +425,29 @@ class ModelState:
                 found[path] = now.operand
             elif not same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
-                self._leaves[path] = _Leaf(name, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
+                self._leaves[path] = _Leaf(str(name).strip("`"), scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
         elif isinstance(initial, Items) and isinstance(now, Items) and same_structure(initial, now):
             if isinstance(now.obj, tuple) or initial.obj is not now.obj:
                 left[path] = now
                 for i, (a, b) in enumerate(zip(initial.items, now.items)):
-                    self._compare((*path, i), a, b, f"{name}[{i}]", found, left)
-        elif initial.obj is MISSING or now.obj is MISSING:
-            if initial.obj is not now.obj:
-                self._poisoned[path] = f"`{name}` is not there before the first call"
-                self._unbound.add(path)
+                    self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
-            self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"
+            self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
 
     def _note_sharing(self, left: dict[Path, Captured]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
         containers: dict[int, list[Path]] = {}
-        homes: dict[Identity, list[Path]] = {}
-        real = {identity_of(s): s.real for s in constants().memories() if self.memory.holds(s.memory)}
+        homes: dict[Identity, Path] = {}
         for path, c in left.items():
             if isinstance(c, TensorLeaf):
-                for part in identity_of(storage_of(c.obj)).all_parts():  # after a join it may be any of them
-                    if part.outside == "input":
+                for memory in identity_of(storage_of(c.obj)).all_parts():  # of a joined tensor: all that it may lie in
+                    if memory.outside == "input":
                         self._kept_inputs.add(path)
-                    self._links.update((other, path) for other in homes.get(part, ()))
-                    homes.setdefault(part, []).append(path)
-                    if part in real:
-                        self._links.add((path, real[part]))
+                    if homes.setdefault(memory, path) != path:
+                        self._links.add((homes[memory], path))
+                    real = constants().real_at(memory)
+                    if real is not None:
+                        self._links.add((path, real))
             elif not isinstance(c.obj, tuple):
                 containers.setdefault(id(c.obj), []).append(path)
                 if id(c.obj) in self._reachable:
@@ -389,11 +455,47 @@ class ModelState:
         self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
 
 
-def _replace(place: Place, x: Any, other: Any) -> bool:
-    """Put another object where a place holds ``x``; return whether it does."""
+def _kind(path: Path) -> Path:
+    """Return the path of the state variable that says of which kind a place is."""
+    return (*path, "kind")
+
+
+def _shared_name(place: Place) -> str | None:
+    """Return the name of what all programs share: a variable of a module, class or function of a library. It lives on."""
+    owner = place.owner
+    if not isinstance(owner, (type, types.ModuleType, types.FunctionType)) or not is_library(owner):
+        return None
+    if isinstance(owner, type) and is_rewritten_class(owner):
+        return None  # a number for each handle of a hook
+    return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
+
+
+def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Put the twins of objects where a place holds these, in tuples too; return what was replaced, and by what."""
     raw = place.read()
     items = place.flatten(raw)[1]
-    if not any(item is x for item in items):
-        return False
-    place.write(place.unflatten(raw, [other if item is x else item for item in items]))
-    return True
+    made = [_twin_of(item, twins) for item in items]
+    changed = [(old, new) for old, new in zip(items, made) if old is not new]
+    if changed:
+        place.write(place.unflatten(raw, made))
+    return changed
+
+
+def _twin_of(x: Any, twins: dict[int, tuple[Any, Any]]) -> Any:
+    if id(x) in twins:
+        return twins[id(x)][1]
+    if type(x) is not tuple:
+        return x
+    made = tuple([_twin_of(item, twins) for item in x])
+    return made if any(a is not b for a, b in zip(x, made)) else x
+
+
+def _check_replaceable(holder: Any, twins: dict[int, tuple[Any, Any]]) -> None:
+    fixed = isinstance(holder, (set, frozenset, dict)) or (isinstance(holder, tuple) and type(holder) is not tuple)
+    for x in holder if fixed else ():
+        if id(x) in twins:
+            raise UnsupportedError(
+                f"a {type(holder).__name__} holds a {type(x).__name__}, whose state cannot be kept",
+                None,
+                "keep it in an attribute, a list or a tuple",
+            )

@@ -2,7 +2,7 @@
 """The user's functions while a model is staged: whoever calls them, they run rewritten.
 
 Python calls functions by itself (operators, properties, iteration, truth tests), and so do libraries (``map``, ``sorted``,
-``nn.Sequential``, a hook, ``contextlib``). So the *code* of the user's functions is replaced while a stage is under way by a
+``nn.Sequential``, a hook, ``contextlib``). So the *code* of the user's functions is replaced while a model is staged by a
 trampoline, which leads to the rewritten form. The function objects stay the same: identity, signature, defaults and attributes
 are as ever. A thread that is not staging runs the code as it was written.
 """
@@ -184,11 +184,11 @@ class _Entry:
 
     def _of_the_program(self, caller: types.CodeType) -> bool:
         """Whether a call is one of the user's program, not one that staging or PyTorch makes for itself."""
-        caller_is = "operator" if caller in _FOR_THE_PROGRAM else _kind_of_file(caller.co_filename)
+        caller_is = "operator" if caller in FOR_THE_PROGRAM else _kind_of_file(caller.co_filename)
         if self._library:
             return caller_is in ("user", "operator")
         if _is_attribute_hook(self._code.co_name):
-            return caller_is in ("user", "library") or caller in _FOR_THE_PROGRAM  # operators look at objects for themselves too
+            return caller_is in ("user", "library") or caller in FOR_THE_PROGRAM  # operators look at objects for themselves too
         return caller_is != "staging"
 
     def _as_written(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -198,7 +198,7 @@ class _Entry:
 
 
 #: Code of staging that calls, or reads attributes, as the program asks for it.
-_FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attempt.__code__])
+FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attempt.__code__])
 
 
 def _is_attribute_hook(name: str) -> bool:
@@ -265,11 +265,6 @@ def _template(only: int, count: int, star: bool, stars: bool, names: tuple[str, 
     exec(text, space)
     code: types.CodeType = space["f"].__code__
     return code
-
-
-def _holds_nothing(kind: type) -> bool:
-    """Whether objects of a class hold no function of the user's."""
-    return kind in _ATOMS or issubclass(kind, _OPAQUE) or _is_stagings(kind)
 
 
 def _is_stagings(kind: type) -> bool:

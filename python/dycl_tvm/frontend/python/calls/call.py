@@ -23,14 +23,17 @@ from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
+from dycl_tvm.hcfg.nodes import Origin
 
 #: Callables that change none of their arguments, so that these need not be saved.
 _PURE: frozenset[Any] = frozenset(
@@ -142,9 +145,11 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     users = users_function(function)
     if users is None:
         return _native(function, args, kwargs)
+    if not has_source(code_of(users)):
+        return _call_as_it_is(users, args, kwargs)
     made = converted(users)
-    stage = current()
-    stage.budget.step()
+    session = current()
+    session.budget.step()
     _touch_cells(users)
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
@@ -155,12 +160,28 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
             raise
         raise StagingLimitError(
             "calls nest too deeply here for staging",
-            stage.origin(),
+            session.origin(),
             "give a recursion whose depth tensors decide a bound that Python knows, or write it as a loop",
         ) from None
     finally:
         exits().offer_root(False)
-    return stage.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
+    return session.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
+
+
+def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function of the user's that has no source, if its bytecode shows that it does nothing that would have to be seen."""
+    code = code_of(function)
+    reason = objection(function, args, kwargs)
+    if reason is not None:
+        raise UnsupportedError(
+            f"the source of {code.co_name}() cannot be found, and it {reason}",
+            Origin(code.co_filename, code.co_firstlineno, code.co_name),
+            "define the function in a file that is there (not by exec or eval, on stdin, or as .pyc alone)",
+        )
+    program().enter(function)
+    native = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    native.__kwdefaults__ = function.__kwdefaults__
+    return _native(native, args, kwargs)
 
 
 _MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
@@ -317,10 +338,12 @@ _FORBIDDEN = {
 def _refuse_effects(callee: Any) -> None:
     owner = getattr(callee, "__self__", None)
     holder = owner if isinstance(owner, type) else type(owner)
-    modules = [getattr(callee, "__module__", None) or "", "" if owner is None or isinstance(owner, types.ModuleType) else holder.__module__]
+    modules = [module_of(callee), "" if owner is None or isinstance(owner, types.ModuleType) else module_of(holder)]
     name = getattr(callee, "__qualname__", getattr(callee, "__name__", str(type(callee))))
-    if (name.endswith(("now", "today", "utcnow")) and holder.__module__ == "datetime") or (name == "urandom" and "posix" in modules):
+    if (name.endswith(("now", "today", "utcnow")) and module_of(holder) == "datetime") or (name == "urandom" and "posix" in modules):
         _refuse_effect(name, "gives another result at every call")
+    if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
+        _refuse_effect(name, "may wait for another thread")
     for module in modules:
         what = _what_is_forbidden(module)
         if what is None or (module == "pathlib" and not name.split(".")[-1].startswith(_ON_FILES)):
@@ -328,6 +351,8 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, what)
 
 
+#: Methods of :mod:`threading` that may.
+_WAITING = (".acquire", ".wait", ".wait_for", ".join", ".start", "Semaphore.__enter__")
 _ON_FILES = ("read", "write", "open", "unlink", "mkdir", "touch")
 
 
@@ -345,10 +370,10 @@ def _refuse_effect(name: str, what: str) -> None:
 
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
-    stage = current()
+    session = current()
     _refuse_effects(callee)
     pure = type(callee) in _PURE_KINDS and callee in _PURE
-    module = getattr(callee, "__module__", None) or ""
+    module = module_of(callee)
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)
@@ -363,18 +388,18 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 if isinstance(item, Poison):
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
-            stage.heap.changing(a)
+            session.heap.changing(a)
     python = not module.startswith("torch.nn.modules.") and (
         isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
     )
-    stage.native_depth += python
+    session.native_depth += python
     try:
         result = watching(program().trampolines.watch, callee, args, kwargs, pure)
     finally:
-        stage.native_depth -= python
+        session.native_depth -= python
     if not hasattr(type(result), "__next__"):
         return result
-    return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else stage.heap.born(result)
+    return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else session.heap.born(result)
 
 
 def converted(function: types.FunctionType) -> types.FunctionType:
@@ -390,10 +415,10 @@ def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: di
 
 def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the rewritten form of a function that Python or a library calls."""
-    stage = current()
-    depth = stage.native_depth
+    session = current()
+    depth = session.native_depth
     if function.__name__ == "forward":
-        stage.native_depth = 0  # torch's own modules catch no exceptions
+        session.native_depth = 0  # torch's own modules catch no exceptions
     before = program().trampolines.passing
     try:
         result = _call_function(function, args, kwargs, False)
@@ -401,7 +426,7 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
         program().trampolines.passing = error
         raise
     finally:
-        stage.native_depth = depth
+        session.native_depth = depth
     program().trampolines.passing = before
     if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):
         return bool(result)  # Python itself called it, and takes nothing but a bool

@@ -56,6 +56,9 @@ class OwnIterator:
 
     __class__ = property(lambda self: self.kind)  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        raise UnsupportedError(f"the text of a {self.kind.__name__} is used", current().origin(), "count in a variable")
+
     def put(self, name: str, value: Any) -> None:
         """Set an attribute; what it was is saved."""
         current().journal.touch(attribute_of(self, name))
@@ -86,7 +89,7 @@ def _known(number: Any, least: int, most: int) -> int:
     """Return a number that lies within bounds as it is on the path at hand: what joined it forks, or each value is a path of its own."""
     if not scalars.is_symbolic(number):
         return int(number)
-    if number.node.site is not None:
+    if number.node.decision is not None:
         return int(number.node.int_())
     for k in range(least, most):
         if _decided(number == k):

@@ -15,7 +15,7 @@ from typing import Any
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_at
-from dycl_tvm.frontend.python.source.rewrite import is_rewritten
+from dycl_tvm.frontend.python.source.syntax import is_rewritten
 from dycl_tvm.frontend.python.trampolines import is_trampoline
 from dycl_tvm.frontend.trace.control_flow import Again
 

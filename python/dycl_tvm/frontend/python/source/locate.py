@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.heap.compiled import LIBRARY_PACKAGES
 from dycl_tvm.hcfg.nodes import Origin
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _PACKAGE = str(Path(__file__).resolve().parents[3])
-_LIBRARY_PACKAGES = ("torch", "numpy", "tvm", "tvm_ffi", "functorch", "sympy")
 
 
 @functools.cache
 def _library_roots() -> tuple[str, ...]:
     roots = []
-    for name in _LIBRARY_PACKAGES:
+    for name in LIBRARY_PACKAGES:
         module = sys.modules.get(name)
         if module is not None and getattr(module, "__file__", None):
             roots.append(str(Path(str(module.__file__)).parent) + "/")
@@ -51,6 +51,11 @@ def is_library_file(filename: str) -> bool:
     return filename.startswith(_standard_library()) and "site-packages" not in filename and "dist-packages" not in filename
 
 
+def is_library_package(name: str) -> bool:
+    """Whether a package belongs to Python, or to PyTorch and its kind."""
+    return name in sys.stdlib_module_names or name in sys.builtin_module_names or name in LIBRARY_PACKAGES
+
+
 def user_frame() -> types.FrameType | None:
     """Return the innermost frame of the user's code."""
     frame = sys._getframe(1)
@@ -66,8 +71,12 @@ def current_origin() -> Origin | None:
     frame = user_frame()
     if frame is None:
         return None
-    code = frame.f_code
-    return origin_at(code.co_filename, frame.f_lineno, code.co_name, _columns(code)[frame.f_lasti // 2])
+    return origin_in(frame.f_code, frame.f_lineno, frame.f_lasti)
+
+
+def origin_in(code: types.CodeType, line: int, instruction: int) -> Origin:
+    """Return the origin of an instruction of a function."""
+    return origin_at(code.co_filename, line, code.co_name, _columns(code)[instruction // 2])
 
 
 def origin_at(filename: str, line: int, function: str = "", column: int | None = None) -> Origin:

@@ -18,7 +18,8 @@ import torch
 from torch.nn.modules import container
 from torch.utils import hooks
 
-from dycl_tvm.frontend.python.source.locate import is_library_file
+from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
+from dycl_tvm.frontend.trace.heap.compiled import module_of
 
 #: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
 REWRITTEN_FILES = frozenset(str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks))
@@ -40,7 +41,7 @@ _REWRITTEN_METHODS = frozenset(
     )
     if hasattr(torch.nn.Module, name)
 )
-#: The code of functions whose own is replaced while a stage is under way (see trampolines), by the function's identity.
+#: The code of functions whose own is replaced while a model is staged (see trampolines), by the function's identity.
 replaced: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
 
 
@@ -60,7 +61,7 @@ def users_function(function: Any) -> types.FunctionType | None:
             return function
         if not code.co_filename.endswith("_contextlib.py"):
             return None
-        function = getattr(function, "__wrapped__", None)  # the whole stage runs without gradients
+        function = getattr(function, "__wrapped__", None)  # staging runs without gradients
     return None
 
 
@@ -83,12 +84,12 @@ def is_rewritten_class(cls: type) -> bool:
 
 def is_library_class(cls: type) -> bool:
     """Whether a class is Python's or a library's."""
-    if cls.__module__.split(".")[0] in sys.stdlib_module_names:
+    if module_of(cls).split(".")[0] in sys.stdlib_module_names:
         return True
     methods = [v for v in vars(cls).values() if isinstance(v, types.FunctionType)]
     if methods:
         return all(is_library_file(code_of(m).co_filename) or _is_generated(m, code_of(m)) for m in methods)
-    return issubclass(cls, torch.nn.Module) and cls.__module__.startswith("torch.")
+    return issubclass(cls, torch.nn.Module) and module_of(cls).startswith("torch.")
 
 
 def is_library(x: Any) -> bool:
@@ -96,6 +97,6 @@ def is_library(x: Any) -> bool:
     if isinstance(x, type):
         return is_library_class(x)
     if isinstance(x, types.ModuleType):
-        file = getattr(x, "__file__", None)
-        return is_library_file(str(file)) if file else x.__spec__ is not None or x.__name__ in sys.builtin_module_names
+        file = getattr(x, "__file__", None)  # modules in C and packages without a file have none, nor have those that a program makes
+        return is_library_file(str(file)) if file else is_library_package(x.__name__.split(".")[0])
     return users_function(x) is None

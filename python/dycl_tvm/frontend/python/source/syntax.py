@@ -50,9 +50,21 @@ def type_params() -> dict[str, Any]:
     return {"type_params": []} if sys.version_info >= (3, 12) else {}
 
 
-def codes_in(code: types.CodeType) -> list[types.CodeType]:
-    """Return code and all that it defines."""
-    return [code, *[c for inner in code.co_consts if isinstance(inner, types.CodeType) for c in codes_in(inner)]]
+_rewritten: dict[int, types.CodeType] = {}
+
+
+def note_rewritten(code: types.CodeType) -> types.CodeType:
+    """Note that code, and all that it defines, was made by the rewriting; return it."""
+    _rewritten[id(code)] = code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            note_rewritten(inner)
+    return code
+
+
+def is_rewritten(code: types.CodeType) -> bool:
+    """Whether code is that of a rewritten function, or of one that it defines."""
+    return id(code) in _rewritten
 
 
 def walk_scope(statements: list[Any]) -> list[ast.AST]:

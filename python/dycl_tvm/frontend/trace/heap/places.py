@@ -8,6 +8,7 @@ made again from these; so joins, loops and the state between calls know no kind 
 
 from __future__ import annotations
 
+import functools
 import types
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
@@ -198,7 +199,8 @@ class Attribute(One):
             else:
                 self._space[self.name] = contents
             return
-        put, drop = _setters(self._owner)
+        kind: Any = type(self._owner)
+        put, drop = _setters(kind)
         if contents is not MISSING:
             if self.read() is not contents:
                 put(self._owner, self.name, contents)
@@ -206,13 +208,11 @@ class Attribute(One):
             drop(self._owner, self.name)
 
 
-def _setters(owner: Any) -> tuple[Any, Any]:
-    """Return what sets and deletes attributes of an object, without the user's own code."""
-    if isinstance(owner, type):
-        return type.__setattr__, type.__delattr__
-    kind: Any = type(owner)
-    compiled = not isinstance(kind.__setattr__, types.FunctionType) and not isinstance(kind.__delattr__, types.FunctionType)
-    return (kind.__setattr__, kind.__delattr__) if compiled else (object.__setattr__, object.__delattr__)
+@functools.cache
+def _setters(cls: Any) -> tuple[Any, Any]:
+    """Return what stores, and what deletes, an attribute of objects of a class, past the methods of the user's."""
+    base = next(c for c in cls.__mro__ if isinstance(vars(c).get("__setattr__"), types.WrapperDescriptorType))
+    return base.__setattr__, base.__delattr__
 
 
 class Cell(One):
@@ -292,15 +292,6 @@ class Bytes(Owned):
 def attribute_of(owner: Any, name: str) -> Attribute:
     """Return the place of an attribute; of a global variable, if ``owner`` is the dict that holds a module's."""
     return Attribute(owner, name, owner if type(owner) is dict else namespace_of(owner, name))
-
-
-def place_of(x: Any) -> Place | None:
-    """Return the place of what a container or array holds; None for other objects."""
-    if isinstance(x, MUTABLE):
-        return Contents(x)
-    if isinstance(x, BUFFERS):
-        return Bytes(x)
-    return Cell(x) if isinstance(x, types.CellType) else None
 
 
 def namespace_of(owner: Any, name: str) -> dict[str, Any] | None:

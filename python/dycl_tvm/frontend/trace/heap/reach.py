@@ -18,7 +18,7 @@ import torch
 
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
 from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Owned, Place, attribute_of
-from dycl_tvm.frontend.trace.heap.visible import Hidden
+from dycl_tvm.frontend.trace.heap.visible import Hidden, has_hidden
 
 #: Objects that hold nothing that changes.
 ATOMS = (
@@ -41,7 +41,6 @@ ATOMS = (
     torch.SymInt,
     torch.SymFloat,
     torch.SymBool,
-    types.BuiltinFunctionType,
     types.CodeType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
@@ -119,6 +118,10 @@ def _method(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return [(label, x.__self__), (label, x.__func__)]
 
 
+def _builtin(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [] if isinstance(x.__self__, (type, types.ModuleType)) else [(label, x.__self__)]
+
+
 def _partial(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return [(label, x.func), (label, x.args), (label, x.keywords)]
 
@@ -153,7 +156,7 @@ def _function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
 
 def _object(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     found = _instance(f"{label}." if label else "", x)
-    if not isinstance(x, (*BUFFERS, types.GeneratorType, types.FrameType)) and not type(x).__flags__ & _PYTHON_CLASS:
+    if has_hidden(_class(x)) and not isinstance(x, (types.GeneratorType, types.FrameType)):
         for v in gc.get_referents(x):  # a container among these may be a part of the object's own working: it is not the program's
             inner = list(v.values()) if type(v) is dict else list(v) if type(v) in (list, tuple, set, deque) else [v]
             found += [(label, i) for i in inner if not isinstance(i, (type, types.ModuleType, types.FrameType))]
@@ -167,6 +170,7 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (types.CellType, _cell),
     (types.FunctionType, _function),
     (types.MethodType, _method),
+    (types.BuiltinFunctionType, _builtin),
     (functools.partial, _partial),
     (type, _class_body),
     (types.ModuleType, _variables),
@@ -185,7 +189,6 @@ def _children_of(kind: Any) -> Children:
 
 #: Where a module keeps what it is made of; not there yet while it is made.
 _TABLES = ("_modules", "_parameters", "_buffers")
-_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def _instance(dot: str, x: Any) -> list[Step]:

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.heap.compiled import is_unknown
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import Step, places_in
-from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen
+from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
 
 #: A call that reaches more objects than this is compared no further.
 LIMIT = 1 << 17
@@ -110,10 +111,12 @@ class Watch:
     def __init__(self, heap: Heap, snapshot: Snapshot) -> None:
         self._heap, self._snapshot = heap, snapshot
 
-    def settle(self, lost: Callable[[Place], None]) -> None:
-        """Note what was changed; ``lost`` is called for what cannot be put back."""
+    def settle(self, changed: Callable[[Place], None], lost: Callable[[Place], None]) -> None:
+        """Note what was changed; ``changed`` is called for what has surely changed, ``lost`` for what cannot be put back."""
         owners = self._snapshot.owners
         for _, place, before, now in self._snapshot.changes():
+            if not isinstance(now, Seen) or now.tells or is_unknown(place.owner):
+                changed(place)
             if isinstance(place, Hidden):
                 if place.can_restore(before, now):
                     self._heap.journal.note(place, before)
@@ -144,13 +147,7 @@ def _held_by(x: Any) -> tuple[Any, ...]:
 def _data_of(tensors: list[Step]) -> list[bytes]:
     """Return what tensors hold, if they are small."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
-        return [_bytes_of(t) for _, t in tensors]
-
-
-def _bytes_of(t: torch.Tensor) -> bytes:
-    if t.numel() > SMALL or t.layout != torch.strided or t.device.type == "meta" or not t.numel():
-        return b""
-    return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return [bytes_of(t) if t.numel() <= SMALL and t.layout == torch.strided else b"" for _, t in tensors]
 
 
 def _same(a: Any, b: Any) -> bool:

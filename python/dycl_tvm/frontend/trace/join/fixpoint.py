@@ -12,7 +12,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.heap.places import MISSING, Place
+from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -27,9 +27,9 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.join import describe
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
-from dycl_tvm.frontend.trace.join.poison import Poison, Unbound, is_unbound
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
@@ -40,20 +40,22 @@ Path = tuple[Any, ...]
 
 
 class _Aliases:
-    """Why a tensor at the header cannot be read any more, in the place of a site: see :class:`.tensors.Stale`."""
+    """Why a tensor at the header cannot be read any more, in the place of a decision: see :class:`.tensors.Stale`."""
 
-    def __init__(self, site: Any) -> None:
-        self.site = site
+    def __init__(self, decision: Any) -> None:
+        self.decision = decision
 
-    def refuse(self, reason: str) -> None:
-        """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
-        if not self.site.unroll:
-            current().decisions.fork(self.site, reason)
-        raise UnsupportedError(
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Take one trip out of the loop, which may part the names; if that was tried, all."""
+        decisions = current().decisions
+        if not self.decision.unroll:
+            decisions.fork(self.decision, reason)
+        refusal = UnsupportedError(
             reason,
-            current().origin() or self.site.origin,
+            current().origin() or self.decision.origin,
             "copy the tensor where a variable is given another's: y = x.clone(); or compute a new one instead of changing it in place",
         )
+        decisions.unroll(self.decision, refusal)
 
 
 class Header:
@@ -63,7 +65,7 @@ class Header:
     ----------
     entry : dict
         The loop's variables before its first iteration.
-    site : object
+    decision : object
         The loop, for messages.
     extra : dict, optional
         Hidden variables of the loop (the index of a counted loop).
@@ -74,9 +76,14 @@ class Header:
     """
 
     def __init__(
-        self, entry: dict[str, Any], site: Any, extra: dict[str, Any] | None = None, around: dict[str, Any] | None = None, since: int = 0
+        self,
+        entry: dict[str, Any],
+        decision: Any,
+        extra: dict[str, Any] | None = None,
+        around: dict[str, Any] | None = None,
+        since: int = 0,
     ) -> None:
-        self.entry, self.site = entry, site
+        self.entry, self.decision = entry, decision
         self._around, self.since = around or entry, since
         #: Containers at the header that are copies of those before the loop; where those at the end of the body are shared.
         self._copies: dict[int, Any] = {}
@@ -88,8 +95,10 @@ class Header:
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
-        self._poisoned: dict[Path, str] = {}
-        self._unbound: set[Path] = set()
+        self._poisoned: dict[Path, Why] = {}
+        self._differing = between_trips(decision)
+        #: The first container that the body leaves with other items than it had.
+        self._growing: Why | None = None
         self._places: dict[Any, tuple[Place, Any]] = {}
         self._params: dict[Path, Value] = {}
         self._args: list[Operand] = []
@@ -99,29 +108,31 @@ class Header:
         self._links: set[tuple[Path, Any]] = set()
         self._fresh: dict[Path, Storage] = {}
         self._homes: dict[Path, Storage] = {}
-        self._identities = LoopIdentities(self._clock, site)
+        self._identities = LoopIdentities(self._clock, decision)
 
     def open(self, unset: set[str]) -> dict[str, Any]:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
-        stage = current()
+        session = current()
         self._params, self._args, self._unset, self._fresh, self._homes = {}, [], unset, {}, {}
         self._copies = {}
         entry = {name: capture(value) for name, value in {**self.entry, **self._extra_entry}.items()}
         places = [capture_place(place, raw) for place, raw in self._places.values()]
-        self.block = stage.builder.new_block("loop")
+        self.block = session.builder.new_block("loop")
         env = {name: self._generalise((name,), c) for name, c in entry.items()}
         self._writes = [(state.place, self._generalise_place(state)) for state in places]
-        stage.builder.jump(self.block, list(self._args))
-        stage.builder.block = self.block
+        session.builder.jump(self.block, list(self._args))
+        session.builder.block = self.block
         self.reopen()
         self._link(self._homes)
         for path, other in self._links:
             twin = self._fresh.get(other) if isinstance(other, tuple) else other
             if path in self._fresh and twin is not None:
-                may_be_one(self._fresh[path], twin, _Aliases(self.site))
+                may_be_one(self._fresh[path], twin, _Aliases(self.decision))
         self._state = {name: capture(value) for name, value in env.items()}
         for name in unset:
-            env[name] = Unbound(self.site, f"`{name}` is not set before the loop, and read in it before it is set")
+            env[name] = Poison(
+                self.decision, Why(f"`{name}` is not set before the loop, and read in it before it is set", is_="not set", unset=True)
+            )
         self.extra = {name: env.pop(name) for name in self._extra_entry}
         return env
 
@@ -133,33 +144,35 @@ class Header:
 
     def close(self, env: dict[str, Any], changed: dict[Any, Place], before: dict[Any, Any]) -> bool:
         """Compare the state at the end of the body; jump back if the header is general enough."""
-        stage = current()
+        session = current()
         known = self._known()
         self._identities.begin()
         self._homes, self._backs = {}, {}
         found: dict[Path, Operand] = {}
         for name, value in env.items():
             if name in self._state:
-                self._compare((name,), self._state[name], capture(value), found)
+                self._compare((name,), Name(f"`{name}`"), self._state[name], capture(value), found)
         for key, place in changed.items():
-            if stage.heap.is_newer(place.owner, self._clock):
+            if session.heap.is_newer(place.owner, self._clock):
                 continue
             if key not in self._places:
                 self._places[key] = (place, before[key])
             self._compare_place(key, place, found)
+        if self._growing is not None:
+            session.decisions.unroll_grown(self.decision, self._growing.reason, self._differing)
         self._link(self._homes)
         self._shared.update(
             path for paths in self._backs.values() if len(paths) > 1 and any(p in self._renamed for p in paths) for path in paths
         )
         if known != self._known() or not self._identities.is_settled():
             return False
-        stage.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
+        session.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
         return True
 
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
         sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed)
-        return (*[len(s) for s in sets], self._identities.size())
+        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -180,13 +193,13 @@ class Header:
     def _generalise(self, path: Path, c: Captured) -> Any:
         if isinstance(c, Memory):
             if isinstance(c.obj, Stale) or path in self._poisoned:
-                return Stale(c.obj.type, _Aliases(self.site))
+                return Stale(c.obj.type, _Aliases(self.decision))
             return self._param(path, c.obj.type, c.obj) if path in self._general else c.obj
         if path in self._poisoned:
-            return (Unbound if path in self._unbound else Poison)(self.site, self._poisoned[path])
+            return Poison(self.decision, self._poisoned[path])
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):
-                return Poison(self.site, _STALE)
+                return Poison(self.decision, Why(_STALE))
             made = self._identities.header_tensor(path, c.obj, self._param(path, tensor_type(c.obj), c.value))
             self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
             return made
@@ -197,7 +210,7 @@ class Header:
             items = [self._generalise((*path, i), item) for i, item in enumerate(c.items)]
             return self._rebuilt(path, c, rebuild(c, items))
         if path in self._shared:
-            current().heap.guarded[id(c.obj)] = _Aliases(self.site)
+            current().heap.guarded[id(c.obj)] = _Aliases(self.decision)
         return c.obj
 
     def _rebuilt(self, path: Path, c: Items, made: Any) -> Any:
@@ -209,7 +222,7 @@ class Header:
         older = list(self._renamed.get(path, {}).values())
         if path in self._shared or older or not self._is_alone(c.obj):
             for x in (made, c.obj, *older):
-                current().heap.guarded[id(x)] = _Aliases(self.site)
+                current().heap.guarded[id(x)] = _Aliases(self.decision)
         return made
 
     def _is_alone(self, x: Any) -> bool:
@@ -225,12 +238,14 @@ class Header:
         return state.place.unflatten(state.raw, items)
 
     # -- comparing ------------------------------------------------------------------------------------------------------
-    def _compare(self, path: Path, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
+    def _compare(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         if isinstance(header.obj, Poison):
+            if may_be_unset(back) and not may_be_unset(header):
+                self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
         if isinstance(header, Memory):
             if isinstance(back.obj, Stale) or path in self._poisoned:
-                self._poisoned[path] = _STALE
+                self._poisoned[path] = Why(_STALE)
             elif path in self._general:
                 found[path] = back.obj  # type: ignore[assignment]  # memory, as at the header
             elif back.obj is not header.obj:
@@ -240,9 +255,8 @@ class Header:
             self._compare_objects(path, header, back)
             if header.obj is back.obj and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
                 return  # what it holds are places of the heap, which are seen through all its names
-        if (header.obj is MISSING) != (back.obj is MISSING or is_unbound(back.obj)):
-            self._poisoned[path] = "an attribute is first set in the loop"
-            self._unbound.add(path)
+        if may_be_unset(header) != may_be_unset(back):
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:
@@ -251,11 +265,11 @@ class Header:
                 self._identities.note_strides(path, back.obj)
                 self._homes[path] = storage_of(back.obj)
                 if isinstance(back.value, Stale):
-                    self._poisoned[path] = _STALE
+                    self._poisoned[path] = Why(_STALE)
             elif header.obj is not back.obj:  # what is changed in place is a place of the heap, seen through all its aliases
                 self._general[path] = None
-        elif mixed := scalars.mixed_of(back.obj):
-            self._poisoned[path] = f"{_name(path)} is {mixed.types} after the loop's body, depending on values"
+        elif scalars.mixed_of(back.obj):
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
         elif (
             isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf) and scalars._kind(header.operand) == scalars._kind(back.operand)
         ):
@@ -265,9 +279,9 @@ class Header:
                 self._general[path] = None
         elif isinstance(header, Items) and isinstance(back, Items) and same_structure(header, back):
             for i, (h, b) in enumerate(zip(header.items, back.items)):
-                self._compare((*path, i), h, b, found)
+                self._compare((*path, i), name.item(label_of(header, i)), h, b, found)
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
-            self._poisoned[path] = f"{_name(path)} is {describe(header)} before the loop's body and {describe(back)} after it"
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
 
     def _compare_objects(self, path: Path, header: Items, back: Items) -> None:
         """Compare which containers a name has."""
@@ -284,10 +298,11 @@ class Header:
         raw = next((raw for p, raw in self._writes if p.key == key), self._places[key][1])
         header, back = capture_place(place, raw), capture_place(place, place.read())
         if header.structure != back.structure:
-            how = "changes its length" if len(header.items) != len(back.items) else "is changed"
-            current().decisions.unroll(self.site, f"{place.text} {how}")
-        for i, (h, b) in enumerate(zip(header.items, back.items)):
-            self._compare((key, i), h, b, found)
+            why = self._differing.add(Name(place), sides_of_contents([header, back]), "holds")
+            self._growing = self._growing or why
+            return
+        for i, (h, b, label) in enumerate(zip(header.items, back.items, place.labels(raw))):
+            self._compare((key, i), Name(place).item(label), h, b, found)
 
 
 _STALE = "a tensor may have been changed in place under another name"
@@ -303,7 +318,3 @@ def _mentions(values: list[Any], x: Any) -> int:
             seen.add(id(v))
             todo.extend(v.values() if isinstance(v, dict) else v)
     return count
-
-
-def _name(path: Path) -> str:
-    return f"`{path[0]}`" if isinstance(path[0], str) else "an attribute"

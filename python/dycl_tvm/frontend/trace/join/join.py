@@ -3,7 +3,7 @@
 
 :class:`Join` makes one value of several: equal ones stay, tensors of one
 type and numbers of one kind become block parameters, containers of one structure are joined item by item. What cannot be
-joined becomes a :class:`.poison.Poison`, which costs nothing unless it is used; using it forks the site that made it.
+joined becomes a :class:`.poison.Poison`, which costs nothing unless it is used; using it forks the decision that made it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Contents, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -25,14 +25,15 @@ from dycl_tvm.frontend.trace.join.captured import (
     PlaceState,
     TensorLeaf,
     capture_place,
-    part_of,
+    form_of,
     rebuild,
     same_number,
     same_plain,
     same_structure,
     tensors_in,
 )
-from dycl_tvm.frontend.trace.join.poison import Poison, Unbound, is_unbound
+from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
@@ -66,16 +67,21 @@ class Join:
     ----------
     paths : list of PathState
         At least two.
-    mark, clock : int
-        Where the journal and the clock of births stood when the paths began.
-    site : object
+    clock : int
+        When the paths began.
+    decision : object
         What to fork if a value that could not be joined is used.
+    differing : Mismatches
+        Takes down what cannot be joined.
     """
 
-    def __init__(self, paths: list[PathState], mark: int, clock: int, site: Any, name: str) -> None:
-        self.stage = current()
-        self.paths, self.clock, self.site = paths, clock, site
-        self.block = self.stage.builder.new_block(name)
+    def __init__(self, paths: list[PathState], clock: int, decision: Any, name: str, differing: Mismatches) -> None:
+        self.session = current()
+        self._differing = differing
+        #: The first container that holds other items on one path than on another: the paths cannot go on as one.
+        self._apart: Why | None = None
+        self.paths, self.clock, self.decision = paths, clock, decision
+        self.block = self.session.builder.new_block(name)
         self.args: list[list[Operand]] = [[] for _ in paths]
         self._params: dict[Any, Value] = {}
         self._memo: dict[Any, Any] = {}
@@ -87,22 +93,24 @@ class Join:
         """Join; return the variables and the value. The journal has been rolled back to the beginning of the paths."""
         env = {name: self._variable(name) for name in self._names()}
         has_value = [p.value for p in self.paths if p.value is not None]
-        value = self.unify(has_value, "the value returned") if has_value else None
-        writes = [(place, contents) for place, contents in self._heap()]
+        value = self.unify(has_value, Name("the value returned")) if has_value else None
+        writes = self._heap()
+        if self._apart is not None:
+            self.session.decisions.fork(self.decision, self._apart.reason, self._differing)
         self.enter()
         for place, contents in writes:
-            self.stage.journal.touch(place)
+            self.session.journal.touch(place)
             place.write(contents)
         self._guard_aliases()
-        self.stage.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.stage.journal.touches)
+        self.session.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.session.journal.touches)
         return env, value
 
     def enter(self) -> None:
         """Lead the paths into the joined block, and go on there."""
         for path, args in zip(self.paths, self.args):
-            self.stage.builder.block = path.block
-            self.stage.builder.jump(self.block, args)
-        self.stage.builder.block = self.block
+            self.session.builder.block = path.block
+            self.session.builder.jump(self.block, args)
+        self.session.builder.block = self.block
 
     def _names(self) -> list[str]:
         names: dict[str, None] = {}
@@ -113,8 +121,8 @@ class Join:
     def _variable(self, name: str) -> Any:
         found = [p.env.get(name) for p in self.paths]
         if any(c is None for c in found):
-            return Unbound(self.site, f"`{name}` is set on one path only, and used later")
-        return self.unify(found, f"`{name}`")  # type: ignore[arg-type]
+            return Poison(self.decision, self._differing.add(Name(f"`{name}`"), sides_of(found), unset=True))
+        return self.unify(found, Name(f"`{name}`"))  # type: ignore[arg-type]
 
     # -- values -----------------------------------------------------------------------------------------------------
     def operand(self, type_: Type, operands: list[Operand], name: str = "") -> Operand:
@@ -128,13 +136,13 @@ class Join:
         key = tuple((id(o) if isinstance(o, Value) else (type(o), repr(o))) for o in operands)
         param = self._params.get(key)
         if param is None:
-            param = self._params[key] = self.stage.builder.add_param(self.block, type_, name if name.isidentifier() else "")
+            param = self._params[key] = self.session.builder.add_param(self.block, type_, name)
             for args, operand in zip(self.args, operands):
                 args.append(operand)
             self._keep.append(operands)
         return param
 
-    def unify(self, found: list[Captured], what: str) -> Any:
+    def unify(self, found: list[Captured], what: Name) -> Any:
         """Make one value of one a path."""
         first = found[0]
         if isinstance(first, Memory):
@@ -144,8 +152,8 @@ class Join:
         if all(c.obj is first.obj for c in found):
             self._keep_object(first.obj)
             return first.obj
-        if any(c.obj is MISSING or is_unbound(c.obj) for c in found):
-            return Unbound(self._site_of(found), f"{what} is set on one path only, and used later")
+        if any(map(may_be_unset, found)):
+            return Poison(self._decision_of(found), self._differing.add(what, sides_of(found), unset=True))
         if isinstance(first, NumberLeaf) or any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
         if all(type(c) is type(first) for c in found):
@@ -157,16 +165,18 @@ class Join:
                 return self._equal(found)
         return self._poison(found, what)
 
-    def _site_of(self, found: list[Captured]) -> Any:
-        """Return the first site at which paths parted that now meet."""
-        sites = [object.__getattribute__(c.obj, "_site") for c in found if isinstance(c.obj, Poison)]
-        return min([self.site, *sites], key=lambda s: s.index)
+    def _decision_of(self, found: list[Captured]) -> Any:
+        """Return the first decision at which paths parted that now meet."""
+        poisons = [c.obj for c in found if isinstance(c.obj, Poison)]
+        for poison in poisons:
+            self._differing.parted_before(of_poison(poison).others)
+        return min([self.decision, *[object.__getattribute__(p, "_decision") for p in poisons]], key=lambda d: d.index)
 
-    def _poison(self, found: list[Captured], what: str) -> Poison:
-        kinds = " or ".join(dict.fromkeys(describe(c) for c in found))
-        return Poison(self._site_of(found), f"{what} is {kinds}, depending on the path", self.block, tuple([part_of(c) for c in found]))
+    def _poison(self, found: list[Captured], what: Name) -> Poison:
+        why = self._differing.add(what, sides_of(found))
+        return Poison(self._decision_of(found), why, self.block, tuple([form_of(c) for c in found]))
 
-    def _number(self, found: list[NumberLeaf], what: str) -> Any:
+    def _number(self, found: list[NumberLeaf], what: Name) -> Any:
         first = found[0]
         if all(same_number(c, first) for c in found):
             return self._equal(found)
@@ -174,16 +184,16 @@ class Join:
         if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         kind = kinds.pop()
-        return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.strip("`")), self.site)  # type: ignore[arg-type]
+        return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.variable), self.decision)  # type: ignore[arg-type]
 
     def _equal(self, found: list[Any]) -> Any:
         """Return one of several equal objects that cannot be changed; only their identity tells them apart."""
         first = found[0].obj
         if not scalars.is_symbolic(first) and any(c.obj is not first for c in found):
-            join_identities(first, [c.obj for c in found], self.site)
+            join_identities(first, [c.obj for c in found], self.decision)
         return first
 
-    def _tensor(self, found: list[TensorLeaf], what: str) -> Any:
+    def _tensor(self, found: list[TensorLeaf], what: Name) -> Any:
         first = found[0]
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or any(isinstance(c.value, Stale) for c in found):
@@ -191,31 +201,31 @@ class Join:
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
             same = all(c.value is first.value for c in found)
-            value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.strip("`"))
-            merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.site), value)
-            join_identities(merged, [c.obj for c in found], self.site)
-            join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.site)
+            value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.variable)
+            merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.decision), value)
+            join_identities(merged, [c.obj for c in found], self.decision)
+            join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]
             merged.storage_.shared = any(storage_of(c.obj).shared for c in found)
             for c in found:
                 storage = storage_of(c.obj)
-                merged.storage_.mergers.append((weakref.ref(storage), self.site))
-                storage.mergers.append((weakref.ref(merged.storage_), self.site))
+                merged.storage_.mergers.append((weakref.ref(storage), self.decision))
+                storage.mergers.append((weakref.ref(merged.storage_), self.decision))
         return self._memo[key]
 
-    def _container(self, found: list[Items], what: str) -> Any:
+    def _container(self, found: list[Items], what: Name) -> Any:
         first = found[0]
         if not all(same_structure(first, c) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
-            items = [self.unify([c.items[i] for c in found], f"{what}[{i}]") for i in range(len(first.items))]
+            items = [self.unify([c.items[i] for c in found], what.item(label_of(first, i))) for i in range(len(first.items))]
             merged = rebuild(first, items)
             if not isinstance(merged, tuple):
                 for c in found:
                     self._targets.setdefault(id(c.obj), set()).add(id(merged))
                     self._keep.append(c.obj)
-            join_identities(merged, [c.obj for c in found], self.site)
+            join_identities(merged, [c.obj for c in found], self.decision)
             self._memo[key] = merged
         return self._memo[key]
 
@@ -231,7 +241,9 @@ class Join:
             places.update({k: state.place for k, state in path.places.items() if k not in places})
         writes: list[tuple[Place, Any]] = []
         while True:
-            ready = [k for k, p in places.items() if not self.stage.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
+            ready = [
+                k for k, p in places.items() if not self.session.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects
+            ]
             if not ready:
                 return writes
             for key in ready:
@@ -245,7 +257,7 @@ class Join:
             return
         if x is None or id(x) in self._kept_objects or isinstance(x, (str, int, float, torch.Tensor, torch.nn.Module, type)):
             return
-        if not isinstance(x, tuple) and not self.stage.heap.is_newer(x, self.clock):
+        if not isinstance(x, tuple) and not self.session.heap.is_newer(x, self.clock):
             return
         self._kept_objects.add(id(x))
         if isinstance(x, (*MUTABLE, tuple)):
@@ -270,11 +282,11 @@ class Join:
         found = [path.places[key] if key in path.places else self._unchanged(path, base, memories) for path in self.paths]
         first = found[0]
         if any(state.structure != first.structure for state in found):
-            sizes = list(dict.fromkeys(str(len(state.items)) for state in found))
-            differ = f"holds {' or '.join(sizes)} items" if len(sizes) > 1 else "holds other items"
-            self.stage.decisions.fork(self.site, f"{place.text} {differ}, depending on the path")
+            why = self._differing.add(Name(place), sides_of_contents(found), "holds")
+            self._apart = self._apart or why
+            return None
         labels = place.labels(first.raw)
-        items = [self.unify([state.items[i] for state in found], f"{place.text}{label}") for i, label in enumerate(labels)]
+        items = [self.unify([state.items[i] for state in found], Name(place).item(label)) for i, label in enumerate(labels)]
         return place.unflatten(first.raw, items)
 
     def _unchanged(self, path: PathState, base: PlaceState, memories: set[Any]) -> PlaceState:
@@ -282,7 +294,7 @@ class Join:
         left = [path.places[m] for m in memories if m in path.places]
         if not left:
             return base
-        builder = self.stage.builder
+        builder = self.session.builder
         before, builder.block = builder.block, path.block
         held = [(state.place, state.place.read()) for state in left]
         for state in left:
@@ -297,18 +309,6 @@ class Join:
         """A container that two names shared on one path only must not be changed later: that would have to show in both."""
         for source in self._keep:
             targets = self._targets.get(id(source), set()) if isinstance(source, (list, dict, deque)) else set()
-            if targets and (len(targets) > 1 or not self.stage.heap.is_newer(source, self.clock)):
+            if targets and (len(targets) > 1 or not self.session.heap.is_newer(source, self.clock)):
                 for t in (*targets, id(source)):
-                    self.stage.heap.guarded[t] = self.site
-
-
-def describe(c: Captured) -> str:
-    if isinstance(c, TensorLeaf):
-        return f"a tensor {list(c.obj.shape)} of {str(c.obj.dtype).removeprefix('torch.')}"
-    if isinstance(c, NumberLeaf):
-        return f"a number ({scalars._kind(c.operand)})"
-    if isinstance(c, Items):
-        return f"a {type(c.obj).__name__} of {len(c.items)} items"
-    if isinstance(c.obj, Poison):
-        return "one of several values"
-    return "None" if c.obj is None else f"a {type(c.obj).__name__}"
+                    self.session.heap.guarded[t] = self.decision

@@ -3,25 +3,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.join.captured import Part
+from dycl_tvm.frontend.trace.heap.places import MISSING
+from dycl_tvm.frontend.trace.join.captured import Captured, Form
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
 
 
+@dataclass
+class Why:
+    """Why a value is a poison.
+
+    Attributes
+    ----------
+    reason : str
+        In one sentence.
+    is_ : str
+        What the value may be.
+    unset : bool
+        Whether it may not be set at all: a question for whether it is there must not be answered.
+    others : object
+        The values that could not be one at the same place, as a text that messages show below.
+    """
+
+    reason: str
+    is_: str = "one of several values"
+    unset: bool = False
+    others: Any = None
+
+
 class Poison(OwnValue):
-    """What a variable holds after a join of values that cannot be one. Any use of it forks ``site``; see also :mod:`.parting`."""
+    """What a variable holds after a join of values that cannot be one. Any use of it forks ``decision``; see also :mod:`.parting`."""
 
-    __slots__ = ("_parts", "_reason", "_site")
+    __slots__ = ("_decision", "_forms", "_why")
 
-    def __init__(self, site: Any, reason: str, block: Block | None = None, parts: tuple[Part | None, ...] = ()) -> None:
-        object.__setattr__(self, "_site", site)
-        object.__setattr__(self, "_reason", reason)
-        object.__setattr__(self, "_parts", (block, parts))
+    def __init__(self, decision: Any, why: Why, block: Block | None = None, forms: tuple[Form | None, ...] = ()) -> None:
+        object.__setattr__(self, "_decision", decision)
+        object.__setattr__(self, "_why", why)
+        object.__setattr__(self, "_forms", (block, forms))
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
@@ -36,27 +61,38 @@ class Poison(OwnValue):
                 use(a)
 
 
-class Unbound(Poison):
-    """What a variable or attribute holds that may not be set at all."""
-
-    __slots__ = ()
-
-
 def is_unbound(x: Any) -> bool:
     """Whether a variable that holds ``x`` may not be set at all."""
-    return type(x) is Unbound
+    return isinstance(x, Poison) and of_poison(x).unset
 
 
-def parts_at(poison: Poison, block: Block) -> tuple[Part | None, ...]:
+def may_be_unset(c: Captured) -> bool:
+    """Whether a value may not be set at all."""
+    return c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj))
+
+
+def count_unset(whys: Mapping[Any, Why]) -> int:
+    """Return how many of the values may not be set."""
+    return sum(why.unset for why in whys.values())
+
+
+def of_poison(poison: Poison) -> Why:
+    """Return why a value is a poison."""
+    why: Why = object.__getattribute__(poison, "_why")
+    return why
+
+
+def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:
     """Return what a poison is on each of the paths that parted at a test and were joined in ``block``; nothing if it is another's."""
-    site = object.__getattribute__(poison, "_site")
-    made_in, parts = object.__getattribute__(poison, "_parts")
-    return parts if made_in is block and not (site.is_loop or site.choice) else ()
+    decision = object.__getattribute__(poison, "_decision")
+    made_in, forms = object.__getattribute__(poison, "_forms")
+    return forms if made_in is block and not (decision.is_loop or decision.choice) else ()
 
 
 def use(poison: Poison) -> Any:
-    """Fork the site that made the poison."""
-    current().decisions.fork(object.__getattribute__(poison, "_site"), object.__getattribute__(poison, "_reason"))
+    """Fork the decision that made the poison."""
+    why = of_poison(poison)
+    current().decisions.fork(object.__getattribute__(poison, "_decision"), why.reason, why.others)
 
 
 def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:

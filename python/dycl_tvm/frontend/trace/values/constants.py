@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.identity import Identity
 from dycl_tvm.frontend.trace.values.real_memory import Reached, View, covers, memory_key, views_to, whole
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant
@@ -99,9 +99,9 @@ class Constants:
             self._kept.append(t)
         return self._storages[key]
 
-    def memories(self) -> Iterable[Storage]:
-        """Return the memories of real tensors that something was asked of, or written to."""
-        return self._storages.values()
+    def real_at(self, memory: Identity) -> torch.Tensor | None:
+        """Return the real tensor that lies in all of a memory; None if it is not the model's."""
+        return next((s.real for s in self._storages.values() if s.identity is memory and not s.shared), None)
 
     def home(self, t: torch.Tensor) -> tuple[Storage, tuple[View, ...]]:
         """Return the memory that a real tensor lies in, and the views that lead from there to it."""

@@ -24,20 +24,21 @@ class Identity:
     ----------
     parts : tuple of Identity
         What it may be.
-    site : object
+    decision : object
         What to fork so that it is known which.
     born : int
         When the object was made; 0 if that was before staging, or is not known.
     outside : str
-        ``input`` or ``state``, if the object comes from outside of the call: an input may be what an earlier call has kept.
+        ``input``, ``state`` or ``model``, if the object comes from outside of the call: an input, or a tensor of the model, may be what
+        an earlier call has kept.
     number : int
         Of an input: which one it is; -1 for others.
     """
 
-    __slots__ = ("born", "number", "outside", "parts", "site")
+    __slots__ = ("born", "decision", "number", "outside", "parts")
 
-    def __init__(self, parts: Iterable[Identity] = (), site: Any = None, born: int = 0, outside: str = "", number: int = -1) -> None:
-        self.parts, self.site, self.born, self.outside, self.number = tuple(parts), site, born, outside, number
+    def __init__(self, parts: Iterable[Identity] = (), decision: Any = None, born: int = 0, outside: str = "", number: int = -1) -> None:
+        self.parts, self.decision, self.born, self.outside, self.number = tuple(parts), decision, born, outside, number
 
     def all_parts(self) -> set[Identity]:
         """Return the identity and all that it may be."""
@@ -52,7 +53,7 @@ class Identity:
     def settle(self, question: str) -> None:
         """Fork if the answer to a question depends on what it is."""
         if self.parts:
-            current().decisions.fork(self.site, f"{question} of one of several objects is asked for, depending on the path")
+            current().decisions.fork(self.decision, f"{question} of one of several objects is asked for, depending on the path")
 
 
 class Apart:
@@ -111,16 +112,18 @@ def identity_of(x: Any) -> Identity:
     """Return the identity of an object."""
     known = _known(x)
     if known is None:
-        known = Identity(born=current().heap.birth(x))
+        heap = current().heap
+        outside = "model" if isinstance(x, torch.Tensor) and not heap.is_newer(x, heap.run_started) else ""
+        known = Identity(born=heap.birth(x), outside=outside)
         _set(x, known)
     return known
 
 
-def join_identities(made: Any, found: Iterable[Any], site: Any, more: Iterable[Identity] = ()) -> None:
-    """Note that an object stands for one of several, on the paths of ``site``."""
+def join_identities(made: Any, found: Iterable[Any], decision: Any, more: Iterable[Identity] = ()) -> None:
+    """Note that an object stands for one of several, on the paths of ``decision``."""
     parts = dict.fromkeys([*[identity_of(x) for x in found], *more])
-    if site is not None:
-        _set(made, Identity(parts, site, current().heap.birth(made)))
+    if decision is not None:
+        _set(made, Identity(parts, decision, current().heap.birth(made)))
 
 
 def mark_outside(x: Any, where: str, number: int = -1) -> None:
@@ -140,18 +143,20 @@ def are_one(a: Any, b: Any) -> bool:
     if a is b:
         return True
     one, other = _known(a), _known(b)
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        one, other = one or identity_of(a), other or identity_of(b)
     if one is None or other is None:
         return False
     mine, others = one.all_parts(), other.all_parts()
     if not mine.isdisjoint(others):
-        sites = [i.site for i in (one, other) if i.parts]
-        if not sites:
+        decisions = [i.decision for i in (one, other) if i.parts]
+        if not decisions:
             return True
-        current().decisions.fork(min(sites, key=lambda s: s.index), "whether two names are one object depends on the path")
+        current().decisions.fork(min(decisions, key=lambda s: s.index), "whether two names are one object depends on the path")
     sources = [{i.outside for i in identities if i.outside} for identities in (mine, others)]
     if ("state" in sources[0] and sources[1]) or ("state" in sources[1] and sources[0]):
         raise UnsupportedError(
-            "whether a tensor that an earlier call has kept is an input of this call, or another kept one, is not known",
+            "whether a tensor that an earlier call has kept is an input of this call, or another of the model's, is not known",
             current().origin(),
             "compare contents (torch.equal), or pass a flag in",
         )

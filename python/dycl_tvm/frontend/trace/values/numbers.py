@@ -4,7 +4,7 @@
 They are subclasses of torch's ``SymInt``, ``SymFloat`` and ``SymBool``, so that torch's own argument parsers take them
 wherever they take a number; every operator records a :class:`HostOp` with Python's semantics. Where Python insists
 on a plain number (a truth test in code that was not rewritten, an index, a shape) the value itself notices, and the
-stage forks or refuses: no code can bake in a value by accident.
+session forks or refuses: no code can bake in a value by accident.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Node:
     ----------
     value : Value
         The scalar in the HCFG.
-    site : object or None
-        The join that made it of plain numbers; re-running with that site forked makes it plain again.
+    decision : object or None
+        The join that made it of plain numbers; re-running with that decision forked makes it plain again.
     bounds : (int, int) or None
         The least and the largest value that an int is known to have.
     mixed : Mixed or None
         What the number is in eager mode, if values decide its type.
     """
 
-    def __init__(self, value: Value, site: Any = None, bounds: tuple[int, int] | None = None) -> None:
-        self.value, self.site, self.bounds = value, site, bounds
+    def __init__(self, value: Value, decision: Any = None, bounds: tuple[int, int] | None = None) -> None:
+        self.value, self.decision, self.bounds = value, decision, bounds
         self.mixed: Mixed | None = None
 
     @property
@@ -93,7 +93,7 @@ class Node:
         return None
 
     def bool_(self) -> bool:
-        return current().decisions.decide(truth_operand(wrap(self.value, self.site)))
+        return current().decisions.decide(truth_operand(wrap(self.value, self.decision)))
 
     def guard_bool(self, _file: str, _line: int) -> bool:
         return self.bool_()
@@ -114,12 +114,12 @@ class Node:
         return self._plain("its text", "keep it a number; in a print that is kept, give it as an argument of its own: print(a, b)")
 
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
-        stage = current()
-        if self.site is not None:
-            stage.decisions.fork(self.site, f"{what} is needed at build time")
+        session = current()
+        if self.decision is not None:
+            session.decisions.fork(self.decision, f"{what} is needed at build time")
         raise UnsupportedError(
             f"a number that is known only at run time is used where Python needs {what} at build time (a shape, an index, a library call)",
-            stage.origin(),
+            session.origin(),
             instead,
         )
 
@@ -256,10 +256,10 @@ def _guard_overflow(beyond: str, x: Operand, bound: float | None, limit: float, 
 
 def _guard(failing: Any, error: type[Exception], *args: Any) -> None:
     """Where a handler of the user's may catch the error of a host operation, decide whether it occurs, and raise it."""
-    stage = current()
-    if not stage.may_be_caught():
+    session = current()
+    if not session.may_be_caught():
         return
-    if stage.decisions.decide(truth_operand(failing)):
+    if session.decisions.decide(truth_operand(failing)):
         made = error(*args)
         made.__dycl_judged__ = True  # type: ignore[attr-defined]  # eager raises it too, see blame.py
         raise made
@@ -272,10 +272,23 @@ def _binary(op: str, swapped: bool) -> Any:
             return NotImplemented
         left: Operand = self.node.value
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
+        if is_symbolic(result) and result.node.kind == "int":
+            result.node.bounds = _bounds(op, *((other, self) if swapped else (self, other)))
         mixed = self.node.mixed or mixed_of(other)
         return result if mixed is None else mark_mixed(result, _mixed_result(mixed, op, self, other))
 
     return method
+
+
+def _bounds(op: str, a: Any, b: Any) -> tuple[int, int] | None:
+    """Return the bounds of a result of integer arithmetic."""
+    if op == "mod" and isinstance(b, int) and b > 0:
+        return (0, b - 1)
+    of_a, of_b = bounds_of(a), bounds_of(b)
+    if of_a is None or of_b is None or op not in ("add", "sub", "mul"):
+        return None
+    corners = [getattr(operator, op)(x, y) for x in of_a for y in of_b]
+    return (min(corners), max(corners))
 
 
 def _mixed_result(mixed: Mixed, op: str, *numbers: Any) -> Mixed | None:
@@ -351,7 +364,7 @@ def _rounding(op: str) -> Any:
         if self.node.mixed and self.node.mixed.tensor:
             refuse_mixed(self.node.mixed, f"given to {op}()")
         if self.node.kind != "float":
-            return wrap(as_int(self.node.value), self.node.site)
+            return wrap(as_int(self.node.value), self.node.decision)
         _guard_rounding(self)
         return emit(op, self.node.value, type_=INT)
 
@@ -415,7 +428,7 @@ _METHODS: dict[str, Any] = {
     "__ror__": _logical("or"),
     "__rxor__": _logical("xor"),
     "__neg__": _negative,
-    "__pos__": lambda self: wrap(as_int(self.node.value), self.node.site) if self.node.kind == "bool" else self,
+    "__pos__": lambda self: wrap(as_int(self.node.value), self.node.decision) if self.node.kind == "bool" else self,
     "__abs__": _absolute,
     "__round__": _rounding("round"),
     "__trunc__": _rounding("trunc"),
@@ -455,12 +468,12 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _WRAPPERS = {"int": HostInt, "float": HostFloat, "bool": HostBool}
 
 
-def wrap(operand: Operand, site: Any = None) -> Any:
+def wrap(operand: Operand, decision: Any = None) -> Any:
     """Give an operand the form that the user's program sees: a plain number, or a host scalar."""
     if not isinstance(operand, Value):
         return operand
     assert isinstance(operand.type, ScalarType)
-    return _WRAPPERS[operand.type.kind](Node(operand, site))
+    return _WRAPPERS[operand.type.kind](Node(operand, decision))
 
 
 def is_symbolic(x: Any) -> bool:
@@ -500,7 +513,7 @@ def convert(x: Any, kind: str) -> Any:
     if not isinstance(op, Value):
         return {"int": int, "float": float, "bool": bool}[kind](op)
     if _kind(op) == kind:
-        return wrap(op, x.node.site) if x.node.mixed else x
+        return wrap(op, x.node.decision) if x.node.mixed else x
     if kind == "bool":
         return wrap(truth_operand(x))
     if kind == "int" and _kind(op) == "float":
@@ -512,6 +525,10 @@ def _is_infinite(op: Value) -> Any:
     return arithmetic("eq", emit("abs", op, type_=FLOAT).node.value, math.inf)
 
 
+#: What an int known only at run time can be.
+_INT64 = (-(2**63), 2**63 - 1)
+
+
 def extremum(values: list[Any], largest: bool) -> Any:
     """``min`` or ``max`` of numbers, the first of equals, by comparisons in Python's order."""
     best = values[0]
@@ -519,8 +536,11 @@ def extremum(values: list[Any], largest: bool) -> Any:
         if not is_symbolic(value) and not is_symbolic(best):
             best = max(best, value) if largest else min(best, value)
             continue
+        bounds = [bounds_of(best) or _INT64, bounds_of(value) or _INT64]
         better = value > best if largest else value < best
         best = select(better, value, best)
+        if is_symbolic(best) and best.node.kind == "int":
+            best.node.bounds = tuple(map(max if largest else min, *bounds))
     return best
 
 

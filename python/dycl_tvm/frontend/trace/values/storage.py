@@ -32,15 +32,15 @@ def tensor_type(t: torch.Tensor) -> TensorType:
 class Stale(Value):
     """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
 
-    __slots__ = ("site",)
+    __slots__ = ("decision",)
 
-    def __init__(self, type_: Any, site: Any) -> None:
+    def __init__(self, type_: Any, decision: Any) -> None:
         super().__init__(type_)
-        self.site = site
+        self.decision = decision
 
     def refuse(self) -> Any:
         """Say why the contents cannot be read."""
-        current().decisions.fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
+        current().decisions.fork(self.decision, "a tensor is read that may, or may not, have been changed in place under another name")
 
 
 class Storage(Carrier, One):
@@ -65,7 +65,7 @@ class Storage(Carrier, One):
         self.memory: int | None = None
         #: Whether that memory may be an array's too.
         self.shared = False
-        #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
+        #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
         self.shadows: list[tuple[weakref.ref[Storage], Any]] = []
@@ -96,29 +96,41 @@ class Storage(Carrier, One):
 
     def set(self, value: Value) -> None:
         """Change the contents."""
-        stage = current()
+        session = current()
         if self.shared:
             raise UnsupportedError(
                 "a tensor is changed in place that may lie in the memory of a NumPy array",
-                stage.origin(),
+                session.origin(),
                 "give it memory of its own: t = torch.tensor(array), or t.clone()",
             )
         if self.identity is not None:
-            stage.get(Apart).note_change(self.identity)
-        for other, site in self.mergers:
-            if other() is not None:
-                stage.decisions.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")
-        for shadow, site in self.shadows:
-            twin = shadow()
-            if twin is not None:
-                stage.journal.touch(twin)
-                twin.value, twin.version = Stale(twin.value.type, site), next(clock)
-        stage.journal.touch(self)
+            session.get(Apart).note_change(self.identity)
+        twins = self._twins()
+        for storage in (self, *twins):
+            for other, decision in storage.mergers:
+                if other() is not None:
+                    session.decisions.fork(decision, "a tensor is changed in place that is one of two, depending on the branch taken")
+        for twin, decision in twins.items():
+            session.journal.touch(twin)
+            twin.value, twin.version = Stale(twin.value.type, decision), next(clock)
+        session.journal.touch(self)
         self.value, self.version = value, next(clock)
 
+    def _twins(self) -> dict[Storage, Any]:
+        """Return the storages that may be one with this, also by way of others, and what would have to tell them apart."""
+        found: dict[Storage, Any] = {}
+        todo: list[Storage] = [self]
+        while todo:
+            for shadow, decision in todo.pop().shadows:
+                twin = shadow()
+                if twin is not None and twin is not self and twin not in found:
+                    found[twin] = decision
+                    todo.append(twin)
+        return found
 
-def may_be_one(a: Storage, b: Storage, site: Any) -> None:
-    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``site``."""
+
+def may_be_one(a: Storage, b: Storage, decision: Any) -> None:
+    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``decision``."""
     if a is not b:
-        a.shadows.append((weakref.ref(b), site))
-        b.shadows.append((weakref.ref(a), site))
+        a.shadows.append((weakref.ref(b), decision))
+        b.shadows.append((weakref.ref(a), decision))

@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What the hunt has found, made small: right in every call of every session, or refused."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from judge import judge
+
+HEADER = """\
+import collections, dataclasses, itertools, types
+import torch
+
+MODULE = types.ModuleType("other")
+MODULE.N = 0
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.t = torch.zeros(2, 3)
+        self.u = torch.zeros(2, 3)
+        self.register_buffer("buf", torch.zeros(2, 3))
+        self.row = self.buf[0]
+
+    def forward(self, x):
+"""
+
+RIGHT = {
+    "a module without a file keeps its state": """
+        if x.sum() > 2:
+            MODULE.N += 1
+        return MODULE.N
+    """,
+    "a list grows in a range with a bound": """
+        a = []
+        for i in range(int(x.abs().sum()) % 3):
+            a.append(x + i)
+        return a
+    """,
+    "a list grows in a loop that a counter ends": """
+        a, i = [], 0
+        while i < 3 and x.sum() > i:
+            a.append(x + i)
+            i += 1
+        return len(a), sum(a)
+    """,
+    "an iterator is advanced in a range with a bound": """
+        a = iter([1, 2, 3, 4, 5])
+        for _ in range(min(int(x.abs().sum()), 4)):
+            next(a)
+        return list(a), len(list(a))
+    """,
+    "the smallest by a key": """
+        log = []
+        def size(v):
+            log.append(1)
+            return abs(v)
+        a, b = x[0, 0], x.sum()
+        best = min(a, b, key=size)
+        last = max([a, b, a + 1], key=lambda v: v * v)
+        return best, best is a, last is b, len(log), max([x.sum().item(), 1], key=lambda v: -v), max((3, -2), key=abs, default=4)
+    """,
+    "an attribute that one call sets, and the next asks for": """
+        if x.mean() > 0.5:
+            self.fresh = x
+        return hasattr(self, "fresh")
+    """,
+    "an attribute that a loop sets, and the next call asks for": """
+        for _ in range(int(x.abs().sum()) % 3):
+            self.fresh = x
+        return hasattr(self, "fresh")
+    """,
+    "an attribute that two branches set, and the next call asks for": """
+        if x.mean() > 0.5:
+            if x[0, 1] > 0:
+                self.fresh = x
+        return hasattr(self, "fresh")
+    """,
+    "an attribute is deleted in a loop": """
+        o = types.SimpleNamespace(a=1)
+        while x.sum() < 8:
+            delattr(o, "a") if hasattr(o, "a") else None
+            x = x + 1
+        return hasattr(o, "a")
+    """,
+}
+REFUSED = {
+    "a change under another name of what a branch replaces": """
+        if x.sum() > 1:
+            self.buf = x
+        self.row.add_(1)
+        return self.buf
+    """,
+    "a change of what two names may be": """
+        self.t.add_(1)
+        y = self.u + 0
+        if x.sum() > 1:
+            self.t = self.buf
+        if x[0, 0] > 0:
+            self.u = self.buf
+        return y
+    """,
+    "a list grows in a loop without a bound": """
+        a = []
+        while x.sum() < 8:
+            a.append(x)
+            x = x + 1
+        return a
+    """,
+    "a tensor that the model has kept under another name": """
+        if x.sum() > 2:
+            self.t = self.buf
+        return self.t is self.buf
+    """,
+}
+
+
+def program(body: str) -> str:
+    """Return a program with the body of a forward."""
+    return HEADER + textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8) + "\n"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name: str) -> None:
+    verdict = judge(program(RIGHT[name]), max_loop_trips=None)
+    assert verdict.kind == "right", verdict.reason
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    verdict = judge(program(REFUSED[name]), max_loop_trips=None)
+    assert verdict.kind == "refused", verdict.reason
