@@ -16,6 +16,7 @@ from dycl_tvm.hcfg.hostops import Number
 from dycl_tvm.hcfg.interpreter import Watcher
 from dycl_tvm.hcfg.nodes import Block, HostOp
 from dycl_tvm.verify.crossings import Crossing
+from dycl_tvm.verify.places import last_operand
 from dycl_tvm.verify.same import close
 
 
@@ -34,6 +35,8 @@ class Answers(Watcher):
         Whether a question belongs to a crossing of its own line only. Passes may keep the line of one of two equal computations.
     folded : bool
         Whether the graph is taken to have computed what no input has a part in: such a crossing answers a question only if no other does.
+    merged : bool
+        Whether the graph is taken to ask once for what was computed twice: such a crossing answers a second question only if no other does.
     most_edges : int
         So many edges are noted at most.
 
@@ -47,7 +50,16 @@ class Answers(Watcher):
         Questions that the program never asked.
     """
 
-    def __init__(self, crossings: Sequence[Crossing], strict: bool = True, folded: bool = False, most_edges: int = 100_000) -> None:
+    def __init__(
+        self,
+        crossings: Sequence[Crossing],
+        strict: bool = True,
+        folded: bool = False,
+        merged: bool = False,
+        most_edges: int = 100_000,
+    ) -> None:
+        self._merged = merged
+        self._answered: set[int] = set()
         self._crossings = crossings
         self._used = [False] * len(crossings)
         self._first = 0
@@ -77,13 +89,15 @@ class Answers(Watcher):
             if not here and (self._strict or not same):
                 continue  # computed by data in the program: the truth is the answer
             found = 2.0 if not here else 1.0 if not same else 0.4 if self._folded and not c.free else 0.0
-            if found < 1 and column and c.column and c.column != column:
+            if found < 1 and column and c.column and line is not None and not column <= c.column <= last_operand(*line, column):
                 found += 0.1  # another expression of the same line
+            if found < 1 and self._merged and c.number in self._answered:
+                found += 0.05
             if found < rank:
                 best, rank = k, found
             if rank == 0:
                 break
-        if rank > 0.5:
+        if rank >= 1:
             again = self._again(dtype, real, line)
             if again is not None and (rank != 1 or not again.free):
                 return again.answer
@@ -111,6 +125,7 @@ class Answers(Watcher):
 
     def _use(self, k: int) -> None:
         self._used[k] = True
+        self._answered.add(self._crossings[k].number)
         self._last = max(self._last, k)
         while self._first < len(self._used) and self._used[self._first]:
             self._first += 1
