@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import linecache
 import sys
@@ -46,39 +45,10 @@ def user_place() -> Place:
     return Place(found, instruction, column)
 
 
-@functools.lru_cache(maxsize=65536)
-def last_operand(file: str, line: int, column: int) -> int:
-    """Return the column of the last operand of the ``and``, ``or`` or chain of comparisons that begins at a place; else its own column.
-
-    A graph asks for all operands where the whole expression begins.
-    """
-    return _last_operands("".join(linecache.getlines(file))).get((line, column), column)
-
-
-@functools.lru_cache(maxsize=64)
-def _last_operands(text: str) -> dict[tuple[int, int], int]:
-    lines, found = text.splitlines(), dict[tuple[int, int], int]()
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except SyntaxError:
-        return found
-    for node in nodes:
-        operands = node.values if isinstance(node, ast.BoolOp) else node.comparators if isinstance(node, ast.Compare) else []
-        if isinstance(node, (ast.BoolOp, ast.Compare)) and operands[-1].lineno == node.lineno:
-            place = (node.lineno, _characters(lines[node.lineno - 1], node.col_offset))
-            found[place] = max(found.get(place, 0), _characters(lines[node.lineno - 1], operands[-1].col_offset))
-    return found
-
-
-def _characters(text: str, column: int) -> int:
-    """Return how many characters of a line, without its indentation, are before a column in bytes."""
-    return max(0, len(text.encode()[:column].decode(errors="ignore")) - (len(text) - len(text.lstrip())))
-
-
 @functools.lru_cache(maxsize=4096)
 def _column(code: types.CodeType, instruction: int, line: int) -> int:
     if not hasattr(code, "co_positions"):  # Python 3.10
         return 0
     begins = list(code.co_positions())[instruction // 2][2]
     text = linecache.getline(code.co_filename, line)
-    return _characters(text, begins) if begins is not None else 0
+    return max(0, len(text.encode()[:begins].decode(errors="ignore")) - (len(text) - len(text.lstrip()))) if begins is not None else 0

@@ -141,13 +141,14 @@ def run_graph(
     crossings: Sequence[Sequence[Crossing]],
     strict: bool = True,
     folded: bool = False,
+    columns: bool = False,
     merged: bool = False,
 ) -> list[Outcome]:
     """Make the calls in the graph, with the answers that the program got."""
     state = [graph_initial(v.initial) for v in graph.state]
     found = []
     for (args, kwargs), known in zip(calls, crossings):
-        answers = Answers(known, strict, folded, merged)
+        answers = Answers(known, strict, folded, columns, merged)
         outcome = Outcome(answers=answers)
         found.append(outcome)
         printed = io.StringIO()
