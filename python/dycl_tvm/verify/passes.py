@@ -59,9 +59,9 @@ def _made_tensors(graph: HCFG) -> set[int]:
         read += [*end.values, *end.state] if isinstance(end, Return) else []
         decisive.update(v for v in read if isinstance(v, Value))
         for edge in block.edges():
-            for value, param in zip(edge.args, edge.target.params):
-                if isinstance(value, Value):
-                    params.setdefault(value, []).append(param)
+            for arg, param in zip(edge.args, edge.target.params):
+                if isinstance(arg, Value):
+                    params.setdefault(arg, []).append(param)
 
     def is_made_a_tensor(number: Value) -> bool:
         todo, seen, made = [number], {number}, False

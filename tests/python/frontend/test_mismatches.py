@@ -28,7 +28,7 @@ def place(function: Any, text: str) -> str:
     """Return how a message names the line of a function with a text in it: that of the decision, with its column in the file."""
     lines, first = inspect.getsourcelines(function)
     row = next(i for i, line in enumerate(lines) if text in line)
-    start = len(lines[row]) - len(lines[row].lstrip())
+    start = lines[row].index(text.removeprefix("if "))
     return f'  File "{__file__}", line {first + row}, column {start + 1} in {function.__name__}: {lines[row].strip()}'
 
 
