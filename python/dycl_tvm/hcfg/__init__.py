@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from dycl_tvm.hcfg import dot, html, svg, text  # noqa: F401  # a graph finds its printers once they are imported
-from dycl_tvm.hcfg.nodes import HCFG, interpreter_session
+from dycl_tvm.hcfg.nodes import HCFG, interpreter_of_graphs
 
 
-@interpreter_session
+@interpreter_of_graphs
 def _interpreted(graph: HCFG) -> Any:
-    from dycl_tvm.hcfg.session import InterpretedSession  # it needs PyTorch
+    from dycl_tvm.hcfg.interpreted import InterpretedModule  # it needs PyTorch
 
-    return InterpretedSession(graph)
+    return InterpretedModule(graph)

@@ -266,7 +266,7 @@ class Block:
 
 @dataclass(eq=False)
 class StateVar:
-    """A variable that lives on from one call of a session to the next.
+    """A variable that lives on from one call to the next.
 
     ``initial`` is a :class:`Constant` for tensors and a number for host scalars.
     """
@@ -308,7 +308,7 @@ class HCFG:
     def interpret(self) -> Any:
         """Return something that is called like the model, runs the graph by the reference interpreter, and keeps its state between calls.
 
-        It has ``reset()`` and ``last_path``, see :class:`dycl_tvm.hcfg.session.InterpretedSession`.
+        It has ``reset()`` and ``last_path``, see :class:`dycl_tvm.hcfg.interpreted.InterpretedModule`.
         """
         return _interpreters[0](self)
 
@@ -368,11 +368,11 @@ def printer(name: str) -> Callable[[Printer], Printer]:
     return register
 
 
-#: What makes the session of an interpreted graph: the interpreter needs PyTorch, which graphs do not.
+#: What runs a graph without compiling it: the interpreter needs PyTorch, which graphs do not.
 _interpreters: list[Callable[[HCFG], Any]] = []
 
 
-def interpreter_session(function: Callable[[HCFG], Any]) -> Callable[[HCFG], Any]:
+def interpreter_of_graphs(function: Callable[[HCFG], Any]) -> Callable[[HCFG], Any]:
     """Make a function what :meth:`HCFG.interpret` calls."""
     _interpreters.append(function)
     return function

@@ -71,7 +71,7 @@ class Exploration:
                 origin_of(error),
                 "check that the model runs in eager on the example inputs; if it does, this construct is not supported yet",
             ) from error
-        waiting = session.decisions.open_sites
+        waiting = session.decisions.opened
         if waiting:
             # other paths wait to be joined with this one, which will not come: part them
             session.decisions.split(ForkRequired(waiting[0].target, f"one path raises {type(error).__name__}"))

@@ -387,5 +387,5 @@ class _Unknown:
 def shown(value: Any) -> Any:
     """Return what an f-string shows of a value, where the text is the message of an exception that the user's program raises."""
     known = not scalars.is_symbolic(value) and (not isinstance(value, StagedTensor) or as_constant(value) is not None)
-    stage = current()
-    return value if known or stage.may_be_caught() else _Unknown()
+    session = current()
+    return value if known or session.may_be_caught() else _Unknown()

@@ -47,7 +47,7 @@ Path = tuple[Any, ...]
 
 
 @dataclass
-class _Site:
+class _NoDecision:
     """Stands for the model's state in messages: using a poison of it is an error, never a fork."""
 
     index: int = -1
@@ -97,7 +97,7 @@ class ModelState:
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
         self._shared: set[Path] = set()
         self._links: set[tuple[Path, Any]] = set()
-        self._site = _Site()
+        self._decision = _NoDecision()
 
     def add_function(self, function: types.FunctionType) -> None:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
@@ -175,13 +175,13 @@ class ModelState:
         for path, twin in self._links:
             other = made.get(twin) if isinstance(twin, tuple) else constants().storage(twin)
             if path in made and other is not None:
-                may_be_one(made[path], other, self._site)
+                may_be_one(made[path], other, self._decision)
 
     def _at_entry(self, path: Path, c: Captured, made: dict[Path, Storage]) -> Any:
         if isinstance(c, Memory):
-            return Stale(c.obj.type, self._site) if path in self._poisoned else self._entry.get(path, c.obj)
+            return Stale(c.obj.type, self._decision) if path in self._poisoned else self._entry.get(path, c.obj)
         if path in self._poisoned:
-            return Poison(self._site, self._poisoned[path])
+            return Poison(self._decision, self._poisoned[path])
         if path in self._entry:
             param = self._entry[path]
             if isinstance(c, TensorLeaf):
@@ -194,21 +194,21 @@ class ModelState:
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
             if path in self._shared:
-                current().heap.guarded[id(copy)] = self._site
+                current().heap.guarded[id(copy)] = self._decision
             return copy
         return c.obj
 
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
-        stage = current()
+        session = current()
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
-        before = stage.journal.before(mark)
-        for key, place in stage.journal.changes(mark).items():
+        before = session.journal.before(mark)
+        for key, place in session.journal.changes(mark).items():
             if place is CONTEXT:
                 self._refuse_context(dict(before[key]), dict(place.read()))
                 continue
-            name = None if stage.heap.is_newer(place.owner, stage.heap.run_started) else self._name(place)
+            name = None if session.heap.is_newer(place.owner, session.heap.run_started) else self._name(place)
             if name is None:
                 continue
             raw = self._raw[key] if key in self._places else before[key]
@@ -230,11 +230,11 @@ class ModelState:
 
     def is_changed(self, mark: int) -> bool:
         """Whether the path at hand has changed anything that lives on between calls."""
-        stage = current()
-        before = stage.journal.before(mark)
-        changed = stage.journal.changes(mark).items()
+        session = current()
+        before = session.journal.before(mark)
+        changed = session.journal.changes(mark).items()
         places = [p for key, p in changed if p not in (SETTINGS, CONTEXT) or p.read() != before[key]]
-        return any(self._name(place) is not None for place in places if not stage.heap.is_newer(place.owner, stage.heap.run_started))
+        return any(self._name(place) is not None for place in places if not session.heap.is_newer(place.owner, session.heap.run_started))
 
     def _name(self, place: Place) -> str | None:
         """Return the user's name for a place of the model; None for a place that does not live on."""
@@ -269,7 +269,7 @@ class ModelState:
         if path in self._poisoned:
             return
         if isinstance(now.obj, Poison):
-            if object.__getattribute__(now.obj, "_site") is not self._site:
+            if object.__getattribute__(now.obj, "_decision") is not self._decision:
                 self._poisoned[path] = f"`{name}` is of one type on some paths, and of another on others"
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):

@@ -2,7 +2,7 @@
 """The user's functions while a model is staged: whoever calls them, they run rewritten.
 
 Python calls functions by itself (operators, properties, iteration, truth tests), and so do libraries (``map``, ``sorted``,
-``nn.Sequential``, a hook, ``contextlib``). So the *code* of the user's functions is replaced while a stage is under way by a
+``nn.Sequential``, a hook, ``contextlib``). So the *code* of the user's functions is replaced while a model is staged by a
 trampoline, which leads to the rewritten form. The function objects stay the same: identity, signature, defaults and attributes
 are as ever. A thread that is not staging runs the code as it was written.
 """

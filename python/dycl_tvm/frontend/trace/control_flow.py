@@ -14,11 +14,11 @@ class ControlFlow(BaseException):
 
 
 class ForkRequired(ControlFlow):
-    """The two sides of ``site`` cannot share their continuation: re-run with its decision fixed."""
+    """The two sides of ``decision`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(self, site: Any, reason: str, unroll: int = 0) -> None:
+    def __init__(self, decision: Any, reason: str, unroll: int = 0) -> None:
         super().__init__(reason)
-        self.site, self.reason, self.unroll = site, reason, unroll
+        self.decision, self.reason, self.unroll = decision, reason, unroll
 
 
 class Dead(ControlFlow):

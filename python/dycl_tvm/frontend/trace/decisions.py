@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Which side of a branch a run takes: sites whose sides are explored in place, forks, and the runs that are still to be made."""
+"""Which side of a branch a run takes: decisions whose sides are explored in place, forks, and the runs that are still to be made."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dycl_tvm.hcfg.nodes import Block, Operand, Origin, Value
 
 
 @dataclass(eq=False)
-class Site:
-    """A place at which both sides of a decision were explored.
+class Decision:
+    """A decision both sides of which are explored.
 
-    ``index`` is its event number; ``target`` the site to fork so that this one's sides part for good: the earliest
+    ``index`` is its event number; ``target`` the decision to fork so that this one's sides part for good: the earliest
     one that was still open around it, or itself.
     """
 
@@ -30,10 +30,10 @@ class Site:
     origin: Origin | None
     clock: int
     target: Any = None
-    #: The site is a loop: "forking" it runs its first iterations unrolled.
+    #: It is a loop: "forking" it runs its first iterations unrolled.
     is_loop: bool = False
     unroll: int = 0
-    #: The decision is a choice among objects; forked, it is made by one test an object.
+    #: It is a choice among objects; forked, it is made by one test an object.
     choice: bool = False
 
 
@@ -42,10 +42,10 @@ class Decisions:
 
     def __init__(self, builder: Builder, limits: Limits, origin: Callable[[], Origin | None]) -> None:
         self._builder, self._limits, self._origin = builder, limits, origin
-        #: Sites one of whose sides waits to be joined with the path at hand.
-        self.open_sites: list[Site] = []
-        #: Paths that left by a jump, and wait to be joined at its target: (moment, site that they come from).
-        self.waiting: list[tuple[int, Site]] = []
+        #: Decisions one of whose sides waits to be joined with the path at hand.
+        self.opened: list[Decision] = []
+        #: Paths that left by a jump, and wait to be joined at its target: (moment, decision that they come from).
+        self.waiting: list[tuple[int, Decision]] = []
         #: Event numbers at which the rounds of the rolled loops around the place at hand began.
         self.rolling: list[int] = []
         #: The events with which the runs begin that are still to be made.
@@ -55,7 +55,7 @@ class Decisions:
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
-        self.open_sites, self.rolling, self.waiting = [], [], []
+        self.opened, self.rolling, self.waiting = [], [], []
 
     # -- tests that are decided ---------------------------------------------------------------------------------------------
     def decide(self, cond: Operand) -> bool:
@@ -65,8 +65,8 @@ class Decisions:
         known = self.decided()
         if known is not None:
             return known
-        if self.open_sites:
-            self.fork(self.open_sites[0].target, "a truth test stands where both sides cannot be explored in place")
+        if self.opened:
+            self.fork(self.opened[0].target, "a truth test stands where both sides cannot be explored in place")
         if self.rolling:
             self.refuse_in_loop("a truth test stands where both sides cannot be explored in place", self._origin())
         builder = self._builder
@@ -88,16 +88,16 @@ class Decisions:
         self._builder.block = block
         return bool(choice)
 
-    # -- sites --------------------------------------------------------------------------------------------------------------
-    def open_site(self, cond: Operand, choice: bool = False) -> Site:
+    # -- decisions that are explored in place -------------------------------------------------------------------------------------
+    def open(self, cond: Operand, choice: bool = False) -> Decision:
         """Begin to explore all sides of a decision."""
-        site = self._make_site(cond, choice)
-        self.open_sites.append(site)
-        return site
+        decision = self._make(cond, choice)
+        self.opened.append(decision)
+        return decision
 
-    def choice_site(self) -> Site:
-        """Return a site for a choice that is not explored where it is made."""
-        return self._make_site(None, True)
+    def choice(self) -> Decision:
+        """Return a decision for a choice that is not explored where it is made."""
+        return self._make(None, True)
 
     def chosen_by_tests(self) -> bool:
         """Whether the choice at hand was forked."""
@@ -107,88 +107,90 @@ class Decisions:
         self._builder.event(("choose",), lambda: None)
         return True
 
-    def _make_site(self, cond: Operand | None, choice: bool) -> Site:
+    def _make(self, cond: Operand | None, choice: bool) -> Decision:
         index = self._builder.cursor
         block, steps = self._builder.mark()
-        site: Site = self._builder.event(("explore",), lambda: Site(index, block, steps, cond, self._origin(), next(clock), choice=choice))
-        site.target = self.open_sites[0].target if self.open_sites else site
-        return site
+        decision: Decision = self._builder.event(
+            ("explore",), lambda: Decision(index, block, steps, cond, self._origin(), next(clock), choice=choice)
+        )
+        decision.target = self.opened[0].target if self.opened else decision
+        return decision
 
-    def close_site(self, site: Site) -> None:
-        """Note that nothing waits any more to be joined with a side of the site."""
-        if site in self.open_sites:
-            self.open_sites.remove(site)
-        self.waiting = [w for w in self.waiting if w[1] is not site]
+    def close(self, decision: Decision) -> None:
+        """Note that nothing waits any more to be joined with a side of the decision."""
+        if decision in self.opened:
+            self.opened.remove(decision)
+        self.waiting = [w for w in self.waiting if w[1] is not decision]
 
-    def wait(self, site: Site | None) -> None:
+    def wait(self, decision: Decision | None) -> None:
         """Note that the path at hand waits from now on: what is changed later must not show on it."""
-        if site is not None:
-            self.waiting.append((next(clock), site))
+        if decision is not None:
+            self.waiting.append((next(clock), decision))
 
-    def loop_site(self) -> Site:
+    def loop(self) -> Decision:
         """Begin a loop that may be rolled."""
         index = self._builder.cursor
-        site: Site = self._builder.event(("loop",), lambda: Site(index, None, 0, None, self._origin(), 0, is_loop=True))
-        site.target, site.clock = site, next(clock)
-        return site
+        decision: Decision = self._builder.event(("loop",), lambda: Decision(index, None, 0, None, self._origin(), 0, is_loop=True))
+        decision.target, decision.clock = decision, next(clock)
+        return decision
 
     def checkpoint(self) -> Any:
-        """Take down which sites are open (for a loop that may take back a round)."""
-        return list(self.open_sites), list(self.rolling), list(self.waiting)
+        """Take down which decisions are open (for a loop that may take back a round)."""
+        return list(self.opened), list(self.rolling), list(self.waiting)
 
     def restore_checkpoint(self, saved: Any) -> None:
-        """Forget the sites that were opened since :meth:`checkpoint`."""
-        self.open_sites, self.rolling, self.waiting = list(saved[0]), list(saved[1]), list(saved[2])
+        """Forget the decisions that were opened since :meth:`checkpoint`."""
+        self.opened, self.rolling, self.waiting = list(saved[0]), list(saved[1]), list(saved[2])
 
-    def end_rolled(self, saved: Any, loop: Site) -> None:
-        """A rolled loop has ended: what parts at a site in its body from now on parts where the loop begins, or before."""
+    def end_rolled(self, saved: Any, loop: Decision) -> None:
+        """A rolled loop has ended: what parts at a decision in its body from now on parts where the loop begins, or before."""
         self.rolling.pop()
         around = saved[0]
-        for site in self.open_sites:
-            if site not in around:
-                site.target = around[0].target if around else loop
+        for decision in self.opened:
+            if decision not in around:
+                decision.target = around[0].target if around else loop
 
     # -- forks --------------------------------------------------------------------------------------------------------------
-    def fork(self, site: Any, reason: str) -> None:
-        """Re-run with the decision of ``site`` fixed. Does not return."""
-        if not isinstance(site, Site):
-            site.refuse(reason)
-        if site.is_loop and not site.unroll:
-            raise ForkRequired(site, reason, 1)
-        if site.is_loop:
+    def fork(self, decision: Any, reason: str) -> None:
+        """Re-run with ``decision`` fixed. Does not return."""
+        if not isinstance(decision, Decision):
+            decision.refuse(reason)
+        if decision.is_loop and not decision.unroll:
+            raise ForkRequired(decision, reason, 1)
+        if decision.is_loop:
             raise UnsupportedError(
                 f"{reason}; the loop's trip count is known only at run time, so its state must keep one type",
-                self._origin() or site.origin,
+                self._origin() or decision.origin,
                 "give the variable a value of its final type and shape before the loop",
             )
-        if self.rolling and site.index >= self.rolling[0]:
-            self.refuse_in_loop(reason, site.origin)
-        raise ForkRequired(site, reason)
+        if self.rolling and decision.index >= self.rolling[0]:
+            self.refuse_in_loop(reason, decision.origin)
+        raise ForkRequired(decision, reason)
 
-    def follow(self, site: Site) -> bool:
-        """Fork a site whose first side is being run, by going on with that side in this run; return whether that can be done.
+    def follow(self, decision: Decision) -> bool:
+        """Fork a decision whose first side is being run, by going on with that side in this run; return whether that can be done.
 
         It can if nothing else waits, and nothing on the side was made for a join with the other.
         """
-        if self.open_sites != [site] or self.rolling:
+        if self.opened != [decision] or self.rolling:
             return False
-        other = self._builder.follow(site.index)
+        other = self._builder.follow(decision.index)
         if other is None:
             return False
-        self._count(site.origin)
-        self.pending.append([*self._builder.events[: site.index], other])
-        self.close_site(site)
+        self._count(decision.origin)
+        self.pending.append([*self._builder.events[: decision.index], other])
+        self.close(decision)
         return True
 
-    def unroll(self, site: Site, reason: str) -> None:
+    def unroll(self, decision: Decision, reason: str) -> None:
         """Re-run with a loop unrolled up to the bound that the user gave: its state grows. Does not return."""
-        if self._limits.loop_trips is None or site.unroll > 1:
+        if self._limits.loop_trips is None or decision.unroll > 1:
             raise UnsupportedError(
                 f"{reason} in a loop whose trip count is known only at run time",
-                self._origin() or site.origin,
+                self._origin() or decision.origin,
                 "write into a tensor of fixed size, or give the loop a bound: build(..., max_loop_trips=N)",
             )
-        raise ForkRequired(site, reason, self._limits.loop_trips)
+        raise ForkRequired(decision, reason, self._limits.loop_trips)
 
     def refuse_in_loop(self, reason: str, origin: Origin | None) -> None:
         """Paths cannot part for good within a loop that will be a loop in the HCFG."""
@@ -200,20 +202,20 @@ class Decisions:
         )
 
     def split(self, fork: ForkRequired) -> None:
-        """Give each side of a site a run of its own from the site on."""
-        site: Site = fork.site
+        """Give each side of a decision a run of its own from the decision on."""
+        decision: Decision = fork.decision
         builder = self._builder
-        self._count(site.origin)
-        events, own = builder.events[: site.index], builder.events[site.index]
-        builder.undo_to(site.index)
-        self.pending = [w for w in self.pending if len(w) <= site.index or w[site.index] is not own]
-        if site.is_loop:
-            self.pending.append([*events, (("loop",), replace(site, unroll=fork.unroll), None)])
-        elif site.choice:
+        self._count(decision.origin)
+        events, own = builder.events[: decision.index], builder.events[decision.index]
+        builder.undo_to(decision.index)
+        self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]
+        if decision.is_loop:
+            self.pending.append([*events, (("loop",), replace(decision, unroll=fork.unroll), None)])
+        elif decision.choice:
             self.pending.append([*events, (("choose",), None, None)])
         else:
-            assert site.block is not None and site.cond is not None
-            then, orelse = builder.part(site.block, site.cond, site.origin)
+            assert decision.block is not None and decision.cond is not None
+            then, orelse = builder.part(decision.block, decision.cond, decision.origin)
             self.pending += [[*events, orelse], [*events, then]]
 
     def _count(self, origin: Origin | None) -> None:

@@ -166,7 +166,7 @@ def _has_memory(t: Any) -> bool:
 
 
 class _Overlap:
-    """In the place of a site: two example inputs overlap in memory."""
+    """In the place of a decision: two example inputs overlap in memory."""
 
     def refuse(self, reason: str) -> None:
         """Refuse to read one after a change of the other."""

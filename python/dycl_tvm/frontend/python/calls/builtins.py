@@ -124,7 +124,7 @@ def _extremum(largest: bool) -> Substitute:
             raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
         if any(isinstance(v, torch.Tensor) for v in values):
             best, forked = values[0], current().decisions.chosen_by_tests()
-            site = None if forked else current().decisions.choice_site()
+            decision = None if forked else current().decisions.choice()
             for v in values[1:]:
                 better = v > best if largest else v < best
                 if forked:
@@ -140,11 +140,11 @@ def _extremum(largest: bool) -> Substitute:
                 )
             if isinstance(best, StagedTensor) and not any(best is v for v in values):  # it is one of them in eager, not a new one
                 tensors = [v for v in values if isinstance(v, torch.Tensor)]
-                best = fresh_like(join_layouts(tensors, site), read(best)) if len({v.shape for v in tensors}) == 1 else best
-                join_identities(best, tensors, site)
-                join_identities(best.storage_, map(storage_of, tensors), site)
+                best = fresh_like(join_layouts(tensors, decision), read(best)) if len({v.shape for v in tensors}) == 1 else best
+                join_identities(best, tensors, decision)
+                join_identities(best.storage_, map(storage_of, tensors), decision)
                 for v in tensors:
-                    may_be_one(storage_of(best), storage_of(v), site)
+                    may_be_one(storage_of(best), storage_of(v), decision)
             return scalars.mark_mixed(best, _mixed(values))
         return scalars.mark_mixed(scalars.extremum(values, largest), _mixed(values))
 

@@ -137,8 +137,8 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     if users is None:
         return _native(function, args, kwargs)
     made = converted(users)
-    stage = current()
-    stage.budget.step()
+    session = current()
+    session.budget.step()
     _touch_cells(users)
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
@@ -149,12 +149,12 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
             raise
         raise StagingLimitError(
             "calls nest too deeply here for staging",
-            stage.origin(),
+            session.origin(),
             "give a recursion whose depth tensors decide a bound that Python knows, or write it as a loop",
         ) from None
     finally:
         exits().offer_root(False)
-    return stage.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
+    return session.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
 
 
 _MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
@@ -335,7 +335,7 @@ def _refuse_effect(name: str, what: str) -> None:
 
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
-    stage = current()
+    session = current()
     _refuse_effects(callee)
     pure = type(callee) in _PURE_KINDS and callee in _PURE
     module = getattr(callee, "__module__", None) or ""
@@ -353,18 +353,18 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 if isinstance(item, Poison):
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
-            stage.heap.changing(a)
+            session.heap.changing(a)
     python = not module.startswith("torch.nn.modules.") and (
         isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
     )
-    stage.native_depth += python
+    session.native_depth += python
     try:
         result = watching(program().trampolines.watch, callee, args, kwargs, pure)
     finally:
-        stage.native_depth -= python
+        session.native_depth -= python
     if not hasattr(type(result), "__next__"):
         return result
-    return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else stage.heap.born(result)
+    return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else session.heap.born(result)
 
 
 def converted(function: types.FunctionType) -> types.FunctionType:
@@ -380,10 +380,10 @@ def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: di
 
 def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the rewritten form of a function that Python or a library calls."""
-    stage = current()
-    depth = stage.native_depth
+    session = current()
+    depth = session.native_depth
     if function.__name__ == "forward":
-        stage.native_depth = 0  # torch's own modules catch no exceptions
+        session.native_depth = 0  # torch's own modules catch no exceptions
     before = program().trampolines.passing
     try:
         result = _call_function(function, args, kwargs, False)
@@ -391,7 +391,7 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
         program().trampolines.passing = error
         raise
     finally:
-        stage.native_depth = depth
+        session.native_depth = depth
     program().trampolines.passing = before
     if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):
         return bool(result)  # Python itself called it, and takes nothing but a bool

@@ -86,7 +86,7 @@ def _known(number: Any, least: int, most: int) -> int:
     """Return a number that lies within bounds as it is on the path at hand: what joined it forks, or each value is a path of its own."""
     if not scalars.is_symbolic(number):
         return int(number)
-    if number.node.site is not None:
+    if number.node.decision is not None:
         return int(number.node.int_())
     for k in range(least, most):
         if _decided(number == k):

@@ -26,24 +26,24 @@ def substitute_print(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     Raises
     ------
     UnsupportedError
-        If the stage does not keep prints, or the text cannot be made of host scalars.
+        If staging does not keep prints, or the text cannot be made of host scalars.
     """
-    stage = current()
+    session = current()
     if not program().keep_print:
         raise UnsupportedError(
             "print() in the forward: a compiled network does no output",
-            stage.origin(),
+            session.origin(),
             "remove it, or return the value; build(..., keep_print=True) keeps it as a call of the host",
         )
     if kwargs.get("file") is not None:
-        raise UnsupportedError("print() to a file", stage.origin(), "leave out file=: kept prints go to the standard output")
+        raise UnsupportedError("print() to a file", session.origin(), "leave out file=: kept prints go to the standard output")
     unknown = kwargs.keys() - {"sep", "end", "file", "flush"}
     if unknown:
         raise TypeError(f"print() got an unexpected keyword argument {min(unknown)!r}")
     operands: list[Operand] = []
     parts = [_template(x, operands, nested=False) for x in args]
     text = _separator(kwargs, "sep", " ").join(parts) + _separator(kwargs, "end", "\n")
-    stage.builder.host_op("print", tuple(operands), INT, text)
+    session.builder.host_op("print", tuple(operands), INT, text)
 
 
 def _separator(kwargs: dict[str, Any], name: str, default: str) -> str:

@@ -30,9 +30,9 @@ class Scope:
     """What is joined at one place: the paths that wait there, and where the journal stood at its beginning."""
 
     def __init__(self) -> None:
-        stage = current()
-        self.depth = stage.journal.depth()
-        self.mark = stage.journal.open()
+        session = current()
+        self.depth = session.journal.depth()
+        self.mark = session.journal.open()
         self.clock = next(clock)
 
     def close(self) -> None:
@@ -40,18 +40,18 @@ class Scope:
         current().journal.close_to(self.depth)
 
 
-def join_paths(paths: list[PathState], scope: Scope, site: Any, name: str) -> tuple[dict[str, Any], Any]:
+def join_paths(paths: list[PathState], scope: Scope, decision: Any, name: str) -> tuple[dict[str, Any], Any]:
     """Go on where several paths meet; return the joined variables and value."""
     if len(paths) == 1:
         return adopt(paths[0])
-    return Join(paths, scope.mark, scope.clock, site, name).run()
+    return Join(paths, scope.mark, scope.clock, decision, name).run()
 
 
 class If:
     """One execution of an ``if`` statement. See :mod:`.rewrite` for the code that drives it."""
 
     def __init__(self, test: Any, names: tuple[str, ...], fork: bool, variables: dict[str, Any]) -> None:
-        stage = current()
+        session = current()
         self.symbolic = self.restore = self.merged = False
         self.side = True
         self.names = names
@@ -59,9 +59,9 @@ class If:
         self._round = 0
         cond = truth(test)
         if isinstance(cond, Value) and fork:
-            cond = stage.decisions.decide(cond)
+            cond = session.decisions.decide(cond)
         elif isinstance(cond, Value):
-            decided = stage.decisions.decided()
+            decided = session.decisions.decided()
             if decided is None:
                 self._begin(cond, variables)
             else:
@@ -70,13 +70,13 @@ class If:
             self.side = bool(cond)
 
     def _begin(self, cond: Operand, variables: dict[str, Any]) -> None:
-        stage = current()
+        session = current()
         self.symbolic = True
         self._entry = {n: variables[n] for n in self.names if n in variables}
-        self._token = stage.decisions.open_site(cond)
+        self._token = session.decisions.open(cond)
         self._scope = Scope()
-        self._sides = (stage.builder.new_block("then"), stage.builder.new_block("else"))
-        stage.builder.branch(cond, *self._sides)
+        self._sides = (session.builder.new_block("then"), session.builder.new_block("else"))
+        session.builder.branch(cond, *self._sides)
         self._paths: list[PathState] = []
         self._kept = False
 
@@ -85,22 +85,22 @@ class If:
         self._round += 1
         if not self.symbolic:
             return self._round == 1
-        stage = current()
+        session = current()
         if self._round <= 2:
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
-            stage.builder.block = self._sides[self._round - 1]
+            session.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths and not self._kept:
-                stage.decisions.close_site(self._token)  # the first side has left for good: nothing is joined with it
+                session.decisions.close(self._token)  # the first side has left for good: nothing is joined with it
             return True
         self._scope.close()
         if not self._paths:
             if not self._kept:
-                stage.decisions.close_site(self._token)
+                session.decisions.close(self._token)
             raise Dead
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join")
         self.merged = True
         if not self._kept:
-            stage.decisions.close_site(self._token)
+            session.decisions.close(self._token)
         return False
 
     def leave(self, variables: dict[str, Any]) -> None:
@@ -114,8 +114,8 @@ class If:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if not self.symbolic or isinstance(error, GeneratorExit):
             return False
-        stage = current()
-        stage.heap.undoable.remove((self._scope.clock, self._token))
+        session = current()
+        session.heap.undoable.remove((self._scope.clock, self._token))
         if isinstance(error, Jump):
             if error.target.receive(error, self._token):
                 self._kept = True
@@ -125,21 +125,21 @@ class If:
             if isinstance(error, DyclError):
                 return False
             if not exits().may_raise(error):
-                if self._round == 1 and stage.decisions.follow(self._token):
+                if self._round == 1 and session.decisions.follow(self._token):
                     self._scope.close()
                     return False
-                stage.decisions.fork(self._token.target, f"one side raises {type(error).__name__}")
+                session.decisions.fork(self._token.target, f"one side raises {type(error).__name__}")
             exits().leave_by_raise(error)
         elif error is not None and not isinstance(error, Dead):
             return False
-        stage.journal.rollback(self._scope.mark)
+        session.journal.rollback(self._scope.mark)
         return True
 
 
-def raised_alone(error: BaseException, site: Callable[[], Any]) -> bool:
+def raised_alone(error: BaseException, decision: Callable[[], Any]) -> bool:
     """End the path at hand by an exception while others go on; return whether that could be done.
 
-    If a handler may catch it, the paths part at ``site`` instead.
+    If a handler may catch it, the paths part at ``decision`` instead.
     """
     if not isinstance(error, Exception) or isinstance(error, DyclError):
         return False
@@ -147,7 +147,7 @@ def raised_alone(error: BaseException, site: Callable[[], Any]) -> bool:
         exits().leave_by_raise(error)
         return True
     if is_users(error) or current().may_be_caught():
-        current().decisions.fork(site(), f"one path raises {type(error).__name__}")
+        current().decisions.fork(decision(), f"one path raises {type(error).__name__}")
     return False
 
 
@@ -193,9 +193,9 @@ class Frame:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if isinstance(error, GeneratorExit):
             return False
-        stage = current()
+        session = current()
         exits().frames.remove(self)
-        if error is not None and self._paths and raised_alone(error, self._site):
+        if error is not None and self._paths and raised_alone(error, self._decision):
             error = Dead()
         mine = isinstance(error, Jump) and error.target is self
         if error is not None and not mine and not isinstance(error, Dead):
@@ -204,8 +204,8 @@ class Frame:
         alive = not isinstance(error, Dead)
         if self.root:
             self._scope.close()
-            if alive and stage.builder.block is not None:
-                exits().leave_by_return(value, error.origin if isinstance(error, Jump) else stage.origin())
+            if alive and session.builder.block is not None:
+                exits().leave_by_return(value, error.origin if isinstance(error, Jump) else session.origin())
             return True
         if alive and self._paths:
             self._paths.append(capture_path({}, self._scope.mark, value, has_value=True))
@@ -213,15 +213,15 @@ class Frame:
             self._scope.close()
             self.value = value
             return alive
-        stage.journal.rollback(self._scope.mark)
+        session.journal.rollback(self._scope.mark)
         self._scope.close()
-        _, self.value = join_paths(self._paths, self._scope, self._site(), "returned")
+        _, self.value = join_paths(self._paths, self._scope, self._decision(), "returned")
         for token in self._tokens:
-            stage.decisions.close_site(token)
+            session.decisions.close(token)
         return True
 
-    def _site(self) -> Any:
-        return min((t.target for t in self._tokens), key=lambda t: t.index) if self._tokens else current().decisions.loop_site()
+    def _decision(self) -> Any:
+        return min((t.target for t in self._tokens), key=lambda t: t.index) if self._tokens else current().decisions.loop()
 
 
 class Finally:
@@ -240,10 +240,10 @@ class Finally:
 
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     """``then() if test else orelse()``."""
-    stage = current()
+    session = current()
     cond = truth(test)
     if isinstance(cond, Value):
-        decided = stage.decisions.decided()
+        decided = session.decisions.decided()
         if decided is None:
             return _explore_value(cond, then, orelse)
         cond = decided

@@ -31,8 +31,8 @@ class Chosen(Poison):
 
     __slots__ = ("_items", "_position")
 
-    def __init__(self, items: Sequence[Any], position: Any, site: Any) -> None:
-        super().__init__(site, "one of several objects is chosen by an index known only at run time")
+    def __init__(self, items: Sequence[Any], position: Any, decision: Any) -> None:
+        super().__init__(decision, "one of several objects is chosen by an index known only at run time")
         object.__setattr__(self, "_items", items)
         object.__setattr__(self, "_position", position)
 
@@ -50,7 +50,7 @@ def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
 
 def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
     """Return ``items[index]``; ``inside`` says that the index is known to be one of them."""
-    stage = current()
+    session = current()
     if len(items) == 0:
         raise of_program(IndexError("index out of range"))
     position = index if inside else check_index(index, len(items))
@@ -58,24 +58,24 @@ def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
         return items[int(position)]
     if all(isinstance(item, (torch.Tensor, bool, int, float, tuple, list, dict)) or scalars.is_symbolic(item) for item in items):
         return _explore(items, position, lambda item: item)
-    if stage.decisions.chosen_by_tests():
+    if session.decisions.chosen_by_tests():
         return _by_tests(items, position)
-    return Chosen(items, position, stage.decisions.choice_site())
+    return Chosen(items, position, session.decisions.choice())
 
 
 def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]) -> Any:
-    stage = current()
-    if stage.decisions.chosen_by_tests():
+    session = current()
+    if session.decisions.chosen_by_tests():
         return function(_by_tests(items, position))
     operand = scalars.operand_of(position)
     scope = Scope()
-    site = stage.decisions.open_site(operand, choice=True)
-    blocks = [stage.builder.new_block("case") for _ in items]
-    stage.builder.terminate(Switch(operand, [Edge(b) for b in blocks], stage.origin()))
+    decision = session.decisions.open(operand, choice=True)
+    blocks = [session.builder.new_block("case") for _ in items]
+    session.builder.terminate(Switch(operand, [Edge(b) for b in blocks], session.origin()))
     paths: list[PathState] = []
     for block, item in zip(blocks, items):
-        stage.builder.block = block
-        stage.heap.undoable.append((scope.clock, site))
+        session.builder.block = block
+        session.heap.undoable.append((scope.clock, decision))
         try:
             paths.append(capture_path({}, scope.mark, function(item), has_value=True))
         except Dead:
@@ -84,17 +84,17 @@ def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]
             raise
         except Exception as error:
             if not exits().may_raise(error):
-                stage.decisions.fork(site.target, f"one of several cases raises {type(error).__name__}")
+                session.decisions.fork(decision.target, f"one of several cases raises {type(error).__name__}")
             exits().leave_by_raise(error)
         finally:
-            stage.heap.undoable.remove((scope.clock, site))
-        stage.journal.rollback(scope.mark)
+            session.heap.undoable.remove((scope.clock, decision))
+        session.journal.rollback(scope.mark)
     scope.close()
     if not paths:
-        stage.decisions.close_site(site)
+        session.decisions.close(decision)
         raise Dead
-    _, value = join_paths(paths, scope, site.target, "chosen")
-    stage.decisions.close_site(site)
+    _, value = join_paths(paths, scope, decision.target, "chosen")
+    session.decisions.close(decision)
     return value
 
 

@@ -42,9 +42,9 @@ class Loop:
     """One execution of a loop; the base of both kinds. See :mod:`.rewrite` for the code that drives it."""
 
     def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
-        stage = current()
+        session = current()
         self.names, self._barrier, self._yields = names, barrier, yields
-        self._loop_site = stage.decisions.loop_site()
+        self._loop = session.decisions.loop()
         self._trips = 0
         self.env: dict[str, Any] = {}
         self.restore = self.stop = self.completed = False
@@ -84,10 +84,10 @@ class Loop:
     def _own(self, variables: dict[str, Any]) -> dict[str, Any]:
         return {n: variables[n] for n in self.names if n in variables}
 
-    def _site(self) -> Any:
+    def _decision(self) -> Any:
         if self._tokens:
             return min((t.target for t in self._tokens), key=lambda t: t.index)
-        return self._loop_site
+        return self._loop
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
@@ -106,8 +106,8 @@ class Loop:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if isinstance(error, GeneratorExit):
             return False
-        stage = current()
-        stage.heap.undoable.remove(self._undoable)
+        session = current()
+        session.heap.undoable.remove(self._undoable)
         if isinstance(error, Restart) and error.loop is self:
             self._start_rolling()
             return True
@@ -155,17 +155,17 @@ class Loop:
 
     def _leave_others_waiting(self, error: BaseException) -> bool:
         """Let the path at hand leave the loop by ``return`` or an exception while others still have to go on after it."""
-        stage = current()
+        session = current()
         if not (self._rolling or self._breaks or self._continues or self._early_exits):
             return False
         if isinstance(error, Jump):
             if self._barrier:
-                stage.decisions.fork(self._site(), "one path returns out of a loop inside of try or with, where others go on")
+                session.decisions.fork(self._decision(), "one path returns out of a loop inside of try or with, where others go on")
             token = min(self._tokens, key=lambda t: t.index) if self._tokens else None
             error.target.receive(error, token)
             self._handed_on.append(token)
             return True
-        return raised_alone(error, self._site)
+        return raised_alone(error, self._decision)
 
     def orelse(self) -> Else:
         """Return the context in which the loop's ``else`` runs."""
@@ -179,18 +179,18 @@ class Loop:
 
     def _finish_continues(self, alive: bool, breaking: bool) -> None:
         """Join the paths that end an iteration."""
-        stage, scope = current(), self._inner
+        session, scope = current(), self._inner
         assert scope is not None
         self.restore = False
         if self._continues and breaking:
             # this path breaks while others continue: they part here
-            stage.decisions.fork(self._site(), "one path breaks out of a loop where others continue")
+            session.decisions.fork(self._decision(), "one path breaks out of a loop where others continue")
         if self._continues:
             if alive:
                 self._continues.append(capture_path(self._variables, scope.mark))
-            stage.journal.rollback(scope.mark)
+            session.journal.rollback(scope.mark)
             scope.close()
-            self.env, _ = join_paths(self._continues, scope, self._site(), "continue")
+            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue")
             self.restore = True
             self._continues = []
             self._variables = self.env
@@ -201,7 +201,7 @@ class Loop:
 
     def finish(self, variables: dict[str, Any]) -> None:
         """Join the paths that leave the loop."""
-        stage, scope = current(), self._outer
+        session, scope = current(), self._outer
         self.restore = False
         if not self._breaks:
             scope.close()
@@ -211,36 +211,36 @@ class Loop:
             return
         if not self._dead:
             self._breaks.append(capture_path(self._own(variables), scope.mark))
-        stage.journal.rollback(scope.mark)
+        session.journal.rollback(scope.mark)
         scope.close()
-        self.env, _ = join_paths(self._breaks, scope, self._site(), "after_loop")
+        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop")
         self.restore = True
         self._release()
 
     def _release(self) -> None:
         for token in self._tokens:
             if token not in self._handed_on:
-                current().decisions.close_site(token)
+                current().decisions.close(token)
 
     # -- rolled loops -----------------------------------------------------------------------------------------------------
     def _enter_rolled(self, variables: dict[str, Any]) -> None:
         """Remember the state at the header, before anything of the loop has been recorded."""
-        stage = current()
+        session = current()
         self._entry, self._around = self._own(variables), dict(variables)
-        self._mark = stage.builder.mark()
-        self._start = stage.builder.cursor
-        self._saved = (len(self._breaks), len(self._tokens), stage.decisions.checkpoint(), exits().checkpoint())
+        self._mark = session.builder.mark()
+        self._start = session.builder.cursor
+        self._saved = (len(self._breaks), len(self._tokens), session.decisions.checkpoint(), exits().checkpoint())
 
     def _start_rolling(self) -> None:
         """Take back the iteration at hand, and begin the first round."""
-        stage = current()
+        session = current()
         self._refuse_yields()
         self._refuse_advanced()
-        if any(key == ("decide",) for key, _, _ in stage.builder.events[self._start : stage.builder.cursor]):
-            stage.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", stage.origin())
+        if any(key == ("decide",) for key, _, _ in session.builder.events[self._start : session.builder.cursor]):
+            session.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", session.origin())
         self._undo_round()
         self._rolling = True
-        self._header = Header(self._entry, self._loop_site, self._hidden(), self._around, self._outer.clock)
+        self._header = Header(self._entry, self._loop, self._hidden(), self._around, self._outer.clock)
 
     def _refuse_yields(self) -> None:
         """Whoever takes what the loop yields runs between its trips, and would run once for all numbers of them."""
@@ -260,21 +260,21 @@ class Loop:
             )
 
     def _undo_round(self) -> None:
-        stage = current()
+        session = current()
         assert self._inner is not None
-        stage.journal.close_to(self._inner.depth + 1)
-        stage.journal.rollback(self._inner.mark)
+        session.journal.close_to(self._inner.depth + 1)
+        session.journal.rollback(self._inner.mark)
         self._inner.close()
         breaks, tokens, decisions, left = self._saved
         del self._breaks[breaks:]
         for token in self._tokens[tokens:]:
-            stage.decisions.close_site(token)
+            session.decisions.close(token)
         del self._tokens[tokens:]
         self._continues = []
         self._exit = None
-        stage.decisions.restore_checkpoint(decisions)
+        session.decisions.restore_checkpoint(decisions)
         exits().restore_checkpoint(left)
-        stage.builder.truncate(self._mark)
+        session.builder.truncate(self._mark)
 
     def _begin_round(self) -> None:
         """Run the body once more, with the header's parameters as they are known now."""
@@ -287,34 +287,34 @@ class Loop:
 
     def _record_exit(self, cond: Any, variables: dict[str, Any]) -> None:
         """Record the loop's condition: the path that leaves here goes on after the loop."""
-        stage = current()
-        body, leave = stage.builder.new_block("body"), stage.builder.new_block("exit")
-        stage.builder.branch(cond, body, leave)
-        stage.builder.block = leave
+        session = current()
+        body, leave = session.builder.new_block("body"), session.builder.new_block("exit")
+        session.builder.branch(cond, body, leave)
+        session.builder.block = leave
         self._exit = capture_path(self._own(variables), self._outer.mark)
-        stage.builder.block = body
+        session.builder.block = body
 
     def _close_rolled(self, alive: bool) -> bool:
         """End a round: either the header was general enough, or another round is needed."""
-        stage, scope, header = current(), self._inner, self._header
+        session, scope, header = current(), self._inner, self._header
         assert scope is not None and header is not None
         paths = self._continues
         if alive:
             paths = [*paths, capture_path(self._back_variables(), scope.mark)]
         self._continues = []
         if paths:
-            stage.journal.rollback(scope.mark)
+            session.journal.rollback(scope.mark)
             header.reopen()
-            env, _ = join_paths(paths, scope, self._site(), "continue")
+            env, _ = join_paths(paths, scope, self._decision(), "continue")
             self._refuse_advanced()
-            journal = stage.journal
+            journal = session.journal
             if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
                 self._undo_round()
                 return True
-        stage.journal.close_to(scope.depth + 1)
-        stage.journal.rollback(scope.mark)
+        session.journal.close_to(scope.depth + 1)
+        session.journal.rollback(scope.mark)
         scope.close()
-        stage.decisions.end_rolled(self._saved[2], self._loop_site)
+        session.decisions.end_rolled(self._saved[2], self._loop)
         self._rolling = False
         self._leave_normally(self._exit)
         return True
@@ -331,56 +331,56 @@ class Loop:
         if not exits:
             self._dead = self.stop = True
             return
-        self.env, _ = join_paths(exits, self._outer, self._site(), "exit")
+        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit")
         self._variables = self.env
         self.restore = True
 
     # -- unrolled iterations of loops with a run-time condition ------------------------------------------------------
     def _peel(self, cond: Any, variables: dict[str, Any]) -> bool | None:
         """Record one more unrolled iteration. Return whether it runs; None if the loop has no more of them."""
-        stage = current()
-        if self._trips >= self._loop_site.unroll:
+        session = current()
+        if self._trips >= self._loop.unroll:
             return None
         self._trips += 1
-        decided = stage.decisions.decided()
+        decided = session.decisions.decided()
         if decided is None:
-            self._tokens.append(stage.decisions.open_site(cond))
+            self._tokens.append(session.decisions.open(cond))
             self._record_exit(cond, variables)
             assert self._exit is not None
-            stage.decisions.wait(self._tokens[-1])
+            session.decisions.wait(self._tokens[-1])
             self._early_exits.append(self._exit)
             self._exit = None
         return decided is not False
 
     def _end_at_bound(self, cond: Any, variables: dict[str, Any]) -> None:
         """After the last unrolled iteration of a bounded loop: one more is a run-time error."""
-        stage = current()
+        session = current()
         self._record_exit(cond, variables)
         self._raise_bound()
         assert self._exit is not None
-        stage.builder.block = self._exit.block
+        session.builder.block = self._exit.block
 
     def _raise_bound(self) -> None:
-        stage = current()
-        message = f"a loop runs more than max_loop_trips = {stage.limits.loop_trips} times"
-        stage.builder.terminate(Raise("RuntimeError", message, stage.origin(), limit=True))
+        session = current()
+        message = f"a loop runs more than max_loop_trips = {session.limits.loop_trips} times"
+        session.builder.terminate(Raise("RuntimeError", message, session.origin(), limit=True))
         exits().departures += 1
 
     def _bounded(self) -> bool:
-        return self._loop_site.unroll > 1
+        return self._loop.unroll > 1
 
     def _check_trips(self) -> None:
         """Record the bound's check in the body of a rolled loop."""
-        stage = current()
-        if stage.limits.loop_trips is None:
+        session = current()
+        if session.limits.loop_trips is None:
             return
         assert self._header is not None
-        over = scalars.operand_of(self._header.extra["<trips>"] >= stage.limits.loop_trips)
-        bad, fine = stage.builder.new_block("bound"), stage.builder.new_block("body")
-        stage.builder.branch(over, bad, fine)
-        stage.builder.block = bad
+        over = scalars.operand_of(self._header.extra["<trips>"] >= session.limits.loop_trips)
+        bad, fine = session.builder.new_block("bound"), session.builder.new_block("body")
+        session.builder.branch(over, bad, fine)
+        session.builder.block = bad
         self._raise_bound()
-        stage.builder.block = fine
+        session.builder.block = fine
 
     def _hidden(self) -> dict[str, Any]:
         return {} if current().limits.loop_trips is None else {"<trips>": 0}
@@ -422,7 +422,7 @@ class While(Loop):
         if self._rolling:
             self._begin_round()
             return True
-        if self._endless and self._bounded() and self._trips >= self._loop_site.unroll:
+        if self._endless and self._bounded() and self._trips >= self._loop.unroll:
             self._raise_bound()
             self._dead = self.stop = True
             return False
@@ -468,7 +468,7 @@ class While(Loop):
 
     def _should_roll(self, departures: int) -> bool:
         symbolic = bool(self._breaks) or departures != self._leaves_before
-        if self._bounded() or (self._endless and self._trips < self._loop_site.unroll):
+        if self._bounded() or (self._endless and self._trips < self._loop.unroll):
             return False
         if self._endless:
             return symbolic
@@ -502,7 +502,7 @@ class For(Loop):
         self._step = counted.step
         self._variables = self._own(variables)
         index = counted.start
-        while self._trips < self._loop_site.unroll:
+        while self._trips < self._loop.unroll:
             cond = self._in_range(index, counted)
             if not isinstance(cond, Value):
                 break
@@ -516,7 +516,7 @@ class For(Loop):
             if self.stop or self.completed:
                 return
             index = index + counted.step
-        cond = self._in_range(index, counted) if self._loop_site.unroll else True
+        cond = self._in_range(index, counted) if self._loop.unroll else True
         if self._bounded() or not cond:
             if isinstance(cond, Value):
                 self._end_at_bound(cond, self._variables)
@@ -524,7 +524,7 @@ class For(Loop):
             self._leave_normally(capture_path(self._variables, self._outer.mark))
             return
         self._enter_rolled(self._variables)
-        self._header = Header(self._entry, self._loop_site, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
+        self._header = Header(self._entry, self._loop, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
         self._rolling = True
         while self._rolling:
             self._begin_round()

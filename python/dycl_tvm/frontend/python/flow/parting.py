@@ -14,9 +14,9 @@ from typing import Any, cast
 import torch
 
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, Part, PathState, Plain, TensorLeaf
+from dycl_tvm.frontend.trace.join.captured import Captured, Form, Items, NumberLeaf, PathState, Plain, TensorLeaf
 from dycl_tvm.frontend.trace.join.join import Join, Joined, LastJoin
-from dycl_tvm.frontend.trace.join.poison import Poison, parts_at
+from dycl_tvm.frontend.trace.join.poison import Poison, forms_at
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -39,24 +39,24 @@ def part(value: Any, origin: Origin | None) -> Iterator[View]:
     value, origin : object, Origin
         What is returned, and where.
     """
-    stage = current()
-    mark, joined = stage.heap.run_mark, stage.get(LastJoin).joined
-    if joined is None or stage.builder.block is not joined.block or joined.block.steps or joined.touches != stage.journal.touches:
+    session = current()
+    mark, joined = session.heap.run_mark, session.get(LastJoin).joined
+    if joined is None or session.builder.block is not joined.block or joined.block.steps or joined.touches != session.journal.touches:
         return
     poisons = _poisons(value, origin)
-    parts = [parts_at(p, joined.block) for p in poisons]
-    if not poisons or not all(parts) or stage.decisions.open_sites or stage.decisions.rolling or program().state.is_changed(mark):
+    forms = [forms_at(p, joined.block) for p in poisons]
+    if not poisons or not all(forms) or session.decisions.opened or session.decisions.rolling or program().state.is_changed(mark):
         return
-    paths = list(zip(*parts))
-    if any(part is None for path in paths for part in path):
+    paths = list(zip(*forms))
+    if any(form is None for path in paths for form in path):
         return
-    kinds = [[_kind(part) for part in path] for path in paths]
+    kinds = [[_kind(form) for form in path] for path in paths]
     alone = len(paths) - 1
     while alone and kinds[alone - 1] == kinds[-1]:
         alone -= 1
     alone += alone == len(paths) - 1
     for block, args, path in zip(joined.before[:alone], joined.args, paths):
-        stage.builder.resume(block)
+        session.builder.resume(block)
         yield _view(poisons, [_captured(p).obj for p in path], joined, args)
     if alone == len(paths):
         return
@@ -64,7 +64,7 @@ def part(value: Any, origin: Origin | None) -> Iterator[View]:
     args = [join.operand(p.type, list(column), p.name) for p, column in zip(joined.block.params, zip(*joined.args[alone:]))]
     objects = [join.unify([_captured(p) for p in column], "the value returned") for column in zip(*paths[alone:])]
     for block in joined.before[alone:]:
-        stage.builder.resume(block)
+        session.builder.resume(block)
     join.enter()
     yield _view(poisons, objects, joined, args)
 
@@ -86,26 +86,26 @@ def _poisons(value: Any, origin: Origin | None) -> list[Poison]:
     return [] if stale else found
 
 
-def _kind(part: Part) -> Hashable:
-    """Return what is equal for the parts of two paths exactly if they can be joined."""
-    if isinstance(part, Value):
-        return part.type
-    if isinstance(part, NumberLeaf):
-        return scalars._kind(part.operand) if scalars.mixed_of(part.obj) is None else id(part)
-    if isinstance(part, Plain):
-        return (part.obj,)
-    kind, keys, items = part
+def _kind(form: Form) -> Hashable:
+    """Return what is equal for the forms of two paths exactly if they can be joined."""
+    if isinstance(form, Value):
+        return form.type
+    if isinstance(form, NumberLeaf):
+        return scalars._kind(form.operand) if scalars.mixed_of(form.obj) is None else id(form)
+    if isinstance(form, Plain):
+        return (form.obj,)
+    kind, keys, items = form
     return (kind, keys, *[_kind(i) for i in items])
 
 
-def _captured(part: Part) -> Captured:
-    """Make a value of its part."""
-    if isinstance(part, Value):
-        return TensorLeaf(fresh(part), part)
-    if isinstance(part, (NumberLeaf, Plain)):
-        return part
-    kind, keys, parts = part
-    items = [_captured(p) for p in parts]
+def _captured(form: Form) -> Captured:
+    """Make a value of its form."""
+    if isinstance(form, Value):
+        return TensorLeaf(fresh(form), form)
+    if isinstance(form, (NumberLeaf, Plain)):
+        return form
+    kind, keys, forms = form
+    items = [_captured(p) for p in forms]
     objects = [i.obj for i in items]
     if kind is dict:
         return Items(dict(zip(keys, objects)), items, keys)

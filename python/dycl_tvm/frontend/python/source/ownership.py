@@ -40,7 +40,7 @@ _REWRITTEN_METHODS = frozenset(
     )
     if hasattr(torch.nn.Module, name)
 )
-#: The code of functions whose own is replaced while a stage is under way (see trampolines), by the function's identity.
+#: The code of functions whose own is replaced while a model is staged (see trampolines), by the function's identity.
 replaced: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
 
 
@@ -60,7 +60,7 @@ def users_function(function: Any) -> types.FunctionType | None:
             return function
         if not code.co_filename.endswith("_contextlib.py"):
             return None
-        function = getattr(function, "__wrapped__", None)  # the whole stage runs without gradients
+        function = getattr(function, "__wrapped__", None)  # staging runs without gradients
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.clock import Dated, clock
-from dycl_tvm.frontend.trace.decisions import Decisions, Site
+from dycl_tvm.frontend.trace.decisions import Decision, Decisions
 from dycl_tvm.frontend.trace.heap.journal import Journal
 from dycl_tvm.frontend.trace.heap.places import BUFFERS, MISSING, MUTABLE, Bytes, Cell, Contents, attribute_of
 
@@ -27,11 +27,11 @@ class Heap:
         self.journal = Journal()
         self._decisions = decisions
         self._births: dict[int, tuple[Any, int]] = {}
-        #: Containers that two names share on one path only, by identity: the site at which the paths parted.
+        #: Containers that two names share on one path only, by identity: the decision at which the paths parted.
         self.guarded: dict[int, Any] = {}
         self._generators: dict[int, tuple[Any, types.FunctionType]] = {}
         self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
-        #: What may be undone around the place at hand: (moment of its beginning, site, or the loop that may yet be rolled).
+        #: What may be undone around the place at hand: (moment of its beginning, decision, or the loop that may yet be rolled).
         self.undoable: list[tuple[int, Any]] = []
         #: Where the journal and the clock stood at the beginning of the run at hand.
         self.run_mark = self.run_started = 0
@@ -74,9 +74,9 @@ class Heap:
         if known is not None and known[0] is x:
             self._changing_namespace(*known)
         elif isinstance(x, MUTABLE):
-            site = self.guarded.get(id(x))
-            if site is not None:
-                self._decisions.fork(site, f"a {type(x).__name__} that two variables share on one path only is changed")
+            decision = self.guarded.get(id(x))
+            if decision is not None:
+                self._decisions.fork(decision, f"a {type(x).__name__} that two variables share on one path only is changed")
             self.journal.touch(Contents(x))
         elif isinstance(x, BUFFERS):
             self.journal.touch(Bytes(x))
@@ -135,6 +135,6 @@ class Heap:
         """Fork if an object was not made on the path at hand: what is changed of it now cannot be undone."""
         for moment, owner in (*self._decisions.waiting, *self.undoable):
             if not self.is_newer(x, moment):
-                if isinstance(owner, Site):
+                if isinstance(owner, Decision):
                     self._decisions.fork(owner.target, reason)
                 owner.advanced = True

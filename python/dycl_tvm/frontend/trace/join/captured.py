@@ -84,17 +84,17 @@ def capture(x: Any, _depth: int = 0) -> Captured:
 
 
 #: What a value was on one path, without the user's objects: a tensor is its operand, a container its type, keys and items.
-Part = Union[Value, NumberLeaf, Plain, tuple[type, tuple[Any, ...], list["Part"]]]
+Form = Union[Value, NumberLeaf, Plain, tuple[type, tuple[Any, ...], list["Form"]]]
 
 
-def part_of(c: Captured) -> Part | None:
+def form_of(c: Captured) -> Form | None:
     """Return what a captured value is; None if that cannot be told without its objects."""
     if isinstance(c, TensorLeaf):
         return None if isinstance(c.value, Stale) else c.value
     if isinstance(c, Items):
-        items = [part_of(i) for i in c.items]
+        items = [form_of(i) for i in c.items]
         known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")
-        return (type(c.obj), c.keys, cast("list[Part]", items)) if known and all(i is not None for i in items) else None
+        return (type(c.obj), c.keys, cast("list[Form]", items)) if known and all(i is not None for i in items) else None
     return c if isinstance(c, NumberLeaf) or c.obj is None or type(c.obj) is str else None
 
 
@@ -127,19 +127,19 @@ class PathState:
 
 def capture_path(env: dict[str, Any], mark: int, value: Any = None, has_value: bool = False) -> PathState:
     """Take down the path that is being run; ``mark`` is where the journal stood at the beginning of what is joined."""
-    stage = current()
+    session = current()
     captured = {k: capture(v) for k, v in env.items()}
     result = capture(value) if has_value else None
-    places = {key: capture_place(place, place.read()) for key, place in stage.journal.changes(mark).items()}
-    return PathState(stage.builder.here(), captured, result, places)
+    places = {key: capture_place(place, place.read()) for key, place in session.journal.changes(mark).items()}
+    return PathState(session.builder.here(), captured, result, places)
 
 
 def adopt(path: PathState) -> tuple[dict[str, Any], Any]:
     """Go on with one path alone; return its variables and value."""
-    stage = current()
-    stage.builder.block = path.block
+    session = current()
+    session.builder.block = path.block
     for state in path.places.values():
-        stage.journal.touch(state.place)
+        session.journal.touch(state.place)
         state.place.write(state.raw)
     return {k: c.obj for k, c in path.env.items()}, None if path.value is None else path.value.obj
 

@@ -40,18 +40,18 @@ Path = tuple[Any, ...]
 
 
 class _Aliases:
-    """Why a tensor at the header cannot be read any more, in the place of a site: see :class:`.tensors.Stale`."""
+    """Why a tensor at the header cannot be read any more, in the place of a decision: see :class:`.tensors.Stale`."""
 
-    def __init__(self, site: Any) -> None:
-        self.site = site
+    def __init__(self, decision: Any) -> None:
+        self.decision = decision
 
     def refuse(self, reason: str) -> None:
         """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
-        if not self.site.unroll:
-            current().decisions.fork(self.site, reason)
+        if not self.decision.unroll:
+            current().decisions.fork(self.decision, reason)
         raise UnsupportedError(
             reason,
-            current().origin() or self.site.origin,
+            current().origin() or self.decision.origin,
             "copy the tensor where a variable is given another's: y = x.clone(); or compute a new one instead of changing it in place",
         )
 
@@ -63,7 +63,7 @@ class Header:
     ----------
     entry : dict
         The loop's variables before its first iteration.
-    site : object
+    decision : object
         The loop, for messages.
     extra : dict, optional
         Hidden variables of the loop (the index of a counted loop).
@@ -74,9 +74,14 @@ class Header:
     """
 
     def __init__(
-        self, entry: dict[str, Any], site: Any, extra: dict[str, Any] | None = None, around: dict[str, Any] | None = None, since: int = 0
+        self,
+        entry: dict[str, Any],
+        decision: Any,
+        extra: dict[str, Any] | None = None,
+        around: dict[str, Any] | None = None,
+        since: int = 0,
     ) -> None:
-        self.entry, self.site = entry, site
+        self.entry, self.decision = entry, decision
         self._around, self.since = around or entry, since
         #: Containers at the header that are copies of those before the loop; where those at the end of the body are shared.
         self._copies: dict[int, Any] = {}
@@ -98,29 +103,29 @@ class Header:
         self._links: set[tuple[Path, Any]] = set()
         self._fresh: dict[Path, Storage] = {}
         self._homes: dict[Path, Storage] = {}
-        self._identities = LoopIdentities(self._clock, site)
+        self._identities = LoopIdentities(self._clock, decision)
 
     def open(self, unset: set[str]) -> dict[str, Any]:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
-        stage = current()
+        session = current()
         self._params, self._args, self._unset, self._fresh, self._homes = {}, [], unset, {}, {}
         self._copies = {}
         entry = {name: capture(value) for name, value in {**self.entry, **self._extra_entry}.items()}
         places = [capture_place(place, raw) for place, raw in self._places.values()]
-        self.block = stage.builder.new_block("loop")
+        self.block = session.builder.new_block("loop")
         env = {name: self._generalise((name,), c) for name, c in entry.items()}
         self._writes = [(state.place, self._generalise_place(state)) for state in places]
-        stage.builder.jump(self.block, list(self._args))
-        stage.builder.block = self.block
+        session.builder.jump(self.block, list(self._args))
+        session.builder.block = self.block
         self.reopen()
         self._link(self._homes)
         for path, other in self._links:
             twin = self._fresh.get(other) if isinstance(other, tuple) else other
             if path in self._fresh and twin is not None:
-                may_be_one(self._fresh[path], twin, _Aliases(self.site))
+                may_be_one(self._fresh[path], twin, _Aliases(self.decision))
         self._state = {name: capture(value) for name, value in env.items()}
         for name in unset:
-            env[name] = Poison(self.site, f"`{name}` is not set before the loop, and read in it before it is set")
+            env[name] = Poison(self.decision, f"`{name}` is not set before the loop, and read in it before it is set")
         self.extra = {name: env.pop(name) for name in self._extra_entry}
         return env
 
@@ -132,7 +137,7 @@ class Header:
 
     def close(self, env: dict[str, Any], changed: dict[Any, Place], before: dict[Any, Any]) -> bool:
         """Compare the state at the end of the body; jump back if the header is general enough."""
-        stage = current()
+        session = current()
         known = self._known()
         self._identities.begin()
         self._homes, self._backs = {}, {}
@@ -141,7 +146,7 @@ class Header:
             if name in self._state:
                 self._compare((name,), self._state[name], capture(value), found)
         for key, place in changed.items():
-            if stage.heap.is_newer(place.owner, self._clock):
+            if session.heap.is_newer(place.owner, self._clock):
                 continue
             if key not in self._places:
                 self._places[key] = (place, before[key])
@@ -152,7 +157,7 @@ class Header:
         )
         if known != self._known() or not self._identities.is_settled():
             return False
-        stage.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
+        session.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
         return True
 
     def _known(self) -> tuple[int, ...]:
@@ -179,13 +184,13 @@ class Header:
     def _generalise(self, path: Path, c: Captured) -> Any:
         if isinstance(c, Memory):
             if isinstance(c.obj, Stale) or path in self._poisoned:
-                return Stale(c.obj.type, _Aliases(self.site))
+                return Stale(c.obj.type, _Aliases(self.decision))
             return self._param(path, c.obj.type, c.obj) if path in self._general else c.obj
         if path in self._poisoned:
-            return Poison(self.site, self._poisoned[path])
+            return Poison(self.decision, self._poisoned[path])
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):
-                return Poison(self.site, _STALE)
+                return Poison(self.decision, _STALE)
             made = self._identities.header_tensor(path, c.obj, self._param(path, tensor_type(c.obj), c.value))
             self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
             return made
@@ -196,7 +201,7 @@ class Header:
             items = [self._generalise((*path, i), item) for i, item in enumerate(c.items)]
             return self._rebuilt(path, c, rebuild(c, items))
         if path in self._shared:
-            current().heap.guarded[id(c.obj)] = _Aliases(self.site)
+            current().heap.guarded[id(c.obj)] = _Aliases(self.decision)
         return c.obj
 
     def _rebuilt(self, path: Path, c: Items, made: Any) -> Any:
@@ -208,7 +213,7 @@ class Header:
         older = list(self._renamed.get(path, {}).values())
         if path in self._shared or older or not self._is_alone(c.obj):
             for x in (made, c.obj, *older):
-                current().heap.guarded[id(x)] = _Aliases(self.site)
+                current().heap.guarded[id(x)] = _Aliases(self.decision)
         return made
 
     def _is_alone(self, x: Any) -> bool:
@@ -283,7 +288,7 @@ class Header:
         header, back = capture_place(place, raw), capture_place(place, place.read())
         if header.structure != back.structure:
             how = "changes its length" if len(header.items) != len(back.items) else "is changed"
-            current().decisions.unroll(self.site, f"{place.text} {how}")
+            current().decisions.unroll(self.decision, f"{place.text} {how}")
         for i, (h, b) in enumerate(zip(header.items, back.items)):
             self._compare((key, i), h, b, found)
 

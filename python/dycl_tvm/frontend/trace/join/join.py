@@ -3,7 +3,7 @@
 
 :class:`Join` makes one value of several: equal ones stay, tensors of one
 type and numbers of one kind become block parameters, containers of one structure are joined item by item. What cannot be
-joined becomes a :class:`.poison.Poison`, which costs nothing unless it is used; using it forks the site that made it.
+joined becomes a :class:`.poison.Poison`, which costs nothing unless it is used; using it forks the decision that made it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     PathState,
     TensorLeaf,
     capture_place,
-    part_of,
+    form_of,
     rebuild,
     same_number,
     same_plain,
@@ -66,14 +66,14 @@ class Join:
         At least two.
     mark, clock : int
         Where the journal and the clock of births stood when the paths began.
-    site : object
+    decision : object
         What to fork if a value that could not be joined is used.
     """
 
-    def __init__(self, paths: list[PathState], mark: int, clock: int, site: Any, name: str) -> None:
-        self.stage = current()
-        self.paths, self.clock, self.site = paths, clock, site
-        self.block = self.stage.builder.new_block(name)
+    def __init__(self, paths: list[PathState], mark: int, clock: int, decision: Any, name: str) -> None:
+        self.session = current()
+        self.paths, self.clock, self.decision = paths, clock, decision
+        self.block = self.session.builder.new_block(name)
         self.args: list[list[Operand]] = [[] for _ in paths]
         self._params: dict[Any, Value] = {}
         self._memo: dict[Any, Any] = {}
@@ -89,18 +89,18 @@ class Join:
         writes = [(place, contents) for place, contents in self._heap()]
         self.enter()
         for place, contents in writes:
-            self.stage.journal.touch(place)
+            self.session.journal.touch(place)
             place.write(contents)
         self._guard_aliases()
-        self.stage.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.stage.journal.touches)
+        self.session.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.session.journal.touches)
         return env, value
 
     def enter(self) -> None:
         """Lead the paths into the joined block, and go on there."""
         for path, args in zip(self.paths, self.args):
-            self.stage.builder.block = path.block
-            self.stage.builder.jump(self.block, args)
-        self.stage.builder.block = self.block
+            self.session.builder.block = path.block
+            self.session.builder.jump(self.block, args)
+        self.session.builder.block = self.block
 
     def _names(self) -> list[str]:
         names: dict[str, None] = {}
@@ -111,7 +111,7 @@ class Join:
     def _variable(self, name: str) -> Any:
         found = [p.env.get(name) for p in self.paths]
         if any(c is None for c in found):
-            return Poison(self.site, f"`{name}` is set on one path only, and used later")
+            return Poison(self.decision, f"`{name}` is set on one path only, and used later")
         return self.unify(found, f"`{name}`")  # type: ignore[arg-type]
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Join:
         key = tuple((id(o) if isinstance(o, Value) else (type(o), repr(o))) for o in operands)
         param = self._params.get(key)
         if param is None:
-            param = self._params[key] = self.stage.builder.add_param(self.block, type_, name if name.isidentifier() else "")
+            param = self._params[key] = self.session.builder.add_param(self.block, type_, name if name.isidentifier() else "")
             for args, operand in zip(self.args, operands):
                 args.append(operand)
             self._keep.append(operands)
@@ -156,13 +156,13 @@ class Join:
         return self._poison(found, what)
 
     def _site_of(self, found: list[Captured]) -> Any:
-        """Return the first site at which paths parted that now meet."""
-        sites = [object.__getattribute__(c.obj, "_site") for c in found if isinstance(c.obj, Poison)]
-        return min([self.site, *sites], key=lambda s: s.index)
+        """Return the first decision at which paths parted that now meet."""
+        decisions = [object.__getattribute__(c.obj, "_decision") for c in found if isinstance(c.obj, Poison)]
+        return min([self.decision, *decisions], key=lambda s: s.index)
 
     def _poison(self, found: list[Captured], what: str) -> Poison:
         kinds = " or ".join(dict.fromkeys(describe(c) for c in found))
-        return Poison(self._site_of(found), f"{what} is {kinds}, depending on the path", self.block, tuple([part_of(c) for c in found]))
+        return Poison(self._site_of(found), f"{what} is {kinds}, depending on the path", self.block, tuple([form_of(c) for c in found]))
 
     def _number(self, found: list[NumberLeaf], what: str) -> Any:
         first = found[0]
@@ -172,13 +172,13 @@ class Join:
         if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         kind = kinds.pop()
-        return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.strip("`")), self.site)  # type: ignore[arg-type]
+        return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.strip("`")), self.decision)  # type: ignore[arg-type]
 
     def _equal(self, found: list[Any]) -> Any:
         """Return one of several equal objects that cannot be changed; only their identity tells them apart."""
         first = found[0].obj
         if not scalars.is_symbolic(first) and any(c.obj is not first for c in found):
-            join_identities(first, [c.obj for c in found], self.site)
+            join_identities(first, [c.obj for c in found], self.decision)
         return first
 
     def _tensor(self, found: list[TensorLeaf], what: str) -> Any:
@@ -190,14 +190,14 @@ class Join:
         if key not in self._memo:
             same = all(c.value is first.value for c in found)
             value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.strip("`"))
-            merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.site), value)
-            join_identities(merged, [c.obj for c in found], self.site)
-            join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.site)
+            merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.decision), value)
+            join_identities(merged, [c.obj for c in found], self.decision)
+            join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]
             for c in found:
                 storage = storage_of(c.obj)
-                merged.storage_.mergers.append((weakref.ref(storage), self.site))
-                storage.mergers.append((weakref.ref(merged.storage_), self.site))
+                merged.storage_.mergers.append((weakref.ref(storage), self.decision))
+                storage.mergers.append((weakref.ref(merged.storage_), self.decision))
         return self._memo[key]
 
     def _container(self, found: list[Items], what: str) -> Any:
@@ -212,7 +212,7 @@ class Join:
                 for c in found:
                     self._targets.setdefault(id(c.obj), set()).add(id(merged))
                     self._keep.append(c.obj)
-            join_identities(merged, [c.obj for c in found], self.site)
+            join_identities(merged, [c.obj for c in found], self.decision)
             self._memo[key] = merged
         return self._memo[key]
 
@@ -228,7 +228,9 @@ class Join:
             places.update({k: state.place for k, state in path.places.items() if k not in places})
         writes: list[tuple[Place, Any]] = []
         while True:
-            ready = [k for k, p in places.items() if not self.stage.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects]
+            ready = [
+                k for k, p in places.items() if not self.session.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects
+            ]
             if not ready:
                 return writes
             for key in ready:
@@ -242,7 +244,7 @@ class Join:
             return
         if x is None or id(x) in self._kept_objects or isinstance(x, (str, int, float, torch.Tensor, torch.nn.Module, type)):
             return
-        if not isinstance(x, tuple) and not self.stage.heap.is_newer(x, self.clock):
+        if not isinstance(x, tuple) and not self.session.heap.is_newer(x, self.clock):
             return
         self._kept_objects.add(id(x))
         if isinstance(x, (*MUTABLE, tuple)):
@@ -268,7 +270,7 @@ class Join:
         if any(state.structure != first.structure for state in found):
             sizes = list(dict.fromkeys(str(len(state.items)) for state in found))
             differ = f"holds {' or '.join(sizes)} items" if len(sizes) > 1 else "holds other items"
-            self.stage.decisions.fork(self.site, f"{place.text} {differ}, depending on the path")
+            self.session.decisions.fork(self.decision, f"{place.text} {differ}, depending on the path")
         labels = place.labels(first.raw)
         items = [self.unify([state.items[i] for state in found], f"{place.text}{label}") for i, label in enumerate(labels)]
         return place.unflatten(first.raw, items)
@@ -277,9 +279,9 @@ class Join:
         """A container that two names shared on one path only must not be changed later: that would have to show in both."""
         for source in self._keep:
             targets = self._targets.get(id(source), set()) if isinstance(source, (list, dict, deque)) else set()
-            if targets and (len(targets) > 1 or not self.stage.heap.is_newer(source, self.clock)):
+            if targets and (len(targets) > 1 or not self.session.heap.is_newer(source, self.clock)):
                 for t in (*targets, id(source)):
-                    self.stage.heap.guarded[t] = self.site
+                    self.session.heap.guarded[t] = self.decision
 
 
 def describe(c: Captured) -> str:

@@ -26,12 +26,12 @@ class LoopIdentities:
     ----------
     clock : int
         When the loop began.
-    site : object
+    decision : object
         The loop.
     """
 
-    def __init__(self, clock: int, site: Any) -> None:
-        self._clock, self._site = clock, site
+    def __init__(self, clock: int, decision: Any) -> None:
+        self._clock, self._decision = clock, decision
         #: What else an object may be: older ones, and one for every name that may have the same object.
         self._more: dict[Path, dict[Identity, None]] = {}
         self._strides: dict[Path, dict[tuple[int, ...], None]] = {}
@@ -54,17 +54,17 @@ class LoopIdentities:
         """Make the tensor at the header; ``entry`` is what it is before the loop."""
         known, strides = layouts_of(entry), strides_of(entry)
         others = [s for s in self._strides.get(path, ()) if s not in strides]
-        site = self._site if others or known is None else known.site
-        made = fresh_like(meta_with(entry.shape, entry.dtype, [*strides, *others], site), param)
+        decision = self._decision if others or known is None else known.decision
+        made = fresh_like(meta_with(entry.shape, entry.dtype, [*strides, *others], decision), param)
         self.header_object(path, entry, made)
-        join_identities(made.storage_, [storage_of(entry)], self._site)
+        join_identities(made.storage_, [storage_of(entry)], self._decision)
         return made
 
     def header_object(self, path: Path, entry: Any, made: Any) -> None:
         """Note that ``made`` stands for what a name has at the header."""
         if made is not entry:  # as the empty tuple is
             self._older.update(identity_of(entry).all_parts())
-            join_identities(made, [entry], self._site, self._more.get(path, ()))
+            join_identities(made, [entry], self._decision, self._more.get(path, ()))
             self._made.add(identity_of(made))
 
     def begin(self) -> None:

@@ -8,20 +8,20 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.join.captured import Part
+from dycl_tvm.frontend.trace.join.captured import Form
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
 
 
 class Poison(OwnValue):
-    """What a variable holds after a join of values that cannot be one. Any use of it forks ``site``; see also :mod:`.parting`."""
+    """What a variable holds after a join of values that cannot be one. Any use of it forks ``decision``; see also :mod:`.parting`."""
 
-    __slots__ = ("_parts", "_reason", "_site")
+    __slots__ = ("_decision", "_forms", "_reason")
 
-    def __init__(self, site: Any, reason: str, block: Block | None = None, parts: tuple[Part | None, ...] = ()) -> None:
-        object.__setattr__(self, "_site", site)
+    def __init__(self, decision: Any, reason: str, block: Block | None = None, forms: tuple[Form | None, ...] = ()) -> None:
+        object.__setattr__(self, "_decision", decision)
         object.__setattr__(self, "_reason", reason)
-        object.__setattr__(self, "_parts", (block, parts))
+        object.__setattr__(self, "_forms", (block, forms))
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
@@ -41,16 +41,16 @@ def is_unbound(poison: Poison) -> bool:
     return "is set on one path only" in object.__getattribute__(poison, "_reason")
 
 
-def parts_at(poison: Poison, block: Block) -> tuple[Part | None, ...]:
+def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:
     """Return what a poison is on each of the paths that parted at a test and were joined in ``block``; nothing if it is another's."""
-    site = object.__getattribute__(poison, "_site")
-    made_in, parts = object.__getattribute__(poison, "_parts")
-    return parts if made_in is block and not (site.is_loop or site.choice) else ()
+    decision = object.__getattribute__(poison, "_decision")
+    made_in, forms = object.__getattribute__(poison, "_forms")
+    return forms if made_in is block and not (decision.is_loop or decision.choice) else ()
 
 
 def use(poison: Poison) -> Any:
-    """Fork the site that made the poison."""
-    current().decisions.fork(object.__getattribute__(poison, "_site"), object.__getattribute__(poison, "_reason"))
+    """Fork the decision that made the poison."""
+    current().decisions.fork(object.__getattribute__(poison, "_decision"), object.__getattribute__(poison, "_reason"))
 
 
 def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:

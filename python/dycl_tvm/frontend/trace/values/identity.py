@@ -22,7 +22,7 @@ class Identity:
     ----------
     parts : tuple of Identity
         What it may be.
-    site : object
+    decision : object
         What to fork so that it is known which.
     born : int
         When the object was made; 0 if that was before staging, or is not known.
@@ -30,10 +30,10 @@ class Identity:
         ``input`` or ``state``, if the object comes from outside of the call: an input may be what an earlier call has kept.
     """
 
-    __slots__ = ("born", "outside", "parts", "site")
+    __slots__ = ("born", "decision", "outside", "parts")
 
-    def __init__(self, parts: Iterable[Identity] = (), site: Any = None, born: int = 0, outside: str = "") -> None:
-        self.parts, self.site, self.born, self.outside = tuple(parts), site, born, outside
+    def __init__(self, parts: Iterable[Identity] = (), decision: Any = None, born: int = 0, outside: str = "") -> None:
+        self.parts, self.decision, self.born, self.outside = tuple(parts), decision, born, outside
 
     def all_parts(self) -> set[Identity]:
         """Return the identity and all that it may be."""
@@ -48,7 +48,7 @@ class Identity:
     def settle(self, question: str) -> None:
         """Fork if the answer to a question depends on what it is."""
         if self.parts:
-            current().decisions.fork(self.site, f"{question} of one of several objects is asked for, depending on the path")
+            current().decisions.fork(self.decision, f"{question} of one of several objects is asked for, depending on the path")
 
 
 class Carrier(Dated):
@@ -73,11 +73,11 @@ def identity_of(x: Any) -> Identity:
     return known
 
 
-def join_identities(made: Any, found: Iterable[Any], site: Any, more: Iterable[Identity] = ()) -> None:
-    """Note that an object stands for one of several, on the paths of ``site``."""
+def join_identities(made: Any, found: Iterable[Any], decision: Any, more: Iterable[Identity] = ()) -> None:
+    """Note that an object stands for one of several, on the paths of ``decision``."""
     parts = dict.fromkeys([*[identity_of(x) for x in found], *more])
-    if site is not None:
-        _set(made, Identity(parts, site, current().heap.birth(made)))
+    if decision is not None:
+        _set(made, Identity(parts, decision, current().heap.birth(made)))
 
 
 def mark_outside(x: Any, where: str) -> None:
@@ -101,10 +101,10 @@ def are_one(a: Any, b: Any) -> bool:
         return False
     mine, others = one.all_parts(), other.all_parts()
     if not mine.isdisjoint(others):
-        sites = [i.site for i in (one, other) if i.parts]
-        if not sites:
+        decisions = [i.decision for i in (one, other) if i.parts]
+        if not decisions:
             return True
-        current().decisions.fork(min(sites, key=lambda s: s.index), "whether two names are one object depends on the path")
+        current().decisions.fork(min(decisions, key=lambda s: s.index), "whether two names are one object depends on the path")
     sources = [{i.outside for i in identities if i.outside} for identities in (mine, others)]
     if ("state" in sources[0] and sources[1]) or ("state" in sources[1] and sources[0]):
         raise UnsupportedError(

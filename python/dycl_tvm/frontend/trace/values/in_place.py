@@ -31,8 +31,8 @@ class _Tried:
 
 def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: torch.Tensor) -> None:
     """Raise what eager raises if an operator may not write its result to ``target``, one of its arguments."""
-    stage = current()
-    tried = stage.get(_Tried).keys
+    session = current()
+    tried = session.get(_Tried).keys
     tensors = tensors_of(args, kwargs)
     for layouts in filter(None, map(layouts_of, tensors)):
         layouts.settle()
@@ -56,12 +56,12 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
         overlap = _reads_what_it_writes(tensors, memory, target)
     if shape != target.shape:
         raise UnsupportedError(
-            f"{func._opname.rstrip('_')}() gives its tensor `out` another shape", stage.origin(), "give `out` the shape of the result"
+            f"{func._opname.rstrip('_')}() gives its tensor `out` another shape", session.origin(), "give `out` the shape of the result"
         )
     if overlap:
         raise UnsupportedError(
             f"{func._opname}() reads memory through one view and writes to it through another that overlaps",
-            stage.origin(),
+            session.origin(),
             "copy what it reads: x[1:] += x[:-1].clone()",
         )
     tried.add(key)

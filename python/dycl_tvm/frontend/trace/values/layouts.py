@@ -27,16 +27,16 @@ QUESTIONS = frozenset(
 
 
 class Layouts:
-    """The strides that a tensor may have, and the site to fork so that they are known."""
+    """The strides that a tensor may have, and the decision to fork so that they are known."""
 
-    __slots__ = ("site", "strides")
+    __slots__ = ("decision", "strides")
 
-    def __init__(self, strides: Iterable[tuple[int, ...]], site: Any) -> None:
-        self.strides, self.site = tuple(dict.fromkeys(strides)), site
+    def __init__(self, strides: Iterable[tuple[int, ...]], decision: Any) -> None:
+        self.strides, self.decision = tuple(dict.fromkeys(strides)), decision
 
     def settle(self) -> Any:
         """Fork: what is asked for depends on the strides."""
-        current().decisions.fork(self.site, "how a tensor lies in memory depends on the path, and is asked for")
+        current().decisions.fork(self.decision, "how a tensor lies in memory depends on the path, and is asked for")
 
 
 def layouts_of(t: torch.Tensor) -> Layouts | None:
@@ -51,9 +51,9 @@ def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     return (tuple(t.stride()),) if layouts is None else layouts.strides
 
 
-def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[int, ...]], site: Any) -> torch.Tensor:
+def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[int, ...]], decision: Any) -> torch.Tensor:
     """Make a tensor on the device ``meta`` that has one of several strides."""
-    layouts = Layouts(strides, site)
+    layouts = Layouts(strides, decision)
     meta = torch.empty_strided(tuple(shape), layouts.strides[0], dtype=dtype, device="meta")
     if len(layouts.strides) > 1:
         meta.layouts = layouts  # type: ignore[attr-defined]
@@ -63,16 +63,16 @@ def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[
 def meta_like(t: torch.Tensor) -> torch.Tensor:
     """Make a tensor on the device ``meta`` that lies in memory as another does."""
     layouts = layouts_of(t)
-    return meta_with(t.shape, t.dtype, strides_of(t), None if layouts is None else layouts.site)
+    return meta_with(t.shape, t.dtype, strides_of(t), None if layouts is None else layouts.decision)
 
 
-def join_layouts(tensors: Sequence[torch.Tensor], site: Any) -> torch.Tensor:
-    """Make a tensor on the device ``meta`` that lies in memory as one of several do, on the paths of ``site``."""
+def join_layouts(tensors: Sequence[torch.Tensor], decision: Any) -> torch.Tensor:
+    """Make a tensor on the device ``meta`` that lies in memory as one of several do, on the paths of ``decision``."""
     first = strides_of(tensors[0])
-    sites = [layouts.site for layouts in map(layouts_of, tensors) if layouts is not None]
+    decisions = [layouts.decision for layouts in map(layouts_of, tensors) if layouts is not None]
     if any(strides_of(t) != first for t in tensors):
-        sites.append(site)
-    earliest = min(sites, key=lambda s: s.index, default=None)
+        decisions.append(decision)
+    earliest = min(decisions, key=lambda s: s.index, default=None)
     return meta_with(tensors[0].shape, tensors[0].dtype, [s for t in tensors for s in strides_of(t)], earliest)
 
 
@@ -92,8 +92,8 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
     ambiguous : list of Layouts
         Those of their tensors that have several.
     """
-    sites = [a.site for a in ambiguous]
-    first = ambiguous[sites.index(min(sites, key=lambda s: s.index))]
+    decisions = [a.decision for a in ambiguous]
+    first = ambiguous[decisions.index(min(decisions, key=lambda s: s.index))]
     tensors = {id(t): t for t in tensors_of(args, kwargs)}
     choices = [[(i, s) for s in strides_of(t)] for i, t in tensors.items()]
     found: list[Any] = []
@@ -115,7 +115,7 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
     if any(isinstance(c[0], torch.Tensor) and {(x.shape, x.dtype) for x in c} != {(c[0].shape, c[0].dtype)} for c in columns):
         first.settle()
     joined = iter(
-        meta_with(c[0].shape, c[0].dtype, [tuple(x.stride()) for x in c], first.site) if isinstance(c[0], torch.Tensor) else c[0]
+        meta_with(c[0].shape, c[0].dtype, [tuple(x.stride()) for x in c], first.decision) if isinstance(c[0], torch.Tensor) else c[0]
         for c in columns
     )
     return map_leaves(lambda _: next(joined), found[0])

@@ -4,7 +4,7 @@
 They are subclasses of torch's ``SymInt``, ``SymFloat`` and ``SymBool``, so that torch's own argument parsers take them
 wherever they take a number; every operator records a :class:`HostOp` with Python's semantics. Where Python insists
 on a plain number (a truth test in code that was not rewritten, an index, a shape) the value itself notices, and the
-stage forks or refuses: no code can bake in a value by accident.
+session forks or refuses: no code can bake in a value by accident.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Node:
     ----------
     value : Value
         The scalar in the HCFG.
-    site : object or None
-        The join that made it of plain numbers; re-running with that site forked makes it plain again.
+    decision : object or None
+        The join that made it of plain numbers; re-running with that decision forked makes it plain again.
     bounds : (int, int) or None
         The least and the largest value that an int is known to have.
     mixed : Mixed or None
         What the number is in eager mode, if values decide its type.
     """
 
-    def __init__(self, value: Value, site: Any = None, bounds: tuple[int, int] | None = None) -> None:
-        self.value, self.site, self.bounds = value, site, bounds
+    def __init__(self, value: Value, decision: Any = None, bounds: tuple[int, int] | None = None) -> None:
+        self.value, self.decision, self.bounds = value, decision, bounds
         self.mixed: Mixed | None = None
 
     @property
@@ -92,7 +92,7 @@ class Node:
         return None
 
     def bool_(self) -> bool:
-        return current().decisions.decide(truth_operand(wrap(self.value, self.site)))
+        return current().decisions.decide(truth_operand(wrap(self.value, self.decision)))
 
     def guard_bool(self, _file: str, _line: int) -> bool:
         return self.bool_()
@@ -113,12 +113,12 @@ class Node:
         return self._plain("its text", "keep it a number; in a print that is kept, give it as an argument of its own: print(a, b)")
 
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
-        stage = current()
-        if self.site is not None:
-            stage.decisions.fork(self.site, f"{what} is needed at build time")
+        session = current()
+        if self.decision is not None:
+            session.decisions.fork(self.decision, f"{what} is needed at build time")
         raise UnsupportedError(
             f"a number that is known only at run time is used where Python needs {what} at build time (a shape, an index, a library call)",
-            stage.origin(),
+            session.origin(),
             instead,
         )
 
@@ -234,10 +234,10 @@ def _guard_power(base: Operand, exponent: Operand) -> None:
 
 def _guard(failing: Any, error: type[Exception], message: str) -> None:
     """Where a handler of the user's may catch the error of a host operation, decide whether it occurs, and raise it."""
-    stage = current()
-    if not stage.may_be_caught():
+    session = current()
+    if not session.may_be_caught():
         return
-    if stage.decisions.decide(truth_operand(failing)):
+    if session.decisions.decide(truth_operand(failing)):
         made = error(message)
         made.__dycl_judged__ = True  # type: ignore[attr-defined]  # eager raises it too, see blame.py
         raise made
@@ -329,7 +329,7 @@ def _rounding(op: str) -> Any:
         if self.node.mixed and self.node.mixed.tensor:
             refuse_mixed(self.node.mixed, f"given to {op}()")
         if self.node.kind != "float":
-            return wrap(as_int(self.node.value), self.node.site)
+            return wrap(as_int(self.node.value), self.node.decision)
         _guard_rounding(self)
         return emit(op, self.node.value, type_=INT)
 
@@ -393,7 +393,7 @@ _METHODS: dict[str, Any] = {
     "__ror__": _logical("or"),
     "__rxor__": _logical("xor"),
     "__neg__": _negative,
-    "__pos__": lambda self: wrap(as_int(self.node.value), self.node.site) if self.node.kind == "bool" else self,
+    "__pos__": lambda self: wrap(as_int(self.node.value), self.node.decision) if self.node.kind == "bool" else self,
     "__abs__": _absolute,
     "__round__": _rounding("round"),
     "__trunc__": _rounding("trunc"),
@@ -432,12 +432,12 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _WRAPPERS = {"int": HostInt, "float": HostFloat, "bool": HostBool}
 
 
-def wrap(operand: Operand, site: Any = None) -> Any:
+def wrap(operand: Operand, decision: Any = None) -> Any:
     """Give an operand the form that the user's program sees: a plain number, or a host scalar."""
     if not isinstance(operand, Value):
         return operand
     assert isinstance(operand.type, ScalarType)
-    return _WRAPPERS[operand.type.kind](Node(operand, site))
+    return _WRAPPERS[operand.type.kind](Node(operand, decision))
 
 
 def is_symbolic(x: Any) -> bool:
@@ -477,7 +477,7 @@ def convert(x: Any, kind: str) -> Any:
     if not isinstance(op, Value):
         return {"int": int, "float": float, "bool": bool}[kind](op)
     if _kind(op) == kind:
-        return wrap(op, x.node.site) if x.node.mixed else x
+        return wrap(op, x.node.decision) if x.node.mixed else x
     if kind == "bool":
         return wrap(truth_operand(x))
     if kind == "int" and _kind(op) == "float":

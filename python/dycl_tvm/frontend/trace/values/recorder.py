@@ -84,7 +84,7 @@ class _Recording:
 
 
 class Recorder(_Recording, TorchDispatchMode):
-    """Records ATen operations into the stage under way."""
+    """Records ATen operations into the session under way."""
 
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -287,7 +287,7 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
 
 
 class _Unusual:
-    """In the place of a site: a view of the model's memory that cannot be written through."""
+    """In the place of a decision: a view of the model's memory that cannot be written through."""
 
     def refuse(self, reason: str) -> None:
         """Refuse to read what may have been changed."""

@@ -32,15 +32,15 @@ def tensor_type(t: torch.Tensor) -> TensorType:
 class Stale(Value):
     """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
 
-    __slots__ = ("site",)
+    __slots__ = ("decision",)
 
-    def __init__(self, type_: Any, site: Any) -> None:
+    def __init__(self, type_: Any, decision: Any) -> None:
         super().__init__(type_)
-        self.site = site
+        self.decision = decision
 
     def refuse(self) -> Any:
         """Say why the contents cannot be read."""
-        current().decisions.fork(self.site, "a tensor is read that may, or may not, have been changed in place under another name")
+        current().decisions.fork(self.decision, "a tensor is read that may, or may not, have been changed in place under another name")
 
 
 class Storage(Carrier, One):
@@ -63,7 +63,7 @@ class Storage(Carrier, One):
         #: The real tensor that lies in all of this memory, if it is that of the model.
         self.real: torch.Tensor | None = None
         self.memory: int | None = None
-        #: (weak reference to a storage, site): joins in which this storage and the other became, or may be, one.
+        #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
         self.shadows: list[tuple[weakref.ref[Storage], Any]] = []
@@ -94,21 +94,21 @@ class Storage(Carrier, One):
 
     def set(self, value: Value) -> None:
         """Change the contents."""
-        stage = current()
-        for other, site in self.mergers:
+        session = current()
+        for other, decision in self.mergers:
             if other() is not None:
-                stage.decisions.fork(site, "a tensor is changed in place that is one of two, depending on the branch taken")
-        for shadow, site in self.shadows:
+                session.decisions.fork(decision, "a tensor is changed in place that is one of two, depending on the branch taken")
+        for shadow, decision in self.shadows:
             twin = shadow()
             if twin is not None:
-                stage.journal.touch(twin)
-                twin.value, twin.version = Stale(twin.value.type, site), next(clock)
-        stage.journal.touch(self)
+                session.journal.touch(twin)
+                twin.value, twin.version = Stale(twin.value.type, decision), next(clock)
+        session.journal.touch(self)
         self.value, self.version = value, next(clock)
 
 
-def may_be_one(a: Storage, b: Storage, site: Any) -> None:
-    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``site``."""
+def may_be_one(a: Storage, b: Storage, decision: Any) -> None:
+    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``decision``."""
     if a is not b:
-        a.shadows.append((weakref.ref(b), site))
-        b.shadows.append((weakref.ref(a), site))
+        a.shadows.append((weakref.ref(b), decision))
+        b.shadows.append((weakref.ref(a), decision))

@@ -74,7 +74,7 @@ class StagedTensor(torch.Tensor, Carrier):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuse to run outside of a stage."""
+        """Refuse to run while nothing is staged."""
         raise RuntimeError(f"{func} was called on a staged tensor after staging ended")
 
     def __hash__(self) -> int:
@@ -136,7 +136,7 @@ def peek(t: torch.Tensor) -> Value:
         storage, chain = constants().home(t)
         value = storage.value
         if isinstance(value, Stale):
-            return Stale(tensor_type(t), value.site)
+            return Stale(tensor_type(t), value.decision)
         for op, args, kwargs in chain:
             value = emit_view(op, value, args, kwargs)
         return value
@@ -145,7 +145,7 @@ def peek(t: torch.Tensor) -> Value:
         return value
     value = t.storage_.value
     if isinstance(value, Stale):
-        return Stale(tensor_type(t), value.site)
+        return Stale(tensor_type(t), value.decision)
     for op, args, kwargs in t.chain:
         value = emit_view(op, value, args, kwargs)
     return value

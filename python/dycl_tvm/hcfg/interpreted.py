@@ -17,8 +17,8 @@ from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
 _MOST_DECISIONS = 4096
 
 
-class InterpretedSession:
-    """A network in one session, run by the reference interpreter. Made by :meth:`HCFG.interpret`.
+class InterpretedModule:
+    """A network run by the reference interpreter, with its state between calls. Made by :meth:`HCFG.interpret`.
 
     Attributes
     ----------
