@@ -9,8 +9,9 @@ the value that the model happened to have when it was built.
 
 from __future__ import annotations
 
+import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
-from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -76,13 +77,13 @@ class ModelState:
 
     Parameters
     ----------
-    reached : list of (name, object)
-        The objects that live on between calls, as :func:`reach` finds them.
+    reached : Reached
+        The objects that live on between calls.
     twin : callable
         Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
     """
 
-    def __init__(self, reached: list[Step], twin: Callable[[Any], Any]) -> None:
+    def __init__(self, reached: Reached, twin: Callable[[Any], Any]) -> None:
         self._reachable: dict[int, Step] = {}
         self._twin = twin
         #: Places of the model that hold an iterator, and what stands for it there.
@@ -108,18 +109,23 @@ class ModelState:
         """Take down the objects that can be reached, with the user's name for each."""
         self._note(reach(roots, is_library, code_of))
 
-    def _note(self, reached: Iterable[Step]) -> None:
-        iterators = []
-        for step in reached:
+    def _note(self, reached: Reached) -> None:
+        known, iterators = self._reachable, []
+        for step in reached.steps:
             label, x = step
-            self._reachable.setdefault(id(x), step)
+            known.setdefault(id(x), step)
+            kind: Any = type(x)
+            if kind is dict or kind is list:
+                continue
             space = getattr(x, "__dict__", None)
-            if isinstance(space, dict) and id(space) not in self._reachable:
-                self._reachable[id(space)] = (label, space)
-            if isinstance(x, types.FunctionType):
-                self._reachable.setdefault(id(x.__globals__), ("", x.__globals__))
-            if hasattr(type(x), "__next__") and not isinstance(x, torch.Tensor):
-                iterators.append((label, x))
+            if isinstance(space, dict) and id(space) not in known:
+                known[id(space)] = (label, space)
+            if kind is types.FunctionType:
+                known.setdefault(id(x.__globals__), ("", x.__globals__))
+            elif _is_iterator(kind):
+                iterators.append(step)
+        for step in reached.empty:
+            known.setdefault(id(step[1]), step)
         for label, x in iterators:
             self._add_twin(label, x)
 
@@ -144,10 +150,6 @@ class ModelState:
         """Whether an object is one of the model's."""
         known = self._reachable.get(id(x))
         return known is not None and known[1] is x
-
-    def objects(self) -> list[Any]:
-        """Return the objects that the model reaches."""
-        return [x for _, x in self._reachable.values()]
 
     @property
     def variables(self) -> list[StateVar]:
@@ -326,6 +328,11 @@ class ModelState:
                 if id(c.obj) in self._reachable:
                     self._shared.add(path)
         self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_iterator(cls: Any) -> bool:
+    return hasattr(cls, "__next__") and not issubclass(cls, torch.Tensor)
 
 
 def _replace(place: Place, x: Any, other: Any) -> bool:

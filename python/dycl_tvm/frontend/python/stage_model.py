@@ -85,7 +85,7 @@ def stage(
 def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
-    reached = list(reach([("", model)], is_library, code_of))
+    reached = reach([("", model)], is_library, code_of)
     with no_trace(reached), contextlib.closing(ModelState(reached, twin)) as state:
         for _ in range(MAX_ROUNDS):
             known = state.size
@@ -107,7 +107,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 return call_root(model, args, kwargs)
 
             try:
-                program.trampolines.reach(model)
+                program.trampolines.reach_all(reached)
                 Exploration(session, state_params, run).explore()
             finally:
                 program.trampolines.restore()
