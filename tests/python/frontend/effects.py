@@ -8,6 +8,7 @@ structure is a way of running a statement on some paths only. A program is a few
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,35 +141,37 @@ class Sub(nn.Module):
             act()
             return z * 0.5
         return z
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lin = nn.Linear(3, 3)
-        with torch.no_grad():
-            self.lin.weight.copy_(torch.eye(3) * 0.5)
-            self.lin.bias.copy_(torch.tensor([0.1, 0.2, 0.3]))
-        self.lins = nn.ModuleList([nn.Tanh(), nn.ReLU()])
-        self.sub = Sub()
-        self.register_buffer("buf", torch.zeros(2, 3))
-        self.n = 0
-        self.t = torch.zeros(2, 3)
-        self.items = [0, torch.zeros(2, 3)]
-        self.table = {"n": 0}
-        self.slots = Slots()
-        self.counter = Counter()
-        self.space = types.SimpleNamespace(n=0)
-        self.data = Data()
-        self.array = np.zeros(2)
-        self.ids = itertools.count(1)
-        self.cycle = itertools.cycle([1, 2, 3])
-        self.queue = collections.deque([1, 2, 3], maxlen=3)
-        self.rows = list(self.buf.unbind(0))
-        self.partial = functools.partial(remember, seen=[0])
-
-    def forward(self, x):
 """
+
+#: What a network has if its forward names it: the state that is one memory stands together.
+STATE = {
+    "lin": "self.lin = nn.Linear(3, 3).requires_grad_(False)\nself.lin.weight.copy_(torch.eye(3) * 0.5)\nself.lin.bias.fill_(0.25)",
+    "lins": "self.lins = nn.ModuleList([nn.Tanh(), nn.ReLU()])",
+    "sub": "self.sub = Sub()",
+    "buf rows _buffers": "self.register_buffer('buf', torch.zeros(2, 3))\nself.rows = list(self.buf.unbind(0))",
+    "n __dict__ vars": "self.n = 0",
+    "t": "self.t = torch.zeros(2, 3)",
+    "items": "self.items = [0, torch.zeros(2, 3)]",
+    "table": "self.table = {'n': 0}",
+    "slots": "self.slots = Slots()",
+    "counter": "self.counter = Counter()",
+    "space": "self.space = types.SimpleNamespace(n=0)",
+    "data": "self.data = Data()",
+    "array": "self.array = np.zeros(2)",
+    "ids": "self.ids = itertools.count(1)",
+    "cycle": "self.cycle = itertools.cycle([1, 2, 3])",
+    "queue": "self.queue = collections.deque([1, 2, 3], maxlen=3)",
+    "partial": "self.partial = functools.partial(remember, seen=[0])",
+}
+
+
+def network(forward: list[str]) -> str:
+    """Return a class ``Net`` with the lines of a forward, and the state that they name."""
+    named = {word for line in forward for word in re.findall(r"\w+", line)}
+    state = [line for names, text in STATE.items() if named & set(names.split()) for line in text.split("\n")]
+    init = ["def __init__(self):", *textwrap.indent("\n".join(["super().__init__()", *state]), "    ").split("\n"), ""] if state else []
+    lines = [*init, "def forward(self, x):", *textwrap.indent("\n".join(forward), "    ").split("\n")]
+    return "\n\nclass Net(nn.Module):\n" + textwrap.indent("\n".join(lines), "    ") + "\n"
 
 
 @dataclass(frozen=True)
@@ -330,7 +333,7 @@ EFFECTS = [
     _e("w += 1", "y, w, w is y", "y = x.clone(); w = y", True),
     _e("y = max(y, z[0, 0])", "y is x, y", "y = x[0, 1]", True),
     _e("y = min(y, z.sum(), key=abs)", "y", "y = x[0, 1]", True),
-    _e("seen.add(id(z))", "len(seen), id(x) in seen", "seen = {id(x)}"),
+    _e("seen.add(id(z)); kept.add(z)", "len(seen), id(x) in seen", "seen = {id(x)}; kept = {x}"),
     _e("seen.add(z)", "len(seen), x in seen, z in seen", "seen = {x}"),
     _e("d[z] = d.get(z, 0) + 1", "len(d), d.get(x), z in d", "d = {x: 1}"),
     _e("a = b", "a is b, a == [1]", "a = [1]; b = [1]", True),
@@ -435,7 +438,7 @@ class Program:
         for _ in range(self._structures):
             lines += self._structure(effects[self._choose(len(effects))], result)
         lines.append(result)
-        return HEADER + textwrap.indent("\n".join(lines), " " * 8) + "\n"
+        return HEADER + network(lines)
 
     def _one(self, *options: str) -> str:
         return options[self._choose(len(options))]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import functools
+import itertools
 import linecache
 import re
 import signal
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 from differential import given, same
+from effects import HEADER
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python import stage
@@ -41,18 +44,26 @@ class Verdict:
     reason: str = ""
 
 
-class _Count:
-    files = 0
+_numbers = itertools.count()
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(source: str) -> types.CodeType:
+    """Compile a text as a file, which tracebacks and staging find."""
+    name = f"/programs/program_{next(_numbers)}.py"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)  # no modification time: it is not looked for on disk
+    return compile(source, name, "exec")
 
 
 def load(source: str) -> types.ModuleType:
-    """Make a module of a text, which tracebacks and staging find."""
-    _Count.files += 1
-    module = types.ModuleType(f"program_{_Count.files}")
-    name = module.__file__ = f"/programs/{module.__name__}.py"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)  # no modification time: it is not looked for on disk
+    """Make a module of a text. What all programs begin with is compiled once."""
+    module = types.ModuleType("program")
     sys.modules[module.__name__] = module
-    exec(compile(source, name, "exec"), module.__dict__)
+    parts = [HEADER, source.removeprefix(HEADER)] if source.startswith(HEADER) else [source]
+    for part in parts:
+        code = _compiled(part)
+        module.__file__ = code.co_filename
+        exec(code, module.__dict__)
     return module
 
 

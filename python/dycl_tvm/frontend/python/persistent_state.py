@@ -34,8 +34,8 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.join import describe
-from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.join.join import describe, may_be_unset
+from dycl_tvm.frontend.trace.join.poison import Poison, Unset, count_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
@@ -159,7 +159,9 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links)
+        return (
+            len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links) + count_unset(self._poisoned)
+        )
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -269,10 +271,13 @@ class ModelState:
         self, path: Path, initial: Captured, now: Captured, name: str, found: dict[Path, Operand], left: dict[Path, Captured]
     ) -> None:
         if path in self._poisoned:
+            if may_be_unset(now) and now.obj is not initial.obj:
+                self._poisoned[path] = Unset(self._poisoned[path])
             return
         if isinstance(now.obj, Poison):
             if object.__getattribute__(now.obj, "_decision") is not self._decision:
-                self._poisoned[path] = f"`{name}` is of one type on some paths, and of another on others"
+                why = f"`{name}` is of one type on some paths, and of another on others"
+                self._poisoned[path] = Unset(why) if may_be_unset(now) else why
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
             if isinstance(now.obj, Stale):
@@ -307,7 +312,7 @@ class ModelState:
                     self._compare((*path, i), a, b, f"{name}[{i}]", found, left)
         elif initial.obj is MISSING or now.obj is MISSING:
             if initial.obj is not now.obj:
-                self._poisoned[path] = f"`{name}` is not there before the first call"
+                self._poisoned[path] = Unset(f"`{name}` is not there before the first call")
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
             self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"
 

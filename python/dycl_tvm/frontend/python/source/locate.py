@@ -51,6 +51,11 @@ def is_library_file(filename: str) -> bool:
     return filename.startswith(_standard_library()) and "site-packages" not in filename and "dist-packages" not in filename
 
 
+def is_library_package(name: str) -> bool:
+    """Whether a package belongs to Python, or to PyTorch and its kind."""
+    return name in sys.stdlib_module_names or name in sys.builtin_module_names or name in _LIBRARY_PACKAGES
+
+
 def user_frame() -> types.FrameType | None:
     """Return the innermost frame of the user's code."""
     frame = sys._getframe(1)

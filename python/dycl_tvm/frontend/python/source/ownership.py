@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules import container
 from torch.utils import hooks
 
-from dycl_tvm.frontend.python.source.locate import is_library_file
+from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
 
 #: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
 REWRITTEN_FILES = frozenset(str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks))
@@ -96,5 +96,6 @@ def is_library(x: Any) -> bool:
     if isinstance(x, type):
         return is_library_class(x)
     if isinstance(x, types.ModuleType):
-        return not getattr(x, "__file__", None) or is_library_file(str(x.__file__))
+        file = getattr(x, "__file__", None)  # modules in C and packages without a file have none, nor have those that a program makes
+        return is_library_file(str(file)) if file else is_library_package(x.__name__.split(".")[0])
     return users_function(x) is None

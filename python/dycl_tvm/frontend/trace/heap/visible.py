@@ -8,6 +8,7 @@ of an iterator, the frame of a generator. An object that offers none of them, an
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import threading
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import Owned
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Owned
 
 #: Classes in C whose state is what their places, or their items, hold.
 _SEEN: tuple[type, ...] = (
@@ -59,6 +60,8 @@ _SEEN: tuple[type, ...] = (
     type(threading.Lock()),
     type(threading.RLock()),
 )
+#: Tensors of more elements, and states of more objects, are not compared.
+_LARGE = 1 << 16
 _PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
@@ -95,7 +98,7 @@ class Seen:
         if self._bytes is not None:
             with memoryview(x) as view:
                 view.cast("B")[:] = self._bytes
-        elif self._state is not INVISIBLE and len(self._state) > 1 and hasattr(x, "__setstate__"):
+        elif self._state is not INVISIBLE and self._state[1] is not None and hasattr(x, "__setstate__"):
             x.__setstate__(self._state[1])
         else:
             raise TypeError("the state cannot be restored")
@@ -160,15 +163,49 @@ def _is_python(cls: type) -> bool:
     return cls.__basicsize__ <= base.__basicsize__ + 8 * added
 
 
-def fingerprint(x: Any, depth: int = 3) -> Any:
-    """Return what is equal for an object as long as it has not changed; :data:`INVISIBLE` if that cannot be told."""
+def fingerprint(x: Any) -> Any:
+    """Return what is equal for an object as long as it has not changed; :data:`INVISIBLE` if that cannot be told.
+
+    A state that differs from itself when it is read twice says nothing: objects in it are made anew by every question.
+    """
+    try:
+        found = _fingerprint(x, {})
+        return found if not _names_objects(found) or found == _fingerprint(x, {}) else INVISIBLE
+    except (_CannotTell, RecursionError):
+        return INVISIBLE
+
+
+class _CannotTell(Exception):
+    """Some of the state cannot be compared."""
+
+
+class _Same:
+    """Stands for an object that is compared by identity, and keeps it: no other takes its address."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._x is other._x
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _names_objects(found: Any) -> bool:
+    """Whether a fingerprint compares objects by identity that the question may have made."""
+    return isinstance(found, _Same) or (isinstance(found, tuple) and any(map(_names_objects, found)))
+
+
+def _fingerprint(x: Any, seen: dict[int, Any]) -> Any:
     if isinstance(x, types.GeneratorType):
         frame = x.gi_frame
-        return None if frame is None else (frame.f_lasti, tuple([(k, id(v)) for k, v in frame.f_locals.items()]))
+        return None if frame is None else (frame.f_lasti, *[(k, _Same(v)) for k, v in frame.f_locals.items()])
     found: list[Any] = []
     state = _reduced(x)
     if state is not INVISIBLE:
-        found.append(_plain(state, depth))
+        found.append(_plain(state, seen))
     contents = _bytes(x)
     if contents is not None:
         found.append(contents)
@@ -177,8 +214,9 @@ def fingerprint(x: Any, depth: int = 3) -> Any:
     if hasattr(type(x), "__length_hint__"):
         found.append(type(x).__length_hint__(x))
     if not found:
-        return INVISIBLE
-    found.append(tuple([id(v) for v in gc.get_referents(x)]) if state is INVISIBLE else None)
+        raise _CannotTell
+    if state is INVISIBLE:
+        found += [_Same(v) for v in gc.get_referents(x)]
     return tuple(found)
 
 
@@ -195,7 +233,7 @@ _CACHE = type(functools.lru_cache(len))
 
 
 def _reduced(x: Any) -> Any:
-    """Return what an object gives to ``pickle``."""
+    """Return what an object gives to ``pickle``: arguments, state and items."""
     cls = type(x)
     if isinstance(x, (list, dict)) and cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__:
         return INVISIBLE  # Python gives the items only
@@ -203,29 +241,54 @@ def _reduced(x: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = x.__reduce_ex__(4)
+            if isinstance(made, str):
+                return INVISIBLE
+            _, args, state, *items = (*made, None)[: max(3, len(made))]
+            return (args, state, *[tuple(part) for part in items[:2] if part is not None])
     except Exception:
         return INVISIBLE
-    return INVISIBLE if isinstance(made, str) else made[1:3]
 
 
-def is_invisible(seen: Any) -> bool:
-    """Whether nothing can be said of a state that was read."""
-    return isinstance(seen, Seen) and seen.fingerprint is INVISIBLE
-
-
-def _plain(x: Any, depth: int) -> Any:
+def _plain(x: Any, seen: dict[int, Any]) -> Any:
     """Return a value that later changes do not touch, and that is compared by value as far as it is plain."""
-    if x is None or isinstance(x, (str, bytes, int, float, complex, type)):
-        return (type(x), repr(x) if isinstance(x, (float, complex)) else x)
-    if isinstance(x, (tuple, list)) and depth:
-        return (type(x), *[_plain(v, depth - 1) for v in x])
-    if type(x) is dict and depth:
-        return (dict, *[(_plain(k, 0), _plain(v, depth - 1)) for k, v in x.items()])
-    if isinstance(x, (tuple, list, dict)):
-        return (type(x), len(x))  # may be made anew by every question
-    if has_hidden(_class(x)) and depth and not isinstance(x, types.BuiltinFunctionType):
-        return (type(x), fingerprint(x, depth - 1))
-    return id(x)
+    kind: Any = type(x)
+    if x is None or kind in (int, str, bytes, torch.device, torch.dtype, torch.Size):
+        return x
+    if kind in (bool, float, complex):
+        return (kind, repr(x))
+    if isinstance(x, type) or (kind is types.BuiltinFunctionType and isinstance(x.__self__, types.ModuleType)):
+        return id(x)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return (kind, x.dtype, tuple(x.shape), _tensor_bytes(x))
+    container = isinstance(x, (tuple, frozenset, *MUTABLE))
+    if not (container or isinstance(x, np.ndarray) or has_hidden(kind)):
+        return _Same(x)
+    if id(x) in seen:
+        return (kind, seen[id(x)][0])
+    if len(seen) > _LARGE:
+        raise _CannotTell
+    seen[id(x)] = (len(seen), x)
+    if container:
+        return (kind, *[_plain(v, seen) for v in (Contents(x).read() if isinstance(x, MUTABLE) else x)])
+    if isinstance(x, np.ndarray):
+        return (kind, x.dtype, x.shape, _plain(x.tolist(), seen) if x.dtype.hasobject else x.tobytes())
+    return (kind, _fingerprint(x, seen))
+
+
+def _tensor_bytes(t: torch.Tensor) -> bytes:
+    if t.layout != torch.strided or t.numel() > _LARGE:
+        raise _CannotTell
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        return bytes_of(t)
+
+
+def bytes_of(t: torch.Tensor) -> bytes:
+    """Return what a tensor holds; nothing if it has no data."""
+    if t.device.type == "meta" or not t.numel():
+        return b""
+    if t.device.type == "cpu" and t.is_contiguous():
+        return ctypes.string_at(t.data_ptr(), t.numel() * t.element_size())
+    return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _class(x: Any) -> Any:

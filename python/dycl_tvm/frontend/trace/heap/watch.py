@@ -7,7 +7,6 @@ cannot be seen at all, is reported: it must not be shared with a path that waits
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import operator
 import types
@@ -20,7 +19,7 @@ import torch
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
-from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen
+from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
 
 #: A call that reaches more objects than this is compared no further.
 LIMIT = 1 << 17
@@ -157,16 +156,7 @@ def _held_by(x: Any) -> tuple[Any, ...]:
 def _data_of(tensors: list[Step]) -> list[bytes]:
     """Return what tensors hold, if they are small."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
-        return [_bytes_of(t) for _, t in tensors]
-
-
-def _bytes_of(t: torch.Tensor) -> bytes:
-    count = t.numel()
-    if not count or count > SMALL or t.layout != torch.strided or t.device.type == "meta":
-        return b""
-    if t.device.type == "cpu" and t.is_contiguous():
-        return ctypes.string_at(t.data_ptr(), count * t.element_size())
-    return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return [bytes_of(t) if t.numel() <= SMALL and t.layout == torch.strided else b"" for _, t in tensors]
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.heap.places import MISSING, Place
+from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -27,9 +27,9 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.join import describe
+from dycl_tvm.frontend.trace.join.join import describe, may_be_unset
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
-from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.join.poison import Poison, Unset, count_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
@@ -125,7 +125,7 @@ class Header:
                 may_be_one(self._fresh[path], twin, _Aliases(self.decision))
         self._state = {name: capture(value) for name, value in env.items()}
         for name in unset:
-            env[name] = Poison(self.decision, f"`{name}` is not set before the loop, and read in it before it is set")
+            env[name] = Poison(self.decision, Unset(f"`{name}` is not set before the loop, and read in it before it is set"))
         self.extra = {name: env.pop(name) for name in self._extra_entry}
         return env
 
@@ -163,7 +163,7 @@ class Header:
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
         sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed)
-        return (*[len(s) for s in sets], self._identities.size())
+        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -231,6 +231,8 @@ class Header:
     # -- comparing ------------------------------------------------------------------------------------------------------
     def _compare(self, path: Path, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         if isinstance(header.obj, Poison):
+            if may_be_unset(back) and not may_be_unset(header):
+                self._poisoned[path] = Unset("an attribute may be gone after the loop's body")
             return
         if isinstance(header, Memory):
             if isinstance(back.obj, Stale) or path in self._poisoned:
@@ -244,8 +246,8 @@ class Header:
             self._compare_objects(path, header, back)
             if header.obj is back.obj and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
                 return  # what it holds are places of the heap, which are seen through all its names
-        if (header.obj is MISSING) != (back.obj is MISSING):
-            self._poisoned[path] = "an attribute is first set in the loop"
+        if may_be_unset(header) != may_be_unset(back):
+            self._poisoned[path] = Unset("an attribute is first set in the loop")
             return
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:

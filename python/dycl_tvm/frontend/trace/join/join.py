@@ -30,7 +30,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound
+from dycl_tvm.frontend.trace.join.poison import Poison, Unset, is_unbound
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
@@ -111,7 +111,7 @@ class Join:
     def _variable(self, name: str) -> Any:
         found = [p.env.get(name) for p in self.paths]
         if any(c is None for c in found):
-            return Poison(self.decision, f"`{name}` is set on one path only, and used later")
+            return Poison(self.decision, Unset(f"`{name}` is set on one path only, and used later"))
         return self.unify(found, f"`{name}`")  # type: ignore[arg-type]
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ class Join:
         if all(c.obj is first.obj for c in found):
             self._keep_object(first.obj)
             return first.obj
-        if any(c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj)) for c in found):
-            return Poison(self._site_of(found), f"{what} is set on one path only, and used later")
+        if any(map(may_be_unset, found)):
+            return Poison(self._site_of(found), Unset(f"{what} is set on one path only, and used later"))
         if isinstance(first, NumberLeaf) or any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
         if all(type(c) is type(first) for c in found):
@@ -282,6 +282,10 @@ class Join:
             if targets and (len(targets) > 1 or not self.session.heap.is_newer(source, self.clock)):
                 for t in (*targets, id(source)):
                     self.session.heap.guarded[t] = self.decision
+
+
+def may_be_unset(c: Captured) -> bool:
+    return c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj))
 
 
 def describe(c: Captured) -> str:

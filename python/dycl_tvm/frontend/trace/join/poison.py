@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +12,12 @@ from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.join.captured import Form
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
+
+
+class Unset(str):
+    """The reason of a poison that may not be set at all: a question for whether it is there must not be answered."""
+
+    __slots__ = ()
 
 
 class Poison(OwnValue):
@@ -36,9 +43,14 @@ class Poison(OwnValue):
                 use(a)
 
 
+def count_unset(reasons: Mapping[Any, str]) -> int:
+    """Return how many of the reasons say that something may not be set."""
+    return sum(isinstance(reason, Unset) for reason in reasons.values())
+
+
 def is_unbound(poison: Poison) -> bool:
     """Whether the variable may not be set at all."""
-    return "is set on one path only" in object.__getattribute__(poison, "_reason")
+    return isinstance(object.__getattribute__(poison, "_reason"), Unset)
 
 
 def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import Dated
 from dycl_tvm.frontend.trace.session import OfOneRun, current
@@ -27,7 +29,8 @@ class Identity:
     born : int
         When the object was made; 0 if that was before staging, or is not known.
     outside : str
-        ``input`` or ``state``, if the object comes from outside of the call: an input may be what an earlier call has kept.
+        ``input``, ``state`` or ``model``, if the object comes from outside of the call: an input, or a tensor of the model, may be what
+        an earlier call has kept.
     """
 
     __slots__ = ("born", "decision", "outside", "parts")
@@ -68,7 +71,9 @@ def identity_of(x: Any) -> Identity:
     """Return the identity of an object."""
     known = _known(x)
     if known is None:
-        known = Identity(born=current().heap.birth(x))
+        heap = current().heap
+        outside = "model" if isinstance(x, torch.Tensor) and not heap.is_newer(x, heap.run_started) else ""
+        known = Identity(born=heap.birth(x), outside=outside)
         _set(x, known)
     return known
 
@@ -97,6 +102,8 @@ def are_one(a: Any, b: Any) -> bool:
     if a is b:
         return True
     one, other = _known(a), _known(b)
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        one, other = one or identity_of(a), other or identity_of(b)
     if one is None or other is None:
         return False
     mine, others = one.all_parts(), other.all_parts()
@@ -108,7 +115,7 @@ def are_one(a: Any, b: Any) -> bool:
     sources = [{i.outside for i in identities if i.outside} for identities in (mine, others)]
     if ("state" in sources[0] and sources[1]) or ("state" in sources[1] and sources[0]):
         raise UnsupportedError(
-            "whether a tensor that an earlier call has kept is an input of this call, or another kept one, is not known",
+            "whether a tensor that an earlier call has kept is an input of this call, or another of the model's, is not known",
             current().origin(),
             "compare contents (torch.equal), or pass a flag in",
         )

@@ -1,0 +1,57 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What staging compares before and after: what the forward changes, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from dycl_tvm import UnsupportedError, stage
+
+RUNS = {"of the collector": 0}
+TRACES: list[int] = []
+
+
+def _count(phase: str, info: dict[str, int]) -> None:
+    RUNS["of the collector"] += 1
+
+
+@pytest.fixture
+def counted() -> Iterator[None]:
+    gc.callbacks.append(_count)
+    yield
+    gc.callbacks.remove(_count)
+
+
+def collects(x: torch.Tensor) -> torch.Tensor:
+    gc.collect()
+    return x if x.sum() > 0 else x + len(RUNS)
+
+
+def test_what_the_garbage_collector_calls_is_no_part_of_the_forward(counted: None) -> None:
+    stage(collects, (torch.ones(2),))
+    before = RUNS["of the collector"]
+    gc.collect()
+    assert RUNS["of the collector"] > before, "the callbacks are there again"
+
+
+def test_a_change_by_something_else_is_seen() -> None:
+    def traces(x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else x + len(TRACES)
+
+    def trace(frame: types.FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == "traces":
+            TRACES.append(1)
+
+    sys.setprofile(trace)
+    try:
+        with pytest.raises(UnsupportedError, match="TRACES"):
+            stage(traces, (torch.ones(2),))
+    finally:
+        sys.setprofile(None)
+        TRACES.clear()
