@@ -84,7 +84,9 @@ class ModelState:
     """
 
     def __init__(self, reached: Reached, twin: Callable[[Any], Any]) -> None:
-        self._reachable: dict[int, Step] = {}
+        #: By identity, the objects that live on, and the user's names for them.
+        self._reachable: dict[int, Any] = {}
+        self._labels: dict[int, str] = {}
         self._twin = twin
         #: Places of the model that hold an iterator, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
@@ -110,31 +112,35 @@ class ModelState:
         self._note(reach(roots, is_library, code_of))
 
     def _note(self, reached: Reached) -> None:
-        known, iterators = self._reachable, []
+        iterators = []
         for step in reached.steps:
             label, x = step
-            known.setdefault(id(x), step)
+            self._add(label, x)
             kind: Any = type(x)
             if kind is dict or kind is list:
                 continue
             space = getattr(x, "__dict__", None)
-            if isinstance(space, dict) and id(space) not in known:
-                known[id(space)] = (label, space)
+            if isinstance(space, dict):
+                self._add(label, space)
             if kind is types.FunctionType:
-                known.setdefault(id(x.__globals__), ("", x.__globals__))
+                self._add("", x.__globals__)
             elif _is_iterator(kind):
                 iterators.append(step)
-        for step in reached.empty:
-            known.setdefault(id(step[1]), step)
+        for label, x in zip(reached.empty_labels, reached.empty):
+            self._add(label, x)
         for label, x in iterators:
             self._add_twin(label, x)
+
+    def _add(self, label: str, x: Any) -> None:
+        if id(x) not in self._reachable:
+            self._reachable[id(x)], self._labels[id(x)] = x, label
 
     def _add_twin(self, label: str, x: Any) -> None:
         """Find where an iterator is held, and put another in its place for the time of staging."""
         made = self._twin(x)
         if made is x:
             return
-        for _, holder in list(self._reachable.values()):
+        for holder in list(self._reachable.values()):
             for place in places_in(holder):
                 if _replace(place, x, made):
                     self._twins.append((place, x, made))
@@ -148,8 +154,7 @@ class ModelState:
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
-        known = self._reachable.get(id(x))
-        return known is not None and known[1] is x
+        return self._reachable.get(id(x), MISSING) is x
 
     @property
     def variables(self) -> list[StateVar]:
@@ -245,15 +250,15 @@ class ModelState:
         if isinstance(place, Storage):
             if place.real is None:
                 return None
-            return constants().names.get(id(place.real)) or self._reachable.get(id(place.real), ("a tensor", None))[0]
+            return constants().names.get(id(place.real)) or self._labels.get(id(place.real), "a tensor")
         if place is SETTINGS:
             return place.text
-        known = self._reachable.get(id(place.owner))
-        if known is None or known[1] is not place.owner:
+        if not self.lives_on(place.owner):
             return None
+        label = self._labels[id(place.owner)]
         if isinstance(place, Attribute):
-            return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
-        return known[0]
+            return f"{label}.{place.name}" if label and not isinstance(place.owner, types.ModuleType) else place.name
+        return label
 
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())

@@ -66,17 +66,18 @@ class Reached:
     ----------
     steps : list of (label, object)
         What may change, or hold what may.
-    empty : list of (label, object)
+    empty, empty_labels : list of object, list of str
         Containers that hold nothing, by far most of what there is: each module has a dozen for its hooks. Some may be there twice.
     unopened : list of object
         What was not looked into: functions, classes and modules of libraries, and what lies beyond the limit.
     """
 
-    __slots__ = ("empty", "steps", "unopened")
+    __slots__ = ("empty", "empty_labels", "steps", "unopened")
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.empty: list[Step] = []
+        self.empty: list[Any] = []
+        self.empty_labels: list[str] = []
         self.unopened: list[Any] = []
 
 
@@ -103,7 +104,8 @@ def reach(
         label, x = step
         kind: Any = type(x)
         if kind in _CONTAINERS and not x and not gc.get_referents(x):
-            found.empty.append(step)
+            found.empty.append(x)
+            found.empty_labels.append(label)
             continue
         if kind in _ATOM_TYPES or id(x) in seen or _is_skipped(kind):
             continue

@@ -39,7 +39,7 @@ class Snapshot:
     """
 
     def __init__(self, reached: Reached, with_data: bool = False) -> None:
-        self._empty = reached.empty
+        self._empty, self._empty_labels = reached.empty, reached.empty_labels
         #: Containers, their labels, and what they held: by far most of what there is, so no object is made for each but the last.
         self._containers: list[Any] = []
         self._labels: list[str] = []
@@ -84,7 +84,7 @@ class Snapshot:
 
     def changes(self) -> Iterator[tuple[str, Place, Any, Any]]:
         """Yield the places that hold something else now: name, place, what it held and what it holds."""
-        for label, x in self._empty:
+        for label, x in zip(self._empty_labels, self._empty):
             if x or gc.get_referents(x):
                 for place in places_in(x):
                     now = place.read()

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.identity import Carrier, Identity, settle
-from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of
+from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -100,7 +100,7 @@ class StagedTensor(torch.Tensor, Carrier):
 def fresh(value: Value) -> StagedTensor:
     """Make a tensor with memory of its own."""
     assert isinstance(value.type, TensorType)
-    meta = torch.empty(value.type.shape, dtype=DTYPES[value.type.dtype], device="meta")
+    meta = meta_of(value.type.shape, None, DTYPES[value.type.dtype])
     return StagedTensor(meta, Storage(value), (), value)
 
 
@@ -156,7 +156,7 @@ def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, An
     assert isinstance(value.type, TensorType)
     if op is SELECT_AT:
         return _select_at(value, *args)
-    meta = op(torch.empty(value.type.shape, dtype=DTYPES[value.type.dtype], device="meta"), *args, **kwargs)
+    meta = op(meta_of(value.type.shape, None, DTYPES[value.type.dtype]), *args, **kwargs)
     (result,) = current().builder.tensor_op(op_name(op), (value, *args), kwargs, [TensorType(tuple(meta.shape), value.type.dtype)])
     assert result is not None
     return result
@@ -174,7 +174,7 @@ SELECT_AT = SelectAt()
 def select_at(base: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], dim: int, position: Value) -> StagedTensor:
     """Return the view of ``base`` (of a storage, by a chain) at an index known only at run time."""
     value = _select_at(read(base), dim, position)
-    meta = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device="meta").select(dim, 0)  # forks if it has several
+    meta = meta_of(tuple(base.shape), base.stride(), base.dtype).select(dim, 0)  # forks if it has several
     return view_of(base, StagedTensor(meta, storage, (*chain, (SELECT_AT, (dim, position), {})), value))
 
 
