@@ -40,6 +40,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.identity import mark_outside
+from dycl_tvm.frontend.trace.values.layouts import meta_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
@@ -195,7 +196,7 @@ class ModelState:
             param = self._entry[path]
             if isinstance(c, TensorLeaf):
                 assert isinstance(param, Value)
-                fresh = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
+                fresh = fresh_like(meta_of(tuple(c.obj.shape), c.obj.stride(), c.obj.dtype), param)
                 mark_outside(fresh, "state")
                 made[path] = fresh.storage_
                 return fresh
