@@ -76,7 +76,7 @@ onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front en
 onnx-zoo: setup  ## Write every network of the zoo to ONNX, run it with ONNX Runtime, read it again; print the table
 	$(BIN)/python tests/python/onnx_export/onnx_zoo.py
 
-# `make opinfo OPINFO_ARGS="--samples 3 --chains 100 --dtypes float32"` takes minutes, all of it hours.
+# `make opinfo OPINFO_ARGS="--samples 3 --compiled 1 --chains 100 --dtypes float32"` takes minutes, all of it hours.
 OPINFO_ARGS ?=
 
 opinfo: setup  ## PyTorch's samples of all its operators, staged, compiled and in random chains, against eager; print the table

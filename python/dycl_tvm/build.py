@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dycl_tvm import codegen, compile, passes
 from dycl_tvm.artifact import Artifact
@@ -15,10 +15,13 @@ from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_target
 from dycl_tvm.progress import Phases, ProgressLike
-from dycl_tvm.staging import example_call, stage_model
+from dycl_tvm.staging import StagingOptions, example_call, stage_model
 from dycl_tvm.target import TargetLike
 from dycl_tvm.verify import Level
 from dycl_tvm.verify.proof import Proof
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["TensorSpec", "build", "simplify", "stage"]
 
@@ -143,23 +146,20 @@ def build(
     check_level(verify)
 
     # the front end: what the model does on every path
-    graph = stage_model(
-        model,
-        example_inputs,
-        example_kwargs=example_kwargs,
-        input_shapes=input_shapes,
-        input_values=input_values,
-        name=name,
-        max_paths=max_paths,
-        max_loop_trips=max_loop_trips,
-        max_seconds=max_seconds,
-        max_memory=max_memory,
-        keep_print=keep_print,
-        phases=phases,
-    )
+    staging: StagingOptions = {
+        "input_shapes": input_shapes,
+        "input_values": input_values,
+        "name": name,
+        "max_paths": max_paths,
+        "max_loop_trips": max_loop_trips,
+        "max_seconds": max_seconds,
+        "max_memory": max_memory,
+        "keep_print": keep_print,
+    }
+    graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **staging)
 
     # the model in eager against its graph
-    proof = Proof(verify, graph, phases)
+    proof = Proof(verify, graph, phases, staging)
     proof.of_control(model, example_call(model, example_inputs, example_kwargs, input_shapes), input_values)
 
     # the passes: a smaller graph, of calls of sub-DNNs
@@ -192,16 +192,9 @@ def stage(
     *,
     passes: bool = True,
     example_kwargs: Mapping[str, Any] | None = None,
-    input_shapes: Mapping[str, Any] | None = None,
-    input_values: Mapping[str, Any] | None = None,
-    name: str | None = None,
     disable_passes: Collection[str] = (),
-    max_paths: int | None = None,
-    max_loop_trips: int | None = None,
-    max_seconds: float | None = None,
-    max_memory: int | None = None,
-    keep_print: bool = False,
     progress: ProgressLike = None,
+    **options: Unpack[StagingOptions],
 ) -> HCFG:
     """Return the control flow graph of a model without compiling it: ``graph.interpret()`` is called like the model.
 
@@ -209,8 +202,9 @@ def stage(
     ----------
     passes : bool
         Whether the graph is as it is compiled, or as it was staged.
-    model, example_inputs, ...
-        As :func:`build` has them.
+    model, example_inputs, example_kwargs, disable_passes, progress, options
+        As :func:`build` has them. The options are ``input_shapes``, ``input_values``, ``name``, ``max_paths``, ``max_loop_trips``,
+        ``max_seconds``, ``max_memory`` and ``keep_print``.
 
     Raises
     ------
@@ -219,20 +213,7 @@ def stage(
     """
     check_passes(disable_passes)
     phases = Phases(progress)
-    graph = stage_model(
-        model,
-        example_inputs,
-        example_kwargs=example_kwargs,
-        input_shapes=input_shapes,
-        input_values=input_values,
-        name=name,
-        max_paths=max_paths,
-        max_loop_trips=max_loop_trips,
-        max_seconds=max_seconds,
-        max_memory=max_memory,
-        keep_print=keep_print,
-        phases=phases,
-    )
+    graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **options)
     if passes:
         simplify(graph, disable_passes, phases)
     return graph

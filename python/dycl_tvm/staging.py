@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from dycl_tvm.errors import UsageError
 from dycl_tvm.example_inputs import check_model, identifier, is_exported_program, name_of, normalise
@@ -13,6 +13,19 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.progress import Phases
+
+
+class StagingOptions(TypedDict, total=False):
+    """How a model is staged, as :func:`build` has it."""
+
+    input_shapes: Mapping[str, Any] | None
+    input_values: Mapping[str, Any] | None
+    name: str | None
+    max_paths: int | None
+    max_loop_trips: int | None
+    max_seconds: float | None
+    max_memory: int | None
+    keep_print: bool
 
 
 def stage_model(

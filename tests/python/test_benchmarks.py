@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import sys
 from pathlib import Path
 
@@ -305,7 +306,8 @@ def test_a_worker_that_takes_too_long_is_ended_and_said_so(tmp_path):
     process = pool.WorkerProcess("eager", tmp_path / "log", pool.environment(tmp_path, 1))
     try:
         assert "error" in process.ask(60, do="open", contender="eager", folder=str(tmp_path / "missing"), threads=1)
-        assert process.ask(0.0, do="open", contender="eager", folder=str(tmp_path), threads=1) == {"error": "not ready in time"}
+        process._process.send_signal(signal.SIGSTOP)
+        assert process.ask(0.1, do="open", contender="eager", folder=str(tmp_path), threads=1) == {"error": "not ready in time"}
         assert "ended" in process.ask(5, do="open", contender="eager", folder=str(tmp_path), threads=1)["error"]
     finally:
         process.close()

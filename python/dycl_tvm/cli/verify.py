@@ -14,8 +14,8 @@ from dycl_tvm.cli.models import model_and_inputs
 from dycl_tvm.cli.run import find_params
 
 _EPILOG = f"""\
-The model is staged again; its graph must be the one of the library. Then the graph is compared with the model by forced execution, and
-the library with the graph on random inputs, in turns, until the time is over.
+The model is staged again, with the options of the build; its graph must be the one of the library. Then the graph is compared with the
+model by forced execution, and the library with the graph on random inputs, in turns, until the time is over.
 
 {MODEL_FORMS}
 examples:
@@ -45,25 +45,20 @@ def _handle(args: argparse.Namespace) -> int:
     from dycl_tvm.verify.by_inputs import example_call as random_call
     from dycl_tvm.verify.graphs import digest
     from dycl_tvm.verify.model import check_model
+    from dycl_tvm.verify.staged_with import from_json
 
     module = load(args.library, find_params(args.library, args.params))
     model, inputs = model_and_inputs(args.model, args.state_dict, args.input)
-    graph = stage(
-        model,
-        **inputs,
-        passes=False,
-        name=args.name,
-        max_paths=args.max_paths,
-        max_loop_trips=args.max_loop_trips,
-        keep_print=args.keep_print,
-        progress=not args.quiet,
-    )
+    given = {key: getattr(args, key) for key in ("name", "max_paths", "max_loop_trips", "keep_print")} | inputs
+    options = from_json(module.certificate.get("staging", {})) | {key: v for key, v in given.items() if v is not None and v is not False}
+    graph = stage(model, **options, passes=False, progress=not args.quiet)
     known = module.certificate.get("graph", "")
     if not known:
         raise ArtifactError(f"{args.library} has no certificate that says of which graph it was made; build it without verify='off'")
     if known != digest(graph):
         raise ArtifactError(f"{args.library} was not made of {args.model}: code, weights, inputs or options are others")
-    call = example_call(model, inputs.get("example_inputs"), inputs.get("example_kwargs"), inputs.get("input_shapes"))
+    call = example_call(model, options.get("example_inputs"), options.get("example_kwargs"), options.get("input_shapes"))
+    fixed = options.get("input_values")
     end = time.monotonic() + args.seconds
     rounds: list[dict[str, Any]] = []
     while not rounds or time.monotonic() < end:
@@ -72,7 +67,7 @@ def _handle(args: argparse.Namespace) -> int:
         rounds.append(
             {
                 "seed": seed,
-                "control": check_model(model, graph, call, seed=seed).__dict__,
+                "control": check_model(model, graph, call, seed=seed, input_values=fixed).__dict__,
                 "library": check_by_inputs(_Fresh(module), graph, call or random_call(graph, seed), "default", seed).__dict__,
             }
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+#: So many edges that were not taken are shown.
+_EDGES = 4
+
 
 def summary(certificate: dict[str, Any]) -> list[str]:
     """Return a line for each part of what a build has proved about itself."""
@@ -18,6 +21,9 @@ def summary(certificate: dict[str, Any]) -> list[str]:
         trips = f", loops of {', '.join(control['trips'])} trips" if control["trips"] else ""
         covered = f"{control['edges']} of {control['edges_total']} edges, {control['pairs']} of {control['pairs_total']} pairs{trips}"
         lines.append(f"control: {control['calls']} calls by {control['method']} against eager, {covered}" + _open(control))
+        untaken = control.get("untaken", [])
+        lines += [f"  not taken: {edge}" for edge in untaken[:_EDGES]]
+        lines += ["  not taken: ..."] if len(untaken) > _EDGES else []
     if passes is not None:
         lines.append(
             f"passes: {passes['calls']} calls before against after, {passes['edges']} of {passes['edges_total']} edges" + _open(passes)

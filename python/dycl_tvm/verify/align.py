@@ -2,8 +2,8 @@
 """Gives the graph the answers that the program got, although the graph need not ask in the same order.
 
 Staging rightly leaves out crossings that decide nothing, may ask for both sides of a short circuit, and passes move questions or ask
-once for what was computed twice. So a question is matched by its line, its dtype and what the tensor really holds; the order decides
-among equals.
+once for what was computed twice. So a question is matched by its line, its dtype and what the tensor really holds; among equals the column
+decides, then the order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Answers(Watcher):
             raise Astray
         real = tensor.item()
         dtype = tensor.dtype
-        line = (step.origin.file, step.origin.line) if step.origin is not None else None
+        line, column = ((step.origin.file, step.origin.line), step.origin.column) if step.origin is not None else (None, 0)
         best, rank = -1, 9.0
         for k in range(self._first, len(self._crossings)):
             if self._used[k]:
@@ -76,7 +76,9 @@ class Answers(Watcher):
             here, same = line is None or line in c.lines, close(c.real, real)
             if not here and (self._strict or not same):
                 continue  # computed by data in the program: the truth is the answer
-            found = 2.0 if not here else 1.0 if not same else 0.5 if self._folded and not c.free else 0.0
+            found = 2.0 if not here else 1.0 if not same else 0.4 if self._folded and not c.free else 0.0
+            if found < 1 and column and c.column and c.column != column:
+                found += 0.1  # another expression of the same line
             if found < rank:
                 best, rank = k, found
             if rank == 0:

@@ -27,6 +27,8 @@ class Control:
         Sequences of calls that were compared, and the calls in all of them together.
     edges, edges_total
         Edges of the graph's branches and switches that were taken, of all.
+    untaken : tuple of str
+        Those that were not, as the user's lines with the way out: up to twenty. Some of them no input can take, which nobody has proved.
     pairs, pairs_total
         Pairs of edges of different decisions that were taken in one call, of all.
     trips : tuple of str
@@ -44,6 +46,7 @@ class Control:
     calls: int = 0
     edges: int = 0
     edges_total: int = 0
+    untaken: tuple[str, ...] = ()
     pairs: int = 0
     pairs_total: int = 0
     trips: tuple[str, ...] = ()
@@ -112,6 +115,8 @@ class Certificate:
         Of all random choices.
     graph : str
         Digest of the graph before the passes, its weights included, by which ``dycl-tvm verify`` knows the model again.
+    staging : dict
+        The options with which the model was staged, those that were given.
     control, passes, kernels
         The three parts; None where a part was not asked for.
     """
@@ -119,6 +124,7 @@ class Certificate:
     level: Level
     seed: int = 0
     graph: str = ""
+    staging: dict[str, Any] = dataclasses.field(default_factory=dict)
     control: Control | None = None
     passes: Passes | None = None
     kernels: Kernels | None = None
@@ -127,5 +133,5 @@ class Certificate:
         """Return the certificate as a plain dict, as it stands in the library's description."""
         found = dataclasses.asdict(self)
         if self.control is not None:
-            found["control"]["trips"] = list(self.control.trips)
+            found["control"].update(trips=list(self.control.trips), untaken=list(self.control.untaken))
         return found

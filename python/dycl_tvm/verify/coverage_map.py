@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Switch
 
 #: Above so many edges pairs are not counted.
 _MOST_FOR_PAIRS = 3000
+#: So many edges that were not taken are named.
+_MOST_NAMED = 20
 
 
 class Covered:
@@ -64,9 +67,25 @@ class Covered:
         """Return the edges not yet taken, in the order of the graph."""
         return [edge for edge, number in self.numbers.items() if not self.taken[number]]
 
+    def untaken(self) -> tuple[str, ...]:
+        """Return edges not taken, as the user's lines with the way out."""
+        return tuple(dict.fromkeys(_way_out(block, index) for block, index in self.missing()))[:_MOST_NAMED]
+
+    def trip_counts(self) -> tuple[str, ...]:
+        """Return the numbers of trips that loops made, in their order."""
+        return tuple(t for t in ("0", "1", "2", "many") if t in self.trips)
+
     def pairs(self) -> tuple[int, int]:
         """Return how many pairs of edges of different decisions were taken in one call, and how many there are."""
         if self._pairs is None:
             return 0, 0
         different = self._owners[:, None] != self._owners[None, :]
         return int((self._pairs & different).sum()) // 2, int(different.sum()) // 2
+
+
+def _way_out(block: Block, index: int) -> str:
+    term = block.terminator
+    assert isinstance(term, (Branch, Switch))
+    origin = term.origin
+    where = f"{os.path.basename(origin.file)}:{origin.line}: {origin.code}" if origin is not None else "?"
+    return f"{where} -> {index == 0 if isinstance(term, Branch) else index}"

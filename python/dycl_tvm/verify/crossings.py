@@ -8,7 +8,6 @@ Below the dispatcher all of them are reads of one element, whoever asks: the pro
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dycl_tvm.hcfg.hostops import Number
+from dycl_tvm.verify.places import Place, user_place
 
 aten = torch.ops.aten
 
@@ -60,7 +60,7 @@ class Crossing:
 
     ``number`` names the computation: what is computed twice from the same has one number. ``free`` tells whether the inputs have a
     part in it, so that another answer is possible. ``lines`` are the places in the program, the innermost first, ``site`` is the
-    instruction there. ``bounds`` hold for every input.
+    instruction there, ``column`` where its expression begins in the line (0: not known). ``bounds`` hold for every input.
     """
 
     number: int
@@ -70,6 +70,7 @@ class Crossing:
     free: bool
     lines: list[tuple[str, int]]
     site: tuple[str, int, int]
+    column: int = 0
     bounds: tuple[int, int] | None = None
 
 
@@ -136,8 +137,8 @@ class Watch:
         Sites where the truth is the answer; gets the numbers seen there.
     limit : int
         Bound on the crossings of one call.
-    place : callable, optional
-        Gives the lines that are being run and a number for the place; by default those of Python's stack.
+    place : callable
+        Gives the place that is being run; by default that of Python's stack.
     """
 
     def __init__(
@@ -146,11 +147,11 @@ class Watch:
         before_write: Callable[[torch.Tensor], None],
         pinned: dict[tuple[str, int, int], set[Number]] | None = None,
         limit: int = 400,
-        place: Callable[[], tuple[list[tuple[str, int]], int]] | None = None,
+        place: Callable[[], Place] = user_place,
     ) -> None:
         self._oracle, self._before_write, self._limit = oracle, before_write, limit
         self.pinned = {} if pinned is None else pinned
-        self._place = place or _user_lines
+        self._place = place
         self.asked = True  # whether the program itself asks, and not an operator that takes numbers from tensors
         self._known: Any = WeakIdKeyDictionary()
         self._numbers: dict[Any, int] = {}
@@ -223,8 +224,9 @@ class Watch:
     # -- crossings --------------------------------------------------------------------------------------------------------
     def cross(self, number: int, dtype: torch.dtype, real: Number, free: bool, bounds: tuple[int, int] | None = None) -> Number:
         """Return the answer for one number that Python asks of a tensor."""
-        lines, at = self._place()
-        crossing = Crossing(number, dtype, real, real, free and self.asked, lines, (*(lines[0] if lines else ("", 0)), at), bounds)
+        place = self._place()
+        site = (*(place.lines[0] if place.lines else ("", 0)), place.instruction)
+        crossing = Crossing(number, dtype, real, real, free and self.asked, place.lines, site, place.column, bounds)
         if len(self.log.crossings) >= self._limit:
             raise Endless
         if crossing.free and crossing.site in self.pinned:
@@ -390,25 +392,3 @@ def _seconds(func: Any, args: Any, kwargs: Any, result: Any) -> float:
     elif isinstance(result, torch.Tensor):
         seconds += result.numel() / ELEMENTS_PER_SECOND
     return seconds
-
-
-_OWN = __file__.rsplit("verify", 1)[0] + "verify"
-_TORCH = torch.__file__.rsplit("__init__", 1)[0]
-
-
-def _user_lines() -> tuple[list[tuple[str, int]], int]:
-    """Return the lines that are being run, the innermost first, and the instruction of the innermost."""
-    found: list[tuple[str, int]] = []
-    at = 0
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_OWN):
-            if found:
-                break
-        elif not file.startswith(_TORCH):
-            if not found:
-                at = frame.f_lasti
-            found.append((file, frame.f_lineno))
-        frame = frame.f_back
-    return found, at

@@ -22,11 +22,8 @@ from dycl_tvm.codegen.toolchain import Compiler
 from dycl_tvm.codegen.weights import weight_tensors
 from dycl_tvm.compile.program import (
     CondGoto,
-    Fail,
-    Goto,
     HostInstr,
     KernelCall,
-    Leave,
     Program,
     Reg,
     Slot,
@@ -160,8 +157,6 @@ class _Watched:
         self.numbers = sorted(ways | {float(a) for b in program.blocks for i in b.instrs if isinstance(i, HostInstr) for a in _numbers(i)})
         self.problem: Exception | None = None
         self.truth = 0.5
-        self.path: list[tuple[int, int]] = []
-        self.result: tuple[str, Any] = ("", None)
         self.steps: Iterator[KernelCall] = iter(())
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
         self._callback = kind(self._kernel)  # must live as long as the library
@@ -171,13 +166,8 @@ class _Watched:
         """Make one call of both."""
         self.truth = self.choices.choice((0.5, 0.5, 0.9, 0.1))  # of how many bools: loops of many trips are tried too
         inputs = [self._draw(home) for home in self.program.inputs]
-        self.path, self.problem, self.calls = [], None, 0
-        for home, value in zip(self.program.inputs, inputs):
-            if isinstance(home, Slot):
-                self.machine.memory.inputs[home.index] = value.clone()
-            else:
-                self.machine.regs[home.index] = value
-        self.steps = self._program()
+        self.problem, self.calls = None, 0
+        self.steps = self.machine.call(inputs)
         try:
             got: tuple[str, Any] = ("returns", module(*(v.clone() if isinstance(v, torch.Tensor) else v for v in inputs)))
         except RunError as error:
@@ -191,60 +181,20 @@ class _Watched:
         if next(self.steps, None) is not None:
             raise self._wrong("ends, where its program calls another kernel")
         taken = [(d.decision, int(d.choice)) for d in module.last_path.branches]
-        if taken != self.path[-len(taken) :] or (len(taken) != len(self.path) and len(self.path) <= 4096):
-            raise self._wrong(f"took the decisions {taken[-8:]}, its program {self.path[-8:]}")
-        self.open -= set(self.path)
+        if taken != self.machine.path[-len(taken) :] or (len(taken) != len(self.machine.path) and len(self.machine.path) <= 4096):
+            raise self._wrong(f"took the decisions {taken[-8:]}, its program {self.machine.path[-8:]}")
+        self.open -= set(self.machine.path)
         self._compare(got)
 
     def _compare(self, got: tuple[str, Any]) -> None:
-        kind, value = self.result
-        if got[0] != kind or (kind == "raises" and got[1] != value):
-            raise self._wrong(f"{got[0]} {got[1] if got[0] == 'raises' else ''}, its program {kind} {value if kind == 'raises' else ''}")
-        if kind == "returns":
-            for k, (have, want) in enumerate(zip(got[1], value, strict=True)):
+        ended = self.machine.ended
+        kind, error = ("raises", ended) if isinstance(ended, str) else ("returns", "")
+        if got[0] != kind or (error and got[1] != error):
+            raise self._wrong(f"{got[0]} {got[1] if got[0] == 'raises' else ''}, its program {kind} {error}")
+        if not error:
+            for k, (have, want) in enumerate(zip(got[1], self.machine.results, strict=True)):
                 if not _equal(have, want):
                     raise self._wrong(f"returns another result {k} than its program")
-
-    def _program(self) -> Iterator[KernelCall]:
-        """Run the Program; stop before each kernel, which the caller fills."""
-        at = 0
-        machine = self.machine
-        try:
-            while True:
-                block = self.program.blocks[at]
-                for instr in block.instrs:
-                    if isinstance(instr, KernelCall):
-                        yield instr
-                    else:
-                        machine.execute(instr)
-                end = block.end
-                if isinstance(end, Fail):
-                    self.result = ("raises", end.kind)
-                    return
-                if isinstance(end, Leave):
-                    for move in end.moves:
-                        machine.execute(move)
-                    self.result = ("returns", [machine.read(v).clone() if isinstance(v, Slot) else machine.scalar(v) for v in end.values])
-                    return
-                goto = self._decide(end)
-                for move in goto.moves:
-                    machine.execute(move)
-                at = goto.target
-        except (ArithmeticError, ValueError, IndexError) as error:
-            self.result = ("raises", type(error).__name__)
-
-    def _decide(self, end: Goto | CondGoto | SwitchGoto) -> Goto:
-        if isinstance(end, Goto):
-            return end
-        if isinstance(end, CondGoto):
-            taken = bool(self.machine.scalar(end.cond))
-            self.path.append((end.decision, int(taken)))
-            return end.then if taken else end.orelse
-        index = self.machine.scalar(end.index)
-        if not 0 <= index < len(end.targets):
-            raise IndexError(index)
-        self.path.append((end.decision, index))
-        return end.targets[index]
 
     def _kernel(self, kernel: int, args: int, count: int) -> int:
         """Stand for a kernel: compare its call with the Program's, and give both the same random results."""
@@ -301,7 +251,7 @@ class _Watched:
         return {"int": self.choices.randrange(4), "float": self.choices.gauss(0, 1), "bool": self.choices.random() < 0.5}[home.kind]
 
     def _wrong(self, what: str) -> VerificationError:
-        return VerificationError(f"the generated dispatcher of {self.program.name} {what}; decisions on the way: {self.path[-12:]}")
+        return VerificationError(f"the generated dispatcher of {self.program.name} {what}; decisions on the way: {self.machine.path[-12:]}")
 
 
 class _Long(Exception):
@@ -314,12 +264,15 @@ class _Argument(ctypes.Structure):
 
 def _equal(have: Any, want: Any) -> bool:
     if isinstance(want, torch.Tensor):
+        if not isinstance(have, torch.Tensor):  # a network that is given no tensor returns arrays, bfloat16 as its bits
+            have = torch.tensor(have)
+            have = have.view(want.dtype) if want.dtype == torch.bfloat16 else have
         return have.shape == want.shape and have.dtype == want.dtype and torch.equal(_raw(have), _raw(want))
     return bool(have == want) or (have != have and want != want)
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
 
 
 def _numbers(instr: HostInstr) -> list[float]:

@@ -91,7 +91,7 @@ def check_kernels(
     VerificationError
         If a result differs by more than rounding errors can explain.
     """
-    sites = list(_sites(graph, lowered))
+    sites = list(_sites(lowered))
     if not sites:
         return Kernels(total=len(graph.sub_dnns()), checked=len(graph.sub_dnns()))
     checker = _Checker(lowered, compiled, accuracy, seed)
@@ -126,7 +126,7 @@ class _Site:
     results: list[Slot | None]
 
 
-def _sites(graph: HCFG, lowered: Lowered) -> Iterator[_Site]:
+def _sites(lowered: Lowered) -> Iterator[_Site]:
     """Yield the first place of each sub-DNN that has kernels at all."""
     seen: set[int] = set()
     where = lowered.placement

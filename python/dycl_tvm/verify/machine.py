@@ -3,11 +3,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from dycl_tvm.compile.program import CopyTensor, HostInstr, Program, ReadItem, Reg, SetReg, Slot, WriteItem
+from dycl_tvm.compile.program import (
+    CondGoto,
+    CopyTensor,
+    Fail,
+    Goto,
+    HostInstr,
+    KernelCall,
+    Leave,
+    Program,
+    ReadItem,
+    Reg,
+    SetReg,
+    Slot,
+    SwitchGoto,
+    WriteItem,
+)
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
@@ -15,12 +31,25 @@ from dycl_tvm.verify.memory import Memory
 
 
 class Machine:
-    """The state of one session."""
+    """The state of one session.
+
+    Attributes
+    ----------
+    path : list of (int, int)
+        The decisions of the last call, with the way out that was taken.
+    ended : Leave or str
+        How it ended: where it returned, or the kind of error that it raised.
+    results : list
+        What it returned.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.memory = Memory(program)
         self.regs: list[Any] = [0] * len(program.regs)
+        self.path: list[tuple[int, int]] = []
+        self.ended: Leave | str = ""
+        self.results: list[Any] = []
 
     def begin(self) -> None:
         """Give the state variables the values with which a session begins."""
@@ -30,6 +59,54 @@ class Machine:
                 self.memory.state[home.home.index] = data.clone().reshape(home.home.type.shape)
             else:
                 self.regs[home.home.index] = home.initial
+
+    def call(self, inputs: Sequence[Any]) -> Iterator[KernelCall]:
+        """Make a call: yield each kernel, which the caller runs."""
+        self.path, self.results = [], []
+        for home, value in zip(self.program.inputs, inputs, strict=True):
+            if isinstance(home, Slot):
+                self.memory.inputs[home.index] = value.clone()
+            else:
+                self.regs[home.index] = value
+        return self._blocks()
+
+    def _blocks(self) -> Iterator[KernelCall]:
+        at = 0
+        try:
+            while True:
+                block = self.program.blocks[at]
+                for instr in block.instrs:
+                    if isinstance(instr, KernelCall):
+                        yield instr
+                    else:
+                        self.execute(instr)
+                end = block.end
+                if isinstance(end, Fail):
+                    self.ended = end.kind
+                    return
+                goto = end if isinstance(end, Leave) else self._decide(end)
+                for move in goto.moves:
+                    self.execute(move)
+                if isinstance(goto, Leave):
+                    self.ended = goto
+                    self.results = [self.read(v).clone() if isinstance(v, Slot) else self.scalar(v) for v in goto.values]
+                    return
+                at = goto.target
+        except (ArithmeticError, ValueError, IndexError) as error:
+            self.ended = type(error).__name__
+
+    def _decide(self, end: Goto | CondGoto | SwitchGoto) -> Goto:
+        if isinstance(end, Goto):
+            return end
+        if isinstance(end, CondGoto):
+            taken = bool(self.scalar(end.cond))
+            self.path.append((end.decision, int(taken)))
+            return end.then if taken else end.orelse
+        index = self.scalar(end.index)
+        if not 0 <= index < len(end.targets):
+            raise IndexError(index)
+        self.path.append((end.decision, index))
+        return end.targets[index]
 
     def execute(self, instr: Any) -> None:
         """Run an instruction."""

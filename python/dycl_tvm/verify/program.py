@@ -60,7 +60,7 @@ _LONG = 300
 
 @dataclass
 class Flow:
-    """What was covered: calls of the whole network, edges of its branches and switches, places at which sub-DNNs are called.
+    """What was covered: calls of the whole network, edges of its branches and switches.
 
     ``compared`` are the sub-DNNs of which at least one place was compared with ATen.
     """
@@ -68,8 +68,6 @@ class Flow:
     calls: int = 0
     edges: int = 0
     edges_total: int = 0
-    sites: int = 0
-    sites_total: int = 0
     compared: frozenset[str] = frozenset()
 
 
@@ -114,8 +112,7 @@ class _Lockstep:
         self.noise = torch.Generator().manual_seed(seed)
         self.open = {(k, e) for k, b in enumerate(self.blocks) for e in range(len(b.edges())) if len(b.edges()) > 1}
         self.total = len(self.open)
-        self.sites = {id(s) for b in self.blocks for s in b.steps if isinstance(s, SubDNNCall) and self.where.instrs[id(s)]}
-        self.unseen = set(self.sites)
+        self.unseen = {id(s) for b in self.blocks for s in b.steps if isinstance(s, SubDNNCall) and self.where.instrs[id(s)]}
         self.compared: set[str] = set()
         self.out = self._distances({k for k, b in enumerate(self.blocks) if not b.edges()})
         self.machine = Machine(self.program)
@@ -141,8 +138,7 @@ class _Lockstep:
             idle = idle + 1 if len(self.open) + len(self.unseen) == known else 0
             if not self.open and not self.unseen and calls >= 3:
                 break
-        edges, places = self.total - len(self.open), len(self.sites) - len(self.unseen)
-        return Flow(calls, edges, self.total, places, len(self.sites), frozenset(self.compared))
+        return Flow(calls, self.total - len(self.open), self.total, frozenset(self.compared))
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
@@ -179,13 +175,13 @@ class _Lockstep:
 
     def _step(self, step: Any, instrs: list[Any]) -> None:
         for value in step.operands():
-            self._operand(value, step, instrs)
+            self._operand(value, instrs)
         if isinstance(step, SubDNNCall):
             self._sub_dnn(step, instrs)
         else:
             self._host(step, instrs)
 
-    def _operand(self, value: Value, step: Any, instrs: list[Any]) -> None:
+    def _operand(self, value: Value, instrs: list[Any]) -> None:
         """What a step reads must be where its instructions look for it."""
         if isinstance(value, Constant):
             return

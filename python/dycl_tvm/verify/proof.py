@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from dycl_tvm.verify.graphs import copied_graph, digest
 from dycl_tvm.verify.model import check_model
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.runs import Call
+from dycl_tvm.verify.staged_with import as_json
 
 
 @contextmanager
@@ -43,10 +45,13 @@ class Proof:
         As staged; it may be changed afterwards.
     phases : Phases
         Measures how long each part takes, which the certificate does not say.
+    staging : dict
+        The options with which the graph was staged.
     """
 
-    def __init__(self, level: Level, graph: HCFG, phases: Phases, seed: int = 0) -> None:
+    def __init__(self, level: Level, graph: HCFG, phases: Phases, staging: Mapping[str, Any] = MappingProxyType({}), seed: int = 0) -> None:
         self._level, self._phases, self._seed = level, phases, seed
+        self._staging = as_json(staging) if level != "off" else {}
         self._staged = copied_graph(graph) if level != "off" else None
         self._call: Call | None = None
         self._control: Control | None = None
@@ -76,4 +81,4 @@ class Proof:
     def certificate(self) -> Certificate:
         """Return what was proved."""
         graph = digest(self._staged) if self._staged is not None else ""
-        return Certificate(self._level, self._seed, graph, self._control, self._passes, self._kernels)
+        return Certificate(self._level, self._seed, graph, self._staging, self._control, self._passes, self._kernels)

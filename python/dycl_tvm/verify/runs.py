@@ -22,6 +22,7 @@ from dycl_tvm.verify.align import Answers, Astray
 from dycl_tvm.verify.crossings import Crossing, Endless, Watch
 from dycl_tvm.verify.inputs import copied
 from dycl_tvm.verify.oracle import Oracle
+from dycl_tvm.verify.places import Place, user_place
 from dycl_tvm.verify.same import difference, show
 from dycl_tvm.verify.snapshot import Snapshot
 
@@ -72,7 +73,7 @@ class Program:
         self.snapshot = Snapshot(model)
         self.seconds = 0.0
         self._limit = limit
-        self._place = getattr(model, "place", None) if isinstance(model, Interpreted) else None
+        self._place = model.place if isinstance(model, Interpreted) else user_place
 
     def run(self, calls: Sequence[Call], oracle: Oracle, pinned: dict[Any, set[Number]] | None = None) -> list[Outcome]:
         """Make the calls; an exception ends them."""
@@ -126,12 +127,12 @@ class Interpreted(Watcher):
         self._step = step
         return tensor.item()
 
-    def place(self) -> tuple[list[tuple[str, int]], int]:
+    def place(self) -> Place:
         """Return where the number that is being read is read."""
         step = self._step
         if step is None or step.origin is None:
-            return [], -1
-        return [(step.origin.file, step.origin.line)], self._numbers[id(step)]
+            return Place([])
+        return Place([(step.origin.file, step.origin.line)], self._numbers[id(step)], step.origin.column)
 
 
 def run_graph(

@@ -114,7 +114,7 @@ class Snapshot:
         elif isinstance(x, np.ndarray):
             if x.dtype.hasobject:
                 yield from x.flat
-            self._put_back(x, x.copy(), lambda: x, lambda saved: np.copyto(x, saved), lambda a, b: a.tobytes() == b.tobytes())
+            self._put_back(x.copy(), lambda: x, lambda saved: np.copyto(x, saved), lambda a, b: a.tobytes() == b.tobytes())
         elif isinstance(x, types.ModuleType):
             yield from self._take_module(x)
         elif isinstance(x, type):
@@ -190,7 +190,7 @@ class Snapshot:
         elif isinstance(x, (tuple, frozenset)):
             yield from x
         elif isinstance(x, (bytearray, array.array)):
-            self._put_back(x, x[:], lambda: x, lambda saved: x.__setitem__(slice(None), saved), lambda a, b: a == b)
+            self._put_back(x[:], lambda: x, lambda saved: x.__setitem__(slice(None), saved), lambda a, b: a == b)
         elif isinstance(x, functools.partial):
             yield from (x.func, x.args, x.keywords)
         elif not _has_attributes(x) and callable(getattr(type(x), "__next__", None)):
@@ -200,7 +200,7 @@ class Snapshot:
             yield attributes
         for member in _slots(type(x)):
             value = _slot(member, x)
-            self._put_back(x, value, functools.partial(_slot, member, x), functools.partial(_set_slot, member, x), lambda a, b: a is b)
+            self._put_back(value, functools.partial(_slot, member, x), functools.partial(_set_slot, member, x), lambda a, b: a is b)
             yield value
         yield type(x)
 
@@ -225,7 +225,7 @@ class Snapshot:
     def _take_function(self, f: types.FunctionType) -> Iterator[Any]:
         yield from f.__closure__ or ()
         saved = (f.__defaults__, f.__kwdefaults__)
-        self._put_back(f, saved, lambda: (f.__defaults__, f.__kwdefaults__), lambda s: _set_defaults(f, s), lambda a, b: a == b)
+        self._put_back(saved, lambda: (f.__defaults__, f.__kwdefaults__), lambda s: _set_defaults(f, s), lambda a, b: a == b)
         yield saved
         if f.__dict__:
             yield f.__dict__
@@ -235,10 +235,10 @@ class Snapshot:
         for name in sorted(f.__globals__ if "globals" in names else names):
             if name in f.__globals__:
                 value = f.__globals__[name]
-                self._hold_key(f.__globals__, name, value)
+                self._hold_key(f.__globals__, name)
                 yield value
             else:
-                self._hold_key(f.__globals__, name, _NOTHING)
+                self._hold_key(f.__globals__, name)
 
     def _take_cell(self, cell: types.CellType) -> Iterator[Any]:
         def read() -> list[Any]:
@@ -283,7 +283,7 @@ class Snapshot:
         for name, value in list(vars(module).items()):
             if name.startswith("__"):
                 continue
-            self._hold_key(vars(module), name, value)
+            self._hold_key(vars(module), name)
             yield value
 
     def _take_generator(self, g: Any) -> None:
@@ -323,7 +323,7 @@ class Snapshot:
 
         self._restorers.append(restore)
 
-    def _hold_key(self, names: dict[str, Any], name: str, value: Any) -> None:
+    def _hold_key(self, names: dict[str, Any], name: str) -> None:
         def read() -> list[Any]:
             return [names[name]] if name in names else []
 
@@ -335,7 +335,7 @@ class Snapshot:
 
         self._hold(read, write)
 
-    def _put_back(self, x: Any, saved: Any, read: Callable[[], Any], write: Callable[[Any], Any], same: Callable[[Any, Any], bool]) -> None:
+    def _put_back(self, saved: Any, read: Callable[[], Any], write: Callable[[Any], Any], same: Callable[[Any, Any], bool]) -> None:
         def restore() -> None:
             if not same(read(), saved):
                 write(saved)

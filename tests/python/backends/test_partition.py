@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hcfg_utils import Kernels, host_target
-from interpret_program import Session
+from hcfg_utils import Kernels, host_target, new_machine, run_program
 from tvm.relax.dpl import is_op, wildcard
 
 from dycl_tvm.backends.registry import Backend, Generated, Pattern, Region, active_backends, register_backend, unregister_backend
@@ -88,7 +87,7 @@ def run(lowered: Any, net: HCFG, n: int) -> list[str]:
     kernels = Kernels(lowered.library)
     inputs = [torch.randn(n), torch.randn(n)]
     want, _ = interpret(net, inputs)
-    _, got = Session(lowered.program, kernels).run(*[t.numpy() for t in inputs])
+    _, got = run_program(new_machine(lowered.program), kernels, *[t.numpy() for t in inputs])
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=1e-6)
     return kernels.calls
 

@@ -18,9 +18,10 @@ import tvm_ffi
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from dycl_tvm.compile.ops.context import DTYPE_NAMES
-from dycl_tvm.compile.program import KernelLibrary
+from dycl_tvm.compile.program import KernelCall, KernelLibrary, Leave, Program
 from dycl_tvm.hcfg.nodes import Constant, SubDNN, TensorOp, Value
 from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.verify.machine import Machine
 
 
 def type_of(t: torch.Tensor) -> TensorType:
@@ -98,6 +99,25 @@ def aligned(nbytes: int) -> np.ndarray:
     raw = np.zeros(nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + nbytes]
+
+
+def run_program(machine: Machine, kernels: Callable[[str, Sequence[np.ndarray]], None], *inputs: np.ndarray) -> tuple[int, list[Any]]:
+    """Make a call of a lowered program; return the number of the return site, and the results."""
+    for block in machine.program.blocks:
+        for instr in block.instrs:
+            for slot in instr.args if isinstance(instr, KernelCall) else ():
+                assert slot.space != "arena" or (slot.offset % 64 == 0 and slot.offset + slot.type.nbytes <= machine.program.arena_bytes)
+    for call in machine.call([torch.from_numpy(x) for x in inputs]):
+        kernels(machine.program.kernels[call.kernel].symbol, [machine.read(slot).numpy() for slot in call.args])
+    assert isinstance(machine.ended, Leave), machine.ended
+    return machine.ended.site, [x.numpy() if isinstance(x, torch.Tensor) else x for x in machine.results]
+
+
+def new_machine(program: Program) -> Machine:
+    """Return a machine with its state as a session begins."""
+    machine = Machine(program)
+    machine.begin()
+    return machine
 
 
 def host_target() -> Any:

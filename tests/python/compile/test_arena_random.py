@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from interpret_program import Session
+from hcfg_utils import new_machine, run_program
 
 from dycl_tvm.compile.call_list import Call, CallList
 from dycl_tvm.compile.lowering import Lowering
@@ -178,14 +178,14 @@ def test_no_value_is_clobbered(seed: int, share: bool) -> None:
     program = lowering.run()
     assert lowering.plan is not None
     assert lowering.plan.bytes >= lowering.plan.lower_bound or not share
-    session = Session(program, mix)
+    machine = new_machine(program)
     state = [np.arange(9), np.ones(9, np.int64)]
     rng = np.random.default_rng(seed)
     for _ in range(4):
         inputs = [rng.integers(0, 1000, 8), rng.integers(0, 1000, 9)]
         before = [np.array(x) for x in state]
         want = reference(gen, inputs, state)
-        _, got = session.run(*inputs)
+        _, got = run_program(machine, mix, *inputs)
         assert np.array_equal(got[-1], before[0])  # the state that the call found, returned next to the new one
         for g, w in zip(got, want, strict=True):
             np.testing.assert_array_equal(g, w)

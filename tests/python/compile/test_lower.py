@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hcfg_utils import Kernels, host_target
-from interpret_program import Session
+from hcfg_utils import Kernels, host_target, new_machine, run_program
 from tvm import te
 
 from dycl_tvm.compile import Lowered, lower
@@ -59,13 +58,12 @@ def counted_loop() -> HCFG:
     return gb.graph
 
 
-def check(graph: HCFG, lowered: Lowered, inputs: list[torch.Tensor]) -> Session:
-    session = Session(lowered.program, Kernels(lowered.library))
+def check(graph: HCFG, lowered: Lowered, inputs: list[torch.Tensor]) -> None:
+    machine = new_machine(lowered.program)
     want, _ = interpret(graph, inputs)
-    site, got = session.run(*[t.numpy() for t in inputs])
+    _, got = run_program(machine, Kernels(lowered.library), *[t.numpy() for t in inputs])
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
-    return session
 
 
 def test_early_exits_agree_on_every_path() -> None:
@@ -73,13 +71,13 @@ def test_early_exits_agree_on_every_path() -> None:
     outline(graph)
     lowered = lower(graph, host_target())
     kernels = Kernels(lowered.library)
-    session = Session(lowered.program, kernels)
+    machine = new_machine(lowered.program)
     sites, ran = set(), {}
     for seed in range(24):
         x = torch.randn(1, 8, 12, 12, generator=torch.Generator().manual_seed(seed)) * (seed % 8) * 1.5
         want, _ = interpret(graph, [x])
         kernels.calls.clear()
-        site, got = session.run(x.numpy())
+        site, got = run_program(machine, kernels, x.numpy())
         assert got[1] == want[1]
         np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-5)
         sites.add(site)

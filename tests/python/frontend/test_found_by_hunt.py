@@ -20,7 +20,9 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.t = torch.zeros(2, 3)
+        self.u = torch.zeros(2, 3)
         self.register_buffer("buf", torch.zeros(2, 3))
+        self.row = self.buf[0]
 
     def forward(self, x):
 """
@@ -30,6 +32,35 @@ RIGHT = {
         if x.sum() > 2:
             MODULE.N += 1
         return MODULE.N
+    """,
+    "a list grows in a range with a bound": """
+        a = []
+        for i in range(int(x.abs().sum()) % 3):
+            a.append(x + i)
+        return a
+    """,
+    "a list grows in a loop that a counter ends": """
+        a, i = [], 0
+        while i < 3 and x.sum() > i:
+            a.append(x + i)
+            i += 1
+        return len(a), sum(a)
+    """,
+    "an iterator is advanced in a range with a bound": """
+        a = iter([1, 2, 3, 4, 5])
+        for _ in range(min(int(x.abs().sum()), 4)):
+            next(a)
+        return list(a), len(list(a))
+    """,
+    "the smallest by a key": """
+        log = []
+        def size(v):
+            log.append(1)
+            return abs(v)
+        a, b = x[0, 0], x.sum()
+        best = min(a, b, key=size)
+        last = max([a, b, a + 1], key=lambda v: v * v)
+        return best, best is a, last is b, len(log), max([x.sum().item(), 1], key=lambda v: -v), max((3, -2), key=abs, default=4)
     """,
     "an attribute is deleted in a loop": """
         o = types.SimpleNamespace(a=1)
@@ -56,6 +87,28 @@ REFUSED = {
                 self.fresh = x
         return hasattr(self, "fresh")
     """,
+    "a change under another name of what a branch replaces": """
+        if x.sum() > 1:
+            self.buf = x
+        self.row.add_(1)
+        return self.buf
+    """,
+    "a change of what two names may be": """
+        self.t.add_(1)
+        y = self.u + 0
+        if x.sum() > 1:
+            self.t = self.buf
+        if x[0, 0] > 0:
+            self.u = self.buf
+        return y
+    """,
+    "a list grows in a loop without a bound": """
+        a = []
+        while x.sum() < 8:
+            a.append(x)
+            x = x + 1
+        return a
+    """,
     "a tensor that the model has kept under another name": """
         if x.sum() > 2:
             self.t = self.buf
@@ -71,11 +124,11 @@ def program(body: str) -> str:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
-    verdict = judge(program(RIGHT[name]))
+    verdict = judge(program(RIGHT[name]), max_loop_trips=None)
     assert verdict.kind == "right", verdict.reason
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
-    verdict = judge(program(REFUSED[name]))
+    verdict = judge(program(REFUSED[name]), max_loop_trips=None)
     assert verdict.kind == "refused", verdict.reason

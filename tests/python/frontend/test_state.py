@@ -89,7 +89,7 @@ class Lazy(nn.Module):
 
 
 def test_state_that_changes_its_type_is_refused():
-    with pytest.raises(UnsupportedError, match="`hidden` is None before the first call, and a tensor"):
+    with pytest.raises(UnsupportedError, match="`hidden` is None before the first call and a tensor"):
         stage(Lazy().eval(), (X[0],))
 
 

@@ -117,7 +117,7 @@ def test_list_that_grows_in_a_counted_loop():
 def test_a_difference_between_paths_within_a_rolled_loop_is_refused():
     def f(x):
         k = 0
-        while k < 3 and x.sum() < 4:
+        while x.sum() < 4:
             last = None
             while x.sum() < k:
                 last = x if last is None else last * 0.5 + x

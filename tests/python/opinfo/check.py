@@ -17,7 +17,7 @@ from torch import Tensor
 import dycl_tvm
 from dycl_tvm.build import simplify
 from dycl_tvm.compile.importer import import_sub_dnns
-from dycl_tvm.errors import DyclError
+from dycl_tvm.errors import DyclError, InternalError, InvariantError, VerificationError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.verify import verify
@@ -68,6 +68,14 @@ def _difference(want: Any, got: Any) -> str:
     return f"{got[away][:4].tolist()} instead of {want[away][:4].tolist()} ({int(away.sum())} of {want.numel()})" if away.any() else ""
 
 
+def _failed(sample: Sample, error: Exception) -> Outcome:
+    """Return what an error says: a defect that the build found itself is one all the same."""
+    kind = "wrong" if isinstance(error, VerificationError) else "refused"
+    if not isinstance(error, DyclError) or isinstance(error, (InternalError, InvariantError)):
+        kind = "crashed"
+    return Outcome(kind, sample.name, f"{type(error).__name__}: {error}")
+
+
 def _program(sample: Sample) -> Callable[..., Any]:
     run = sample.run
 
@@ -85,10 +93,8 @@ def staged(sample: Sample) -> Outcome:
             graph = stage(_program(sample), tuple(t.clone() for t in sample.tensors))
             verify(graph)
             got = interpret(graph, [t.clone() for t in sample.tensors])[0]
-        except DyclError as error:
-            return Outcome("refused", sample.name, f"{type(error).__name__}: {error}")
         except Exception as error:
-            return Outcome("crashed", sample.name, f"{type(error).__name__}: {error}")
+            return _failed(sample, error)
         text = _of_sample(sample, got)
     return Outcome("wrong" if text else "right", sample.name, text)
 
@@ -102,10 +108,8 @@ def convertible(sample: Sample) -> Outcome:
             simplify(graph, (), Phases(False))
             with resolve_target("llvm", None).target:
                 import_sub_dnns(graph.sub_dnns())
-        except DyclError as error:
-            return Outcome("refused", sample.name, f"{type(error).__name__}: {error}")
         except Exception as error:
-            return Outcome("crashed", sample.name, f"{type(error).__name__}: {error}")
+            return _failed(sample, error)
     return Outcome("right", sample.name)
 
 
@@ -120,8 +124,7 @@ def compiled(samples: Sequence[Sample]) -> list[Outcome]:
             results = _results(samples)
         except Exception as error:
             if len(samples) == 1:
-                kind = "refused" if isinstance(error, DyclError) else "crashed"
-                return [Outcome(kind, samples[0].name, f"{type(error).__name__}: {error}")]
+                return [_failed(samples[0], error)]
             half = len(samples) // 2
             return compiled(samples[:half]) + compiled(samples[half:])
         outcomes = []

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,7 @@ from dycl_tvm.hcfg.nodes import Branch, TensorOp
 from dycl_tvm.passes import run_passes
 from dycl_tvm.verify.graphs import copied_graph, digest
 from dycl_tvm.verify.passes import check_passes
+from dycl_tvm.verify.staged_with import as_json, from_json
 
 MODEL = """
 import torch
@@ -82,6 +85,42 @@ def test_the_certificate_is_in_the_library(tmp_path: Path, capsys: pytest.Captur
     other.write_text(MODEL.replace("WEIGHT", "1.5"))
     assert main(["verify", library, f"{other}:net", "-i", "2x3", "--seconds", "0", "-q"]) == 1
     assert "was not made of" in capsys.readouterr().err
+
+
+BOUNDED = """
+def net(x):
+    out = []
+    while x.sum() < 10:
+        x = x + 1
+        print("once more")
+        out.append(x)
+    return out
+"""
+
+
+def test_a_library_is_verified_with_the_options_it_was_staged_with(tmp_path: Path) -> None:
+    source, library = tmp_path / "bounded.py", str(tmp_path / "net.so")
+    source.write_text(BOUNDED)
+    options = ["--max-loop-trips", "3", "--keep-print", "--name", "other"]
+    assert main(["compile", f"{source}:net", "-i", "2x3", "-o", library, "-q", *options]) == 0
+    assert dycl_tvm.load(library).certificate["staging"] == {"name": "other", "max_loop_trips": 3, "keep_print": True}
+    assert main(["verify", library, f"{source}:net", "-i", "2x3", "--seconds", "0", "-q"]) == 0
+
+
+def test_options_of_staging_are_the_same_after_json() -> None:
+    given = {
+        "input_shapes": {"x": (1, 3), "seq": [(2, 3), (4, 3)], "N": 4, "rest": None},
+        "input_values": {"n": np.array([3, 4]), "t": torch.tensor(0.5), "none": np.zeros((0, 2), "float32")},
+        "name": None,
+        "max_seconds": 2.5,
+        "keep_print": False,
+    }
+    found = from_json(json.loads(json.dumps(as_json(given))))
+    assert found["input_shapes"] == {"x": [1, 3], "seq": [[2, 3], [4, 3]], "N": 4, "rest": None} and found["max_seconds"] == 2.5
+    assert set(found) == {"input_shapes", "input_values", "max_seconds"}
+    for key, value in given["input_values"].items():
+        array = np.asarray(value)
+        assert np.array_equal(found["input_values"][key], array) and found["input_values"][key].dtype == array.dtype
 
 
 def test_verification_can_be_left_out() -> None:

@@ -144,3 +144,15 @@ def test_a_certificate_says_what_was_compared(built: Artifact) -> None:
     found = dataclasses.asdict(_check(built))
     assert found["reason"] == ""
     assert found["worst"] in {s.name for s in built.hcfg.sub_dnns()}
+
+
+def test_a_network_that_is_given_no_tensor_is_verified_too(tmp_path: Any) -> None:
+    """Its results are arrays, bfloat16 as bits."""
+    art = dycl_tvm.build(lambda: (torch.zeros(0), torch.ones(2, dtype=torch.bfloat16), torch.eye(3)[:1]), ())
+    module = dycl_tvm.load(art.export_library(tmp_path / "m.so"), art.save_params(tmp_path / "m.params"))
+    assert [a.tolist() for a in module()] == [[], [0x3F80, 0x3F80], [[1.0, 0.0, 0.0]]]
+
+
+def test_the_order_of_equal_infinities_is_nobodys_promise() -> None:
+    art = dycl_tvm.build(lambda x: (x.argsort(1), x.topk(5), x.sort(1)), (torch.randn(20, 400),))
+    assert art.certificate["kernels"]["checked"] == art.certificate["kernels"]["total"]

@@ -249,6 +249,33 @@ def test_short_circuits_and_repeated_questions_align() -> None:
     assert check_control(program, stage(program, (X,)), (X,), {}).runs > 5
 
 
+def _extremes(x):
+    p = [x[0, 0], x[0, 1], x[1, 0]]
+    return min(p), sorted(p)[0], min(p), sorted(p, reverse=True)[0]
+
+
+@pytest.mark.skipif(not hasattr(_extremes.__code__, "co_positions"), reason="Python 3.10 does not know the columns of a line")
+def test_one_line_that_is_computed_by_data_and_decides_too() -> None:
+    """The graph asks for what ``sorted`` compares and not for what ``min`` does: the columns tell which answers are meant."""
+    graph = stage(_extremes, (X,))
+    for seed in range(4):
+        proved = check_control(_extremes, graph, (X,), {}, seed=seed)
+        assert proved.runs > 10 and proved.inconclusive == 0
+    assert len(proved.untaken) > 0 and proved.edges < proved.edges_total
+
+
+def test_edges_that_were_not_taken_are_named() -> None:
+    def program(x):
+        n = int(x.argmax())
+        if n > 100:  # there are six elements
+            return x
+        return x * 2
+
+    proved = check_control(program, stage(program, (X,)), (X,), {})
+    assert proved.edges == proved.edges_total - 1
+    assert [line.partition(": ")[2] for line in proved.untaken] == ["if n > 100:  # there are six elements -> True"]
+
+
 def test_nothing_of_this_package_is_raised_for_other_errors() -> None:
     def program(x):
         if x.sum() > 0:

@@ -30,7 +30,9 @@ def _batch_norm(ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: 
         training, eps = rest[0], rest[2]
     rank = len(ctx.shape(x))
     shape = (1, ctx.shape(x)[1], *([1] * (rank - 2)))
-    if training and mean is None and var is None:  # instance norm comes here
+    if training and mean is None and var is None:  # instance norm comes here, as a batch of one
+        if ctx.shape(x)[0] == 1 and rank > 2 and _is_one_operator(ctx, x, weight, bias):
+            return _results(ctx, _grouped(ctx, x, weight, bias, ctx.shape(x)[1], eps), None, None)
         y, batch_mean, rstd = normalised(ctx.emit, x, [k for k in range(rank) if k != 1], eps)
         return _results(ctx, _affine(ctx, y, weight, bias, shape), batch_mean, rstd)
     if training or mean is None or var is None:
@@ -91,6 +93,13 @@ def _layer_norm(ctx: OpContext, x: Any, normalized: list[int], weight: Any, bias
     return _results(ctx, _affine(ctx, y, weight, bias, tuple(normalized)), mean, rstd)
 
 
+def _grouped(ctx: OpContext, x: Any, weight: Any, bias: Any, groups: int, eps: float) -> Any:
+    """Return a group normalisation as one operator."""
+    _, channels, *size = ctx.shape(x)
+    tables, there = _tables(ctx, weight, bias, (channels,))
+    return ctx.emit(relax.op.nn.group_norm(x, *tables, groups, 1, list(range(2, 2 + len(size))), eps, **there))
+
+
 @converter("native_group_norm.default", "group_norm.default")
 @sums_in_float32
 def _group_norm(ctx: OpContext, x: Any, *args: Any) -> Any:
@@ -100,9 +109,7 @@ def _group_norm(ctx: OpContext, x: Any, *args: Any) -> Any:
         groups, weight, bias, eps = args[:4]
     batch, channels, *size = ctx.shape(x)
     if _is_one_operator(ctx, x, weight, bias):
-        tables, there = _tables(ctx, weight, bias, (channels,))
-        y = ctx.emit(relax.op.nn.group_norm(x, *tables, groups, 1, list(range(2, 2 + len(size))), eps, **there))
-        return _results(ctx, y, None, None)
+        return _results(ctx, _grouped(ctx, x, weight, bias, groups, eps), None, None)
     grouped = ctx.reshape(x, (batch, groups, channels // groups * math.prod(size)))
     y, mean, rstd = normalised(ctx.emit, grouped, [2], eps)
     y = _affine(ctx, ctx.reshape(y, ctx.shape(x)), weight, bias, (1, channels, *([1] * len(size))))
@@ -117,5 +124,7 @@ def _instance_norm(
     if not use_input:
         raise NotConvertible("instance norm with running statistics")
     rank, channels = len(ctx.shape(x)), ctx.shape(x)[1]
+    if _is_one_operator(ctx, x, weight, bias):
+        return _grouped(ctx, x, weight, bias, channels, eps)
     y, _, _ = normalised(ctx.emit, x, list(range(2, rank)), eps)
     return _affine(ctx, y, weight, bias, (1, channels, *([1] * (rank - 2))))

@@ -78,8 +78,28 @@ def _var(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdi
 @converter("var_mean.correction", "std_mean.correction")
 @in_float32
 def _var_mean(ctx: OpContext, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
-    var, mean = _moments(ctx, x, dim, correction)
-    return _spread(ctx, var), ctx.cast(ctx.reshape(mean, ctx.result_shape), ctx.result_dtype)
+    var, _ = _moments(ctx, x, dim, correction)
+    return _spread(ctx, var), ctx.cast(ctx.reshape(_running_mean(ctx, x, dim), ctx.result_shape), ctx.result_dtype)
+
+
+def _running_mean(ctx: OpContext, x: Any, dim: Any) -> Any:
+    """Return the mean in float64 as PyTorch computes it beside a variance: after an infinity that is not the last element it is NaN."""
+    shape = ctx.shape(x)
+    axes = axes_of(dim, len(shape))
+    kept = [k for k in range(len(shape)) if k not in axes]
+    count = math.prod(shape[a] for a in axes)
+    order = ctx.emit(relax.op.permute_dims(ctx.cast(x, "float64"), [*kept, *axes])) if axes else ctx.cast(x, "float64")
+    rows = ctx.reshape(order, (math.prod(shape[k] for k in kept), count))
+    last = ctx.emit(relax.op.strided_slice(rows, [1], [count - 1], [count]))
+    if count == 1:
+        return last
+    head = ctx.emit(relax.op.sum(ctx.emit(relax.op.strided_slice(rows, [1], [0], [count - 1])), [1], True))
+
+    def mean(head: Any, last: Any) -> Any:
+        zero = semantics.multiply(head, tirx.const(0.0, "float64"))
+        return semantics.add((head + last) / tirx.const(float(count), "float64"), zero)
+
+    return ctx.elementwise(mean, head, last, name="mean")
 
 
 def _spread(ctx: OpContext, var: Any) -> Any:

@@ -81,8 +81,10 @@ class Exploration:
     def _explode(self) -> None:
         forks, most = self._session.decisions.forks, self._session.limits.runs
         origin = max(forks, key=lambda o: forks[o])
+        times = f"more than {most} paths cannot share their continuation; this decision alone forks {forks[origin]} times"
+        cause = self._session.decisions.causes.get(origin)
         raise PathExplosionError(
-            f"more than {most} paths cannot share their continuation; this decision alone forks {forks[origin]} times",
+            times if cause is None else f"{times}, the last time because {cause}",
             origin,
             "give the variables that the sides set the same type and structure on both sides, or raise max_paths",
         )

@@ -9,16 +9,15 @@ the value that the model happened to have when it was built.
 
 from __future__ import annotations
 
-import functools
 import types
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
+from dycl_tvm.frontend.trace.control_flow import with_others
+from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -34,12 +33,12 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.join import describe, may_be_unset
-from dycl_tvm.frontend.trace.join.poison import Poison, Unset, count_unset
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_calls, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.identity import mark_outside
+from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.layouts import meta_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
@@ -54,10 +53,10 @@ class _NoDecision:
 
     index: int = -1
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, others: object = "") -> None:
         """Raise the error."""
         raise UnsupportedError(
-            f"{reason}: what one call leaves behind is read by the next, and changes its type",
+            with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
             current().origin(),
             "set it at the beginning of the forward, or give it its final type in __init__; where it is made once and kept (a cache), "
             "call the model once before it is built",
@@ -81,7 +80,7 @@ class ModelState:
     reached : Reached
         The objects that live on between calls.
     twin : callable
-        Returns what stands for an iterator while the model is staged, which stays where it is; any other object as it is.
+        Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
     """
 
     def __init__(self, reached: Reached, twin: Callable[[Any], Any]) -> None:
@@ -89,14 +88,17 @@ class ModelState:
         self._reachable: dict[int, Any] = {}
         self._labels: dict[int, str] = {}
         self._twin = twin
-        #: Places of the model that hold an iterator, and what stands for it there.
+        #: Places of the model that hold such an object, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
         self._note(reached)
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
         self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
-        self._poisoned: dict[Path, str] = {}
+        self._poisoned: dict[Path, Why] = {}
+        self._differing = between_calls()
+        #: The containers that a path leaves with other items than they had, and their types.
+        self._growing: dict[str, str] = {}
         self._entry: dict[Path, Operand] = {}
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
         self._shared: set[Path] = set()
@@ -108,14 +110,18 @@ class ModelState:
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
 
+    def adopt(self, found: Iterable[Step]) -> None:
+        """Take down what was found to live on, though the model does not reach it."""
+        self._note(Reached(found))
+
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         self._note(reach(roots, is_library, code_of))
 
     def _note(self, reached: Reached) -> None:
-        iterators = []
-        for step in reached.steps:
-            label, x = step
+        twins: dict[int, tuple[Any, Any]] = {}
+        roots: list[Step] = []
+        for label, x in reached.steps:
             self._add(label, x)
             kind: Any = type(x)
             if kind is dict or kind is list:
@@ -125,33 +131,30 @@ class ModelState:
                 self._add(label, space)
             if kind is types.FunctionType:
                 self._add("", x.__globals__)
-            elif _is_iterator(kind):
-                iterators.append(step)
+            made = self._twin(x)
+            if made is not x:
+                twins[id(x)] = (x, made)
+                roots.append((label, made))
         for label, x in zip(reached.empty_labels, reached.empty):
             self._add(label, x)
-        for label, x in iterators:
-            self._add_twin(label, x)
+        if twins:
+            for holder in list(self._reachable.values()):
+                if isinstance(holder, type) and not is_python(holder):
+                    continue
+                _check_replaceable(holder, twins)
+                for place in places_in(holder):
+                    self._twins += [(place, x, made) for x, made in _replace(place, twins)]
+            self._reach(roots)
 
     def _add(self, label: str, x: Any) -> None:
         if id(x) not in self._reachable:
             self._reachable[id(x)], self._labels[id(x)] = x, label
 
-    def _add_twin(self, label: str, x: Any) -> None:
-        """Find where an iterator is held, and put another in its place for the time of staging."""
-        made = self._twin(x)
-        if made is x:
-            return
-        for holder in list(self._reachable.values()):
-            for place in places_in(holder):
-                if _replace(place, x, made):
-                    self._twins.append((place, x, made))
-        self._reach([(label, made)])
-
     def close(self) -> None:
-        """Put the model's own iterators back."""
+        """Put the model's own objects back."""
         while self._twins:
             place, x, made = self._twins.pop()
-            _replace(place, made, x)
+            _replace(place, {id(made): (made, x)})
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
@@ -165,9 +168,8 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        return (
-            len(self._places) + len(self._leaves) + len(self._poisoned) + len(self._shared) + len(self._links) + count_unset(self._poisoned)
-        )
+        found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links)
+        return sum(map(len, found)) + count_unset(self._poisoned)
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -226,6 +228,7 @@ class ModelState:
             self._compare_place(key, place, raw, name, found, left)
             if self.size != known and key not in self._places:
                 self._places[key], self._raw[key] = place, raw
+        self._refuse_growing()
         self._note_sharing(left)
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
@@ -255,7 +258,7 @@ class ModelState:
         if place is SETTINGS:
             return place.text
         if not self.lives_on(place.owner):
-            return None
+            return _shared_name(place)
         label = self._labels[id(place.owner)]
         if isinstance(place, Attribute):
             return f"{label}.{place.name}" if label and not isinstance(place.owner, types.ModuleType) else place.name
@@ -264,44 +267,52 @@ class ModelState:
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())
         if initial.structure != now.structure:
-            kind = type(place.owner).__name__
+            self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), "holds")
+            self._growing.setdefault(name, type(place.owner).__name__)
+            return
+        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
+            self._compare((key, i), old, new, Name(f"`{name}`").item(label), found, left)
+
+    def _refuse_growing(self) -> None:
+        """Refuse containers that calls leave with other items than they had."""
+        for name, kind in self._growing.items():
             raise UnsupportedError(
-                f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                with_others(
+                    f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                    self._differing,
+                ),
                 current().origin(),
                 f"make it anew at the beginning of the forward (`{name} = {kind}()`); tensors and numbers are what calls can keep",
             )
-        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
-            self._compare((key, i), old, new, f"{name}{label}", found, left)
 
     def _compare(
-        self, path: Path, initial: Captured, now: Captured, name: str, found: dict[Path, Operand], left: dict[Path, Captured]
+        self, path: Path, initial: Captured, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]
     ) -> None:
         if path in self._poisoned:
             if may_be_unset(now) and now.obj is not initial.obj:
-                self._poisoned[path] = Unset(self._poisoned[path])
+                self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
         if isinstance(now.obj, Poison):
             if object.__getattribute__(now.obj, "_decision") is not self._decision:
-                why = f"`{name}` is of one type on some paths, and of another on others"
-                self._poisoned[path] = Unset(why) if may_be_unset(now) else why
+                self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
             if isinstance(now.obj, Stale):
-                self._poisoned[path] = f"`{name}` may be changed under another name"
+                self._poisoned[path] = Why(f"{name} may be changed under another name")
             elif path in self._leaves:
                 found[path] = now.obj
             elif now.obj is not initial.obj:
                 assert isinstance(initial.obj, Constant)
-                self._leaves[path] = _Leaf(name, initial.obj.type, initial.obj)
+                self._leaves[path] = _Leaf(str(name).strip("`"), initial.obj.type, initial.obj)
         elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
             left[path] = now
             if path in self._leaves:
                 found[path] = now.value
                 if isinstance(now.value, Stale):
-                    self._poisoned[path] = f"`{name}` may be changed under another name"
+                    self._poisoned[path] = Why(f"{name} may be changed under another name")
             elif initial.obj is not now.obj:
                 constant = constants().of(initial.obj)
-                self._leaves[path] = _Leaf(name, constant.type, constant)
+                self._leaves[path] = _Leaf(str(name).strip("`"), constant.type, constant)
                 self._links.add((path, initial.obj))
         elif (
             isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand)
@@ -310,30 +321,27 @@ class ModelState:
                 found[path] = now.operand
             elif not same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
-                self._leaves[path] = _Leaf(name, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
+                self._leaves[path] = _Leaf(str(name).strip("`"), scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
         elif isinstance(initial, Items) and isinstance(now, Items) and same_structure(initial, now):
             if isinstance(now.obj, tuple) or initial.obj is not now.obj:
                 left[path] = now
                 for i, (a, b) in enumerate(zip(initial.items, now.items)):
-                    self._compare((*path, i), a, b, f"{name}[{i}]", found, left)
-        elif initial.obj is MISSING or now.obj is MISSING:
-            if initial.obj is not now.obj:
-                self._poisoned[path] = Unset(f"`{name}` is not there before the first call")
+                    self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
-            self._poisoned[path] = f"`{name}` is {describe(initial)} before the first call, and {describe(now)} after it"
+            self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
 
     def _note_sharing(self, left: dict[Path, Captured]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
         containers: dict[int, list[Path]] = {}
-        homes: dict[Storage, Path] = {}
+        homes: dict[Identity, Path] = {}
         for path, c in left.items():
             if isinstance(c, TensorLeaf):
-                storage = storage_of(c.obj)
-                if storage in homes:
-                    self._links.add((homes[storage], path))
-                homes.setdefault(storage, path)
-                if storage.real is not None:
-                    self._links.add((path, storage.real))
+                for memory in identity_of(storage_of(c.obj)).all_parts():  # of a joined tensor: all that it may lie in
+                    if homes.setdefault(memory, path) != path:
+                        self._links.add((homes[memory], path))
+                    real = constants().real_at(memory)
+                    if real is not None:
+                        self._links.add((path, real))
             elif not isinstance(c.obj, tuple):
                 containers.setdefault(id(c.obj), []).append(path)
                 if id(c.obj) in self._reachable:
@@ -341,16 +349,42 @@ class ModelState:
         self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_iterator(cls: Any) -> bool:
-    return hasattr(cls, "__next__") and not issubclass(cls, torch.Tensor)
+def _shared_name(place: Place) -> str | None:
+    """Return the name of what all programs share: a variable of a module, class or function of a library. It lives on."""
+    owner = place.owner
+    if not isinstance(owner, (type, types.ModuleType, types.FunctionType)) or not is_library(owner):
+        return None
+    if isinstance(owner, type) and is_rewritten_class(owner):
+        return None  # a number for each handle of a hook
+    return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
 
 
-def _replace(place: Place, x: Any, other: Any) -> bool:
-    """Put another object where a place holds ``x``; return whether it does."""
+def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Put the twins of objects where a place holds these, in tuples too; return what was replaced, and by what."""
     raw = place.read()
     items = place.flatten(raw)[1]
-    if not any(item is x for item in items):
-        return False
-    place.write(place.unflatten(raw, [other if item is x else item for item in items]))
-    return True
+    made = [_twin_of(item, twins) for item in items]
+    changed = [(old, new) for old, new in zip(items, made) if old is not new]
+    if changed:
+        place.write(place.unflatten(raw, made))
+    return changed
+
+
+def _twin_of(x: Any, twins: dict[int, tuple[Any, Any]]) -> Any:
+    if id(x) in twins:
+        return twins[id(x)][1]
+    if type(x) is not tuple:
+        return x
+    made = tuple([_twin_of(item, twins) for item in x])
+    return made if any(a is not b for a, b in zip(x, made)) else x
+
+
+def _check_replaceable(holder: Any, twins: dict[int, tuple[Any, Any]]) -> None:
+    fixed = isinstance(holder, (set, frozenset, dict)) or (isinstance(holder, tuple) and type(holder) is not tuple)
+    for x in holder if fixed else ():
+        if id(x) in twins:
+            raise UnsupportedError(
+                f"a {type(holder).__name__} holds a {type(x).__name__}, whose state cannot be kept",
+                None,
+                "keep it in an attribute, a list or a tuple",
+            )

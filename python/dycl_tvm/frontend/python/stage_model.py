@@ -17,6 +17,7 @@ from dycl_tvm.errors import DyclError, InternalError, StagingLimitError
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
 from dycl_tvm.frontend.python.calls.iterators import twin
+from dycl_tvm.frontend.python.calls.sealed import seal
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.flow.exits import origin_of
 from dycl_tvm.frontend.python.no_trace import no_trace
@@ -91,7 +92,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of)
-    with no_trace(reached), _rare_collections(), contextlib.closing(ModelState(reached, twin)) as state:
+    with no_trace(reached), _rare_collections(), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
         for _ in range(MAX_ROUNDS):
             known = state.size
             session = Session(current_origin, limits, budget=budget)

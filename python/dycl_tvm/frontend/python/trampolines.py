@@ -190,11 +190,11 @@ class _Entry:
 
     def _of_the_program(self, caller: types.CodeType) -> bool:
         """Whether a call is one of the user's program, not one that staging or PyTorch makes for itself."""
-        caller_is = "operator" if caller in _FOR_THE_PROGRAM else _kind_of_file(caller.co_filename)
+        caller_is = "operator" if caller in FOR_THE_PROGRAM else _kind_of_file(caller.co_filename)
         if self._library:
             return caller_is in ("user", "operator")
         if _is_attribute_hook(self._code.co_name):
-            return caller_is in ("user", "library") or caller in _FOR_THE_PROGRAM  # operators look at objects for themselves too
+            return caller_is in ("user", "library") or caller in FOR_THE_PROGRAM  # operators look at objects for themselves too
         return caller_is != "staging"
 
     def _as_written(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -204,7 +204,7 @@ class _Entry:
 
 
 #: Code of staging that calls, or reads attributes, as the program asks for it.
-_FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attempt.__code__])
+FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attempt.__code__])
 
 
 def _is_attribute_hook(name: str) -> bool:

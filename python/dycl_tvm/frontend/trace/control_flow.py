@@ -16,9 +16,18 @@ class ControlFlow(BaseException):
 class ForkRequired(ControlFlow):
     """The two sides of ``decision`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(self, decision: Any, reason: str, unroll: int = 0) -> None:
+    def __init__(self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Exception | None = None) -> None:
         super().__init__(reason)
-        self.decision, self.reason, self.unroll = decision, reason, unroll
+        self.decision, self.unroll, self.refusal, self._others = decision, unroll, refusal, others
+
+    def __str__(self) -> str:
+        return with_others(self.args[0], self._others)
+
+
+def with_others(text: str, others: object) -> str:
+    """Return a message, and below it what else a join or loop could not make one; ``others`` is a text, or has one."""
+    below = str(others)
+    return f"{text}\n{below}" if below else text
 
 
 class Dead(ControlFlow):

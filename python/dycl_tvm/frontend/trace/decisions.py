@@ -9,8 +9,8 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.control_flow import ForkRequired
-from dycl_tvm.frontend.trace.limits import Limits
+from dycl_tvm.frontend.trace.control_flow import ForkRequired, with_others
+from dycl_tvm.frontend.trace.limits import MAX_TRIPS, Limits
 from dycl_tvm.frontend.trace.record import Builder, Event
 from dycl_tvm.hcfg.nodes import Block, Operand, Origin, Value
 
@@ -33,8 +33,18 @@ class Decision:
     #: It is a loop: "forking" it runs its first iterations unrolled.
     is_loop: bool = False
     unroll: int = 0
+    #: What is raised if the loop does not end by itself within the trips that are unrolled; None where the user gave the bound.
+    refusal: Exception | None = None
     #: It is a choice among objects; forked, it is made by one test an object.
     choice: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of the body of a rolled loop, which began at an event."""
+
+    began: int
+    loop: Decision
 
 
 class Decisions:
@@ -46,12 +56,13 @@ class Decisions:
         self.opened: list[Decision] = []
         #: Paths that left by a jump, and wait to be joined at its target: (moment, decision that they come from).
         self.waiting: list[tuple[int, Decision]] = []
-        #: Event numbers at which the rounds of the rolled loops around the place at hand began.
-        self.rolling: list[int] = []
+        #: The rounds of the rolled loops around the place at hand.
+        self.rolling: list[Round] = []
         #: The events with which the runs begin that are still to be made.
         self.pending: list[list[Event]] = []
-        #: How often each decision was forked.
+        #: How often each decision was forked, and why the last time.
         self.forks: dict[Origin | None, int] = {}
+        self.causes: dict[Origin | None, ForkRequired] = {}
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
@@ -68,7 +79,7 @@ class Decisions:
         if self.opened:
             self.fork(self.opened[0].target, "a truth test stands where both sides cannot be explored in place")
         if self.rolling:
-            self.refuse_in_loop("a truth test stands where both sides cannot be explored in place", self._origin())
+            self.part_in_loop("a truth test stands where both sides cannot be explored in place", self._origin())
         builder = self._builder
         origin = self._origin()
         self._count(origin)
@@ -151,21 +162,33 @@ class Decisions:
                 decision.target = around[0].target if around else loop
 
     # -- forks --------------------------------------------------------------------------------------------------------------
-    def fork(self, decision: Any, reason: str) -> None:
-        """Re-run with ``decision`` fixed. Does not return."""
+    def fork(self, decision: Any, reason: str, others: object = "") -> None:
+        """Re-run with ``decision`` fixed. Does not return.
+
+        Parameters
+        ----------
+        decision : Decision
+            Or what stands in the place of one that cannot be forked, and refuses.
+        reason : str
+        others : object
+            Its text lists what else would have to be forked here; it is made only for an error.
+        """
         if not isinstance(decision, Decision):
-            decision.refuse(reason)
+            decision.refuse(reason, others)
         if decision.is_loop and not decision.unroll:
-            raise ForkRequired(decision, reason, 1)
+            raise ForkRequired(decision, reason, 1, others)
         if decision.is_loop:
-            raise UnsupportedError(
-                f"{reason}; the loop's trip count is known only at run time, so its state must keep one type",
+            sentence = f"{reason}; the loop's trip count is known only at run time, so its state must keep one type"
+            refusal = UnsupportedError(
+                with_others(sentence, others),
                 self._origin() or decision.origin,
-                "give the variable a value of its final type and shape before the loop",
+                "give the variable a value of its final type and shape before the loop, or give the loop a bound: "
+                "build(..., max_loop_trips=N)",
             )
-        if self.rolling and decision.index >= self.rolling[0]:
-            self.refuse_in_loop(reason, decision.origin)
-        raise ForkRequired(decision, reason)
+            self.unroll(decision, refusal)
+        if self.rolling and decision.index >= self.rolling[0].began:
+            self.part_in_loop(reason, decision.origin, others)
+        raise ForkRequired(decision, reason, others=others)
 
     def follow(self, decision: Decision) -> bool:
         """Fork a decision whose first side is being run, by going on with that side in this run; return whether that can be done.
@@ -182,35 +205,47 @@ class Decisions:
         self.close(decision)
         return True
 
-    def unroll(self, decision: Decision, reason: str) -> None:
-        """Re-run with a loop unrolled up to the bound that the user gave: its state grows. Does not return."""
-        if self._limits.loop_trips is None or decision.unroll > 1:
-            raise UnsupportedError(
-                f"{reason} in a loop whose trip count is known only at run time",
-                self._origin() or decision.origin,
-                "write into a tensor of fixed size, or give the loop a bound: build(..., max_loop_trips=N)",
-            )
-        raise ForkRequired(decision, reason, self._limits.loop_trips)
+    def unroll(self, decision: Decision, refusal: Exception) -> None:
+        """Re-run with a loop unrolled, because its trips cannot be one. Does not return.
 
-    def refuse_in_loop(self, reason: str, origin: Origin | None) -> None:
-        """Paths cannot part for good within a loop that will be a loop in the HCFG."""
-        raise UnsupportedError(
-            f"two paths through the body of a loop cannot be joined ({reason}), and the loop's trip count is known only at run time",
+        It is unrolled up to the bound that the user gave; without one it has to end by itself, or is refused.
+        """
+        if decision.unroll > 1:
+            raise decision.refusal or refusal
+        bound = self._limits.loop_trips
+        raise ForkRequired(decision, str(refusal), bound or MAX_TRIPS, refusal=refusal if bound is None else None)
+
+    def unroll_grown(self, decision: Decision, reason: str, others: object) -> None:
+        """Re-run with a loop unrolled, because its state grows. Does not return."""
+        refusal = UnsupportedError(
+            with_others(f"{reason}, and the loop's trip count is known only at run time", others),
+            self._origin() or decision.origin,
+            "write into a tensor of fixed size, or give the loop a bound: build(..., max_loop_trips=N)",
+        )
+        self.unroll(decision, refusal)
+
+    def part_in_loop(self, reason: str, origin: Origin | None, others: object = "", loop: Decision | None = None) -> None:
+        """Paths cannot part for good within a loop that will be a loop in the HCFG: it is unrolled. Does not return."""
+        sentence = f"two paths through the body of a loop cannot be joined ({reason}), and the loop's trip count is known only at run time"
+        refusal = UnsupportedError(
+            with_others(sentence, others),
             origin,
             "leave variables and containers with the same type and length on all paths through the body, "
-            "and keep break and return out of try and with",
+            "keep break and return out of try and with, or give the loop a bound: build(..., max_loop_trips=N)",
         )
+        self.unroll(loop or self.rolling[0].loop, refusal)
 
     def split(self, fork: ForkRequired) -> None:
         """Give each side of a decision a run of its own from the decision on."""
         decision: Decision = fork.decision
         builder = self._builder
         self._count(decision.origin)
+        self.causes[decision.origin] = fork
         events, own = builder.events[: decision.index], builder.events[decision.index]
         builder.undo_to(decision.index)
         self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]
         if decision.is_loop:
-            self.pending.append([*events, (("loop",), replace(decision, unroll=fork.unroll), None)])
+            self.pending.append([*events, (("loop",), replace(decision, unroll=fork.unroll, refusal=fork.refusal), None)])
         elif decision.choice:
             self.pending.append([*events, (("choose",), None, None)])
         else:

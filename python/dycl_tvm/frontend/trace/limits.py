@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 #: How many times the forward may be run again because paths could not be joined.
 MAX_RUNS = 1000
+#: How many trips of a loop are unrolled, if its state has no form that all trips share and the user gave no bound, to see whether it ends.
+MAX_TRIPS = 16
 #: How long staging may take, in seconds.
 MAX_SECONDS = 600.0
 #: How many bytes of memory staging may take.

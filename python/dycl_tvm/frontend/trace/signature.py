@@ -168,7 +168,7 @@ def _has_memory(t: Any) -> bool:
 class _Overlap:
     """In the place of a decision: two example inputs overlap in memory."""
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, others: object = "") -> None:
         """Refuse to read one after a change of the other."""
         raise UnsupportedError(
             "an input is changed in place, and another that overlaps with it in memory is read (so did the example inputs)",

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fault_harness import Fault, Program, clean, prove
 from fault_list import FAULTS
+
+ROOT = Path(__file__).resolve().parents[4]
 
 #: Of those that need a whole build, one of each kind.
 _BUILT = frozenset(
@@ -46,4 +50,5 @@ def test_the_default_check_finds_it(fault: Fault) -> None:
 
 def test_there_are_faults_in_every_room() -> None:
     assert len(FAULTS) >= 60
+    assert f"There are {len(FAULTS)} faults." in (ROOT / "docs" / "verification.md").read_text()
     assert {f.room for f in FAULTS} == {"front end", "graph", "passes", "import", "kernels", "lowering", "dispatcher", "runtime"}

@@ -25,7 +25,8 @@ from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.loops import SymbolicRange
 from dycl_tvm.frontend.python.flow.truth import truth
-from dycl_tvm.frontend.python.program import special_method
+from dycl_tvm.frontend.python.program import program, special_method
+from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.heap.reach import slots_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
@@ -116,10 +117,10 @@ def _extremum(largest: bool) -> Substitute:
         values = list(args[0]) if len(args) == 1 else list(args)
         if _plain(tuple(values)) or not values:
             return callee(*args, **kwargs) if len(args) > 1 else callee(values, **kwargs)
-        if kwargs:
-            raise UnsupportedError(
-                f"{callee.__name__}() with key= or default= of values known only at run time", current().origin(), "write the loop out"
-            )
+        if not kwargs.keys() <= {"key", "default"}:
+            return callee(*args, **kwargs)  # an error
+        if kwargs.get("key") is not None:
+            return _extremum_by(kwargs["key"], values, largest)
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
             raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
         if any(isinstance(v, torch.Tensor) for v in values):
@@ -149,6 +150,17 @@ def _extremum(largest: bool) -> Substitute:
         return scalars.mark_mixed(scalars.extremum(values, largest), _mixed(values))
 
     return substitute
+
+
+def _extremum_by(key: Any, values: list[Any], largest: bool) -> Any:
+    """Return the first of the values whose key is the largest, or the smallest."""
+    call = program().operators.call
+    best = (values[0], call(key, values[0]))
+    for v in values[1:]:
+        found = (v, call(key, v))
+        better = found[1] > best[1] if largest else found[1] < best[1]
+        best = ifexp(better, lambda found=found: found, lambda best=best: best)
+    return best[0]
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -221,7 +233,7 @@ def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if isinstance(x, Poison):
         use(x)
-    return _stood_for(x, "given to type()") or type(x)
+    return _stood_for(x, "given to type()") or (x.__class__ if issubclass(type(x), OwnValue) else type(x))
 
 
 def class_of(x: Any) -> Any:

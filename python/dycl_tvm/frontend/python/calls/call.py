@@ -20,14 +20,17 @@ from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
+from dycl_tvm.hcfg.nodes import Origin
 
 #: Callables that change none of their arguments, so that these need not be saved.
 _PURE: frozenset[Any] = frozenset(
@@ -136,6 +139,8 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     users = users_function(function)
     if users is None:
         return _native(function, args, kwargs)
+    if not has_source(code_of(users)):
+        return _call_as_it_is(users, args, kwargs)
     made = converted(users)
     session = current()
     session.budget.step()
@@ -155,6 +160,22 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     finally:
         exits().offer_root(False)
     return session.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
+
+
+def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function of the user's that has no source, if its bytecode shows that it does nothing that would have to be seen."""
+    code = code_of(function)
+    reason = objection(function, args, kwargs)
+    if reason is not None:
+        raise UnsupportedError(
+            f"the source of {code.co_name}() cannot be found, and it {reason}",
+            Origin(code.co_filename, code.co_firstlineno, code.co_name),
+            "define the function in a file that is there (not by exec or eval, on stdin, or as .pyc alone)",
+        )
+    program().enter(function)
+    native = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    native.__kwdefaults__ = function.__kwdefaults__
+    return _native(native, args, kwargs)
 
 
 _MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
@@ -307,10 +328,12 @@ _FORBIDDEN = {
 def _refuse_effects(callee: Any) -> None:
     owner = getattr(callee, "__self__", None)
     holder = owner if isinstance(owner, type) else type(owner)
-    modules = [getattr(callee, "__module__", None) or "", "" if owner is None or isinstance(owner, types.ModuleType) else holder.__module__]
+    modules = [module_of(callee), "" if owner is None or isinstance(owner, types.ModuleType) else module_of(holder)]
     name = getattr(callee, "__qualname__", getattr(callee, "__name__", str(type(callee))))
-    if (name.endswith(("now", "today", "utcnow")) and holder.__module__ == "datetime") or (name == "urandom" and "posix" in modules):
+    if (name.endswith(("now", "today", "utcnow")) and module_of(holder) == "datetime") or (name == "urandom" and "posix" in modules):
         _refuse_effect(name, "gives another result at every call")
+    if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
+        _refuse_effect(name, "may wait for another thread")
     for module in modules:
         what = _what_is_forbidden(module)
         if what is None or (module == "pathlib" and not name.split(".")[-1].startswith(_ON_FILES)):
@@ -318,6 +341,8 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, what)
 
 
+#: Methods of :mod:`threading` that may.
+_WAITING = (".acquire", ".wait", ".wait_for", ".join", ".start", "Semaphore.__enter__")
 _ON_FILES = ("read", "write", "open", "unlink", "mkdir", "touch")
 
 
@@ -338,7 +363,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     session = current()
     _refuse_effects(callee)
     pure = type(callee) in _PURE_KINDS and callee in _PURE
-    module = getattr(callee, "__module__", None) or ""
+    module = module_of(callee)
     for a in (*args, *kwargs.values()):
         if isinstance(a, Poison):
             use(a)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import collections
-import functools
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +12,15 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.sealed import refuse_unknown
+from dycl_tvm.frontend.python.calls.shared import Shared
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
+from dycl_tvm.frontend.trace.heap.compiled import is_unknown, module_of
 from dycl_tvm.frontend.trace.heap.places import Place
-from dycl_tvm.frontend.trace.heap.reach import ATOMS, names_of, reach
+from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
+from dycl_tvm.frontend.trace.heap.visible import has_hidden
 from dycl_tvm.frontend.trace.heap.watch import LIMIT, Snapshot, Watch
 from dycl_tvm.frontend.trace.session import current
 
@@ -32,8 +34,6 @@ _KNOWN = (
 )
 #: What holds the compiled functions ``torch.cat``, ``torch.sigmoid`` and so on.
 _COMPILED: Any = torch.cat.__self__  # type: ignore[attr-defined]
-#: How many functions of libraries are followed from one that is called.
-_FOLLOWED = 300
 
 
 def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: bool) -> Any:
@@ -45,30 +45,38 @@ def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs
         If it changes what lives on between calls, and cannot be kept.
     """
     heap = current().heap
-    module = getattr(callee, "__module__", None) or ""
+    if is_unknown(callee):
+        refuse_unknown(callee)
+    module = module_of(callee)
     if module.startswith("torch"):
         heap.journal.touch(SETTINGS, surely=False)
     if pure or _is_compiled(callee, args, kwargs) or _is_known(callee, module):
         return run(callee, args, kwargs)
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
-    roots = [("", callee), *(("", a) for a in (owner, *args, *kwargs.values())), *(("", x) for x in _shared_by(callee))]
-    watch = Watch(heap, Snapshot(reach(roots, is_library, code_of, LIMIT)))
+    given = reach([("", callee), *(("", a) for a in (owner, *args, *kwargs.values()))], is_library, code_of, LIMIT)
+    shared = Shared(callee, args, given)
+    given.steps += shared.steps
+    snapshot = Snapshot(given)
+    for place in shared.places:
+        snapshot.add_place(place)
+    watch = Watch(heap, snapshot)
     try:
         result = run(callee, args, kwargs)
     except BaseException:
-        watch.settle(_lost_for_good)
+        watch.settle(shared.adopt, _lost_for_good)
         raise
-    watch.settle(_lost)
-    if _is_unknown_module(owner):
-        _refuse(f"{callee.__name__}() of the compiled module {getattr(owner, '__name__', '')} may keep state that cannot be seen")
+    watch.settle(shared.adopt, _lost)
+    shared.adopt_result(result)
     return result
 
 
 def is_opaque(obj: Any) -> bool:
     """Whether the operators of an object are code that is neither rewritten nor known."""
-    kind = type(obj)
-    return kind not in _KNOWN and not issubclass(kind, (*_KNOWN[:-1], torch.nn.Module)) and is_library_class(kind)
+    kind: Any = type(obj)
+    if kind in _KNOWN or issubclass(kind, (*_KNOWN[:-1], torch.nn.Module)):
+        return False
+    return is_library_class(kind) or has_hidden(kind)
 
 
 def operate(function: Any, *args: Any) -> Any:
@@ -108,7 +116,7 @@ def _is_known(callee: Any, module: str) -> bool:
         return issubclass(callee, _KNOWN) and is_library_class(callee) and callee is not object
     owner = getattr(callee, "__self__", None)
     if isinstance(owner, types.ModuleType):
-        return owner.__name__.split(".")[0] in ("math", "cmath", "_struct", "_bisect", "_heapq", "torch", "_stat", "unicodedata")
+        return owner.__name__.split(".")[0] in ("math", "cmath", "_bisect", "_heapq", "torch", "_stat", "unicodedata")
     holder = getattr(callee, "__objclass__", None)
     if holder is None:
         holder = owner if isinstance(owner, type) else type(owner)
@@ -121,39 +129,3 @@ def _is_compiled(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if type(callee) is not types.BuiltinFunctionType or callee.__self__ is not _COMPILED:
         return False
     return not any(map(callable, args)) and not any(map(callable, kwargs.values()))
-
-
-def _is_unknown_module(owner: Any) -> bool:
-    if not isinstance(owner, types.ModuleType):
-        return False
-    return owner.__name__.split(".")[0] not in (*sys.stdlib_module_names, "numpy", "torch")
-
-
-def _shared_by(callee: Any) -> list[Any]:
-    """Return what library functions share: what the code of a callee, and of the functions that it names, closes over or finds global."""
-    function = callee.__func__ if isinstance(callee, types.MethodType) else callee
-    if not isinstance(function, types.FunctionType):
-        function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
-    return list(_shared(function)) if isinstance(function, types.FunctionType) else []
-
-
-@functools.lru_cache(maxsize=4096)
-def _shared(function: types.FunctionType) -> tuple[Any, ...]:
-    found, todo, seen = [], [function], set[int]()
-    while todo and len(seen) < _FOLLOWED:
-        f = todo.pop()
-        if id(f) in seen or (f.__module__.startswith(("torch.", "numpy.")) and seen):
-            continue
-        seen.add(id(f))
-        values = [f.__globals__[n] for n in names_of(code_of(f)) if n in f.__globals__]
-        cells = list(f.__closure__ or ())
-        found += [*cells, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
-        for v in [*values, *(c.cell_contents for c in cells if c != types.CellType())]:
-            if isinstance(v, types.FunctionType):
-                todo.append(v)
-            elif isinstance(v, type):
-                todo += [m for m in vars(v).values() if isinstance(m, types.FunctionType)] if v.__module__ == f.__module__ else []
-                found += [m for m in vars(v).values() if isinstance(m, (list, dict, set))]
-            elif not isinstance(v, (*ATOMS, types.ModuleType, staticmethod, classmethod, property)):
-                found.append(v)
-    return tuple(found)

@@ -56,6 +56,9 @@ class OwnIterator:
 
     __class__ = property(lambda self: self.kind)  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        raise UnsupportedError(f"the text of a {self.kind.__name__} is used", current().origin(), "count in a variable")
+
     def put(self, name: str, value: Any) -> None:
         """Set an attribute; what it was is saved."""
         current().journal.touch(attribute_of(self, name))

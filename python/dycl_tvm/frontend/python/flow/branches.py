@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
 from dycl_tvm.frontend.trace.join.captured import PathState, adopt, capture_path
 from dycl_tvm.frontend.trace.join.join import Join
+from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Operand, Value
@@ -40,11 +41,11 @@ class Scope:
         current().journal.close_to(self.depth)
 
 
-def join_paths(paths: list[PathState], scope: Scope, decision: Any, name: str) -> tuple[dict[str, Any], Any]:
+def join_paths(paths: list[PathState], scope: Scope, decision: Any, name: str, differing: Mismatches) -> tuple[dict[str, Any], Any]:
     """Go on where several paths meet; return the joined variables and value."""
     if len(paths) == 1:
         return adopt(paths[0])
-    return Join(paths, scope.mark, scope.clock, decision, name).run()
+    return Join(paths, scope.clock, decision, name, differing).run()
 
 
 class If:
@@ -97,7 +98,8 @@ class If:
             if not self._kept:
                 session.decisions.close(self._token)
             raise Dead
-        self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join")
+        differing = between_paths([self._token], ("if the test holds", "if not"))
+        self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join", differing)
         self.merged = True
         if not self._kept:
             session.decisions.close(self._token)
@@ -215,7 +217,7 @@ class Frame:
             return alive
         session.journal.rollback(self._scope.mark)
         self._scope.close()
-        _, self.value = join_paths(self._paths, self._scope, self._decision(), "returned")
+        _, self.value = join_paths(self._paths, self._scope, self._decision(), "returned", between_paths(self._tokens))
         for token in self._tokens:
             session.decisions.close(token)
         return True

@@ -18,7 +18,8 @@ from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
-from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.join.mismatch import between_paths
+from dycl_tvm.frontend.trace.join.poison import Poison, Why
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
@@ -32,7 +33,7 @@ class Chosen(Poison):
     __slots__ = ("_items", "_position")
 
     def __init__(self, items: Sequence[Any], position: Any, decision: Any) -> None:
-        super().__init__(decision, "one of several objects is chosen by an index known only at run time")
+        super().__init__(decision, Why("one of several objects is chosen by an index known only at run time"))
         object.__setattr__(self, "_items", items)
         object.__setattr__(self, "_position", position)
 
@@ -93,7 +94,7 @@ def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]
     if not paths:
         session.decisions.close(decision)
         raise Dead
-    _, value = join_paths(paths, scope, decision.target, "chosen")
+    _, value = join_paths(paths, scope, decision.target, "chosen", between_paths([decision]))
     session.decisions.close(decision)
     return value
 

@@ -19,8 +19,10 @@ from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import Dead, Jump, Restart
+from dycl_tvm.frontend.trace.decisions import Round
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
+from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Raise, Value
@@ -88,6 +90,9 @@ class Loop:
         if self._tokens:
             return min((t.target for t in self._tokens), key=lambda t: t.index)
         return self._loop
+
+    def _differing(self) -> Mismatches:
+        return between_paths(self._tokens or [self._loop])
 
     # -- iterations -------------------------------------------------------------------------------------------------------
     def _begin_iteration(self) -> None:
@@ -190,7 +195,7 @@ class Loop:
                 self._continues.append(capture_path(self._variables, scope.mark))
             session.journal.rollback(scope.mark)
             scope.close()
-            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue")
+            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue", self._differing())
             self.restore = True
             self._continues = []
             self._variables = self.env
@@ -213,7 +218,7 @@ class Loop:
             self._breaks.append(capture_path(self._own(variables), scope.mark))
         session.journal.rollback(scope.mark)
         scope.close()
-        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop")
+        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop", self._differing())
         self.restore = True
         self._release()
 
@@ -237,7 +242,9 @@ class Loop:
         self._refuse_yields()
         self._refuse_advanced()
         if any(key == ("decide",) for key, _, _ in session.builder.events[self._start : session.builder.cursor]):
-            session.decisions.refuse_in_loop("a truth test stands where both sides cannot be explored in place", session.origin())
+            session.decisions.part_in_loop(
+                "a truth test stands where both sides cannot be explored in place", session.origin(), loop=self._loop
+            )
         self._undo_round()
         self._rolling = True
         self._header = Header(self._entry, self._loop, self._hidden(), self._around, self._outer.clock)
@@ -253,11 +260,12 @@ class Loop:
 
     def _refuse_advanced(self) -> None:
         if self.advanced:
-            raise UnsupportedError(
+            refusal = UnsupportedError(
                 "an iterator made before a loop is advanced in it, and the loop's trip count is known only at run time",
                 current().origin(),
-                "index a list or tensor by a counter instead of next()",
+                "index a list or tensor by a counter instead of next(), or give the loop a bound: build(..., max_loop_trips=N)",
             )
+            current().decisions.unroll(self._loop, refusal)
 
     def _undo_round(self) -> None:
         session = current()
@@ -281,7 +289,7 @@ class Loop:
         assert self._header is not None
         current().budget.step()
         self._inner = Scope()
-        current().decisions.rolling.append(current().builder.cursor)
+        current().decisions.rolling.append(Round(current().builder.cursor, self._loop))
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self.restore = True
 
@@ -305,7 +313,7 @@ class Loop:
         if paths:
             session.journal.rollback(scope.mark)
             header.reopen()
-            env, _ = join_paths(paths, scope, self._decision(), "continue")
+            env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing())
             self._refuse_advanced()
             journal = session.journal
             if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
@@ -331,7 +339,7 @@ class Loop:
         if not exits:
             self._dead = self.stop = True
             return
-        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit")
+        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit", self._differing())
         self._variables = self.env
         self.restore = True
 
@@ -362,6 +370,8 @@ class Loop:
 
     def _raise_bound(self) -> None:
         session = current()
+        if self._loop.refusal is not None:
+            raise self._loop.refusal
         message = f"a loop runs more than max_loop_trips = {session.limits.loop_trips} times"
         session.builder.terminate(Raise("RuntimeError", message, session.origin(), limit=True))
         exits().departures += 1
@@ -453,11 +463,12 @@ class While(Loop):
             return True
         if self._rolling:
             if not holds:
-                raise UnsupportedError(
+                refusal = UnsupportedError(
                     "the condition of this loop is known at build time in one iteration and not in another",
                     current().origin(),
                     "use one kind of condition",
                 )
+                current().decisions.unroll(self._loop, refusal)
             return True
         if not holds:
             self.completed = True
@@ -536,6 +547,9 @@ class For(Loop):
             yield self._index
 
     def _in_range(self, index: Any, counted: SymbolicRange) -> Any:
+        bounds = scalars.bounds_of(counted.stop)
+        if bounds is not None and not scalars.is_symbolic(index) and (index >= bounds[1] if counted.step > 0 else index <= bounds[0]):
+            return False
         return truth(index < counted.stop if counted.step > 0 else index > counted.stop)
 
     def _back_variables(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.join.captured import Captured, Form, Items, NumberLeaf, PathState, Plain, TensorLeaf
 from dycl_tvm.frontend.trace.join.join import Join, Joined, LastJoin
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_paths
 from dycl_tvm.frontend.trace.join.poison import Poison, forms_at
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import current
@@ -60,9 +61,9 @@ def part(value: Any, origin: Origin | None) -> Iterator[View]:
         yield _view(poisons, [_captured(p).obj for p in path], joined, args)
     if alone == len(paths):
         return
-    join = Join([PathState(block, {}, None, {}) for block in joined.before[alone:]], mark, 0, None, joined.block.name)
+    join = Join([PathState(block, {}, None, {}) for block in joined.before[alone:]], 0, None, joined.block.name, between_paths(()))
     args = [join.operand(p.type, list(column), p.name) for p, column in zip(joined.block.params, zip(*joined.args[alone:]))]
-    objects = [join.unify([_captured(p) for p in column], "the value returned") for column in zip(*paths[alone:])]
+    objects = [join.unify([_captured(p) for p in column], Name("the value returned")) for column in zip(*paths[alone:])]
     for block in joined.before[alone:]:
         session.builder.resume(block)
     join.enter()

@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.heap.compiled import LIBRARY_PACKAGES
 from dycl_tvm.hcfg.nodes import Origin
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _PACKAGE = str(Path(__file__).resolve().parents[3])
-_LIBRARY_PACKAGES = ("torch", "numpy", "tvm", "tvm_ffi", "functorch", "sympy")
 
 
 @functools.cache
 def _library_roots() -> tuple[str, ...]:
     roots = []
-    for name in _LIBRARY_PACKAGES:
+    for name in LIBRARY_PACKAGES:
         module = sys.modules.get(name)
         if module is not None and getattr(module, "__file__", None):
             roots.append(str(Path(str(module.__file__)).parent) + "/")
@@ -53,7 +53,7 @@ def is_library_file(filename: str) -> bool:
 
 def is_library_package(name: str) -> bool:
     """Whether a package belongs to Python, or to PyTorch and its kind."""
-    return name in sys.stdlib_module_names or name in sys.builtin_module_names or name in _LIBRARY_PACKAGES
+    return name in sys.stdlib_module_names or name in sys.builtin_module_names or name in LIBRARY_PACKAGES
 
 
 def user_frame() -> types.FrameType | None:

@@ -19,6 +19,7 @@ from torch.nn.modules import container
 from torch.utils import hooks
 
 from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
+from dycl_tvm.frontend.trace.heap.compiled import module_of
 
 #: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
 REWRITTEN_FILES = frozenset(str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks))
@@ -83,12 +84,12 @@ def is_rewritten_class(cls: type) -> bool:
 
 def is_library_class(cls: type) -> bool:
     """Whether a class is Python's or a library's."""
-    if cls.__module__.split(".")[0] in sys.stdlib_module_names:
+    if module_of(cls).split(".")[0] in sys.stdlib_module_names:
         return True
     methods = [v for v in vars(cls).values() if isinstance(v, types.FunctionType)]
     if methods:
         return all(is_library_file(code_of(m).co_filename) or _is_generated(m, code_of(m)) for m in methods)
-    return issubclass(cls, torch.nn.Module) and cls.__module__.startswith("torch.")
+    return issubclass(cls, torch.nn.Module) and module_of(cls).startswith("torch.")
 
 
 def is_library(x: Any) -> bool:

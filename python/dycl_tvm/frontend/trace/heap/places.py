@@ -8,6 +8,7 @@ made again from these; so joins, loops and the state between calls know no kind 
 
 from __future__ import annotations
 
+import functools
 import types
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
@@ -185,12 +186,20 @@ class Attribute(One):
             else:
                 self._space[self.name] = contents
             return
-        put, drop = (type.__setattr__, type.__delattr__) if isinstance(self._owner, type) else (object.__setattr__, object.__delattr__)
+        kind: Any = type(self._owner)
+        put, drop = _setters(kind)
         if contents is not MISSING:
             if self.read() is not contents:
                 put(self._owner, self.name, contents)
         elif self.read() is not MISSING:
             drop(self._owner, self.name)
+
+
+@functools.cache
+def _setters(cls: Any) -> tuple[Any, Any]:
+    """Return what stores, and what deletes, an attribute of objects of a class, past the methods of the user's."""
+    base = next(c for c in cls.__mro__ if isinstance(vars(c).get("__setattr__"), types.WrapperDescriptorType))
+    return base.__setattr__, base.__delattr__
 
 
 class Cell(One):
@@ -270,15 +279,6 @@ class Bytes(Owned):
 def attribute_of(owner: Any, name: str) -> Attribute:
     """Return the place of an attribute; of a global variable, if ``owner`` is the dict that holds a module's."""
     return Attribute(owner, name, owner if type(owner) is dict else namespace_of(owner, name))
-
-
-def place_of(x: Any) -> Place | None:
-    """Return the place of what a container or array holds; None for other objects."""
-    if isinstance(x, MUTABLE):
-        return Contents(x)
-    if isinstance(x, BUFFERS):
-        return Bytes(x)
-    return Cell(x) if isinstance(x, types.CellType) else None
 
 
 def namespace_of(owner: Any, name: str) -> dict[str, Any] | None:

@@ -11,7 +11,8 @@ import functools
 import gc
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -41,7 +42,6 @@ ATOMS = (
     torch.SymInt,
     torch.SymFloat,
     torch.SymBool,
-    types.BuiltinFunctionType,
     types.CodeType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
@@ -74,11 +74,14 @@ class Reached:
 
     __slots__ = ("empty", "empty_labels", "steps", "unopened")
 
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self.steps = list(steps)
         self.empty: list[Any] = []
         self.empty_labels: list[str] = []
         self.unopened: list[Any] = []
+
+    def __iter__(self) -> Iterator[Step]:
+        return chain(self.steps, zip(self.empty_labels, self.empty))
 
 
 def reach(
@@ -149,6 +152,10 @@ def _method(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return [(label, x.__self__), (label, x.__func__)]
 
 
+def _builtin(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [] if isinstance(x.__self__, (type, types.ModuleType)) else [(label, x.__self__)]
+
+
 def _partial(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return [(label, x.func), (label, x.args), (label, x.keywords)]
 
@@ -183,7 +190,7 @@ def _function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
 
 def _object(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     found = _instance(f"{label}." if label else "", x)
-    if not isinstance(x, (*BUFFERS, types.GeneratorType, types.FrameType)) and not type(x).__flags__ & _PYTHON_CLASS:
+    if has_hidden(_class(x)) and not isinstance(x, (types.GeneratorType, types.FrameType)):
         for v in gc.get_referents(x):  # a container among these may be a part of the object's own working: it is not the program's
             inner = list(v.values()) if type(v) is dict else list(v) if type(v) in (list, tuple, set, deque) else [v]
             found += [(label, i) for i in inner if not isinstance(i, (type, types.ModuleType, types.FrameType))]
@@ -197,6 +204,7 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (types.CellType, _cell),
     (types.FunctionType, _function),
     (types.MethodType, _method),
+    (types.BuiltinFunctionType, _builtin),
     (functools.partial, _partial),
     (type, _class_body),
     (types.ModuleType, _variables),
@@ -215,7 +223,6 @@ def _children_of(kind: Any) -> Children:
 
 #: Where a module keeps what it is made of; not there yet while it is made.
 _TABLES = ("_modules", "_parameters", "_buffers")
-_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def _instance(dot: str, x: Any) -> list[Step]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dycl_tvm.frontend.trace.heap.compiled import is_python, is_unknown, is_unknown_class
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Owned
 
 #: Classes in C whose state is what their places, or their items, hold.
@@ -49,6 +50,7 @@ _SEEN: tuple[type, ...] = (
     types.ModuleType,
     types.FunctionType,
     types.MethodType,
+    types.BuiltinFunctionType,
     types.CellType,
     types.SimpleNamespace,
     types.MappingProxyType,
@@ -62,7 +64,6 @@ _SEEN: tuple[type, ...] = (
 )
 #: Tensors of more elements, and states of more objects, are not compared.
 _LARGE = 1 << 16
-_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 class _Invisible:
@@ -88,6 +89,11 @@ class Seen:
         self._state = _reduced(x)
         self._bytes = _bytes(x)
 
+    @property
+    def tells(self) -> bool:
+        """Whether it can be told from this if the object changes."""
+        return self.fingerprint is not INVISIBLE
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Seen) and self.fingerprint is not INVISIBLE and self.fingerprint == other.fingerprint
 
@@ -112,7 +118,7 @@ class Hidden(Owned):
     @classmethod
     def of(cls, x: Any) -> Hidden | None:
         """Return the hidden state of an object; None if all of it can be seen."""
-        return cls(x) if has_hidden(_class(x)) else None
+        return cls(x) if has_hidden(_class(x)) or (type(x) is types.BuiltinFunctionType and is_unknown(x)) else None
 
     @property
     def key(self) -> Any:
@@ -144,23 +150,14 @@ class Hidden(Owned):
 @functools.cache
 def has_hidden(cls: Any) -> bool:
     """Whether objects of a class may keep state that neither attributes nor items show."""
+    if is_unknown_class(cls):
+        return True
     for base in cls.__mro__:
         if base in _SEEN:
             return False
-        if not _is_python(base):
+        if not is_python(base):
             return True
     return True
-
-
-def _is_python(cls: type) -> bool:
-    """Whether a class was made by a ``class`` statement: it adds nothing but ``__dict__`` and slots to its base."""
-    if not cls.__flags__ & _PYTHON_CLASS:
-        return False
-    base = cls.__base__
-    assert base is not None
-    slots = [k for k, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)]
-    added = len(slots) + (cls.__weakrefoffset__ != base.__weakrefoffset__) + (cls.__dictoffset__ != base.__dictoffset__)
-    return cls.__basicsize__ <= base.__basicsize__ + 8 * added
 
 
 def fingerprint(x: Any) -> Any:
@@ -199,6 +196,8 @@ def _names_objects(found: Any) -> bool:
 
 
 def _fingerprint(x: Any, seen: dict[int, Any]) -> Any:
+    if is_unknown(x):
+        raise _CannotTell  # it may tell less than its state
     if isinstance(x, types.GeneratorType):
         frame = x.gi_frame
         return None if frame is None else (frame.f_lasti, *[(k, _Same(v)) for k, v in frame.f_locals.items()])
@@ -207,7 +206,7 @@ def _fingerprint(x: Any, seen: dict[int, Any]) -> Any:
     if state is not INVISIBLE:
         found.append(_plain(state, seen))
     contents = _bytes(x)
-    if contents is not None:
+    if contents is not None and (found or isinstance(x, memoryview)):  # a buffer alone need not be all of an object
         found.append(contents)
     if isinstance(x, _CACHE):
         found.append(x.cache_info())
@@ -288,7 +287,7 @@ def bytes_of(t: torch.Tensor) -> bytes:
         return b""
     if t.device.type == "cpu" and t.is_contiguous():
         return ctypes.string_at(t.data_ptr(), t.numel() * t.element_size())
-    return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return bytes(t.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _class(x: Any) -> Any:

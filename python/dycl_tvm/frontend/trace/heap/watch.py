@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.heap.compiled import is_unknown
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
@@ -122,10 +123,12 @@ class Watch:
     def __init__(self, heap: Heap, snapshot: Snapshot) -> None:
         self._heap, self._snapshot = heap, snapshot
 
-    def settle(self, lost: Callable[[Place], None]) -> None:
-        """Note what was changed; ``lost`` is called for what cannot be put back."""
+    def settle(self, changed: Callable[[Place], None], lost: Callable[[Place], None]) -> None:
+        """Note what was changed; ``changed`` is called for what has surely changed, ``lost`` for what cannot be put back."""
         owners = self._snapshot.owners
         for _, place, before, now in self._snapshot.changes():
+            if not isinstance(now, Seen) or now.tells or is_unknown(place.owner):
+                changed(place)
             if isinstance(place, Hidden):
                 if place.can_restore(before, now):
                     self._heap.journal.note(place, before)

@@ -27,9 +27,9 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.join import describe, may_be_unset
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
-from dycl_tvm.frontend.trace.join.poison import Poison, Unset, count_unset
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
@@ -45,15 +45,17 @@ class _Aliases:
     def __init__(self, decision: Any) -> None:
         self.decision = decision
 
-    def refuse(self, reason: str) -> None:
-        """Take one more trip out of the loop, which may part the names; refuse if that was tried."""
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Take one trip out of the loop, which may part the names; if that was tried, all."""
+        decisions = current().decisions
         if not self.decision.unroll:
-            current().decisions.fork(self.decision, reason)
-        raise UnsupportedError(
+            decisions.fork(self.decision, reason)
+        refusal = UnsupportedError(
             reason,
             current().origin() or self.decision.origin,
             "copy the tensor where a variable is given another's: y = x.clone(); or compute a new one instead of changing it in place",
         )
+        decisions.unroll(self.decision, refusal)
 
 
 class Header:
@@ -93,7 +95,10 @@ class Header:
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
-        self._poisoned: dict[Path, str] = {}
+        self._poisoned: dict[Path, Why] = {}
+        self._differing = between_trips(decision)
+        #: The first container that the body leaves with other items than it had.
+        self._growing: Why | None = None
         self._places: dict[Any, tuple[Place, Any]] = {}
         self._params: dict[Path, Value] = {}
         self._args: list[Operand] = []
@@ -125,7 +130,9 @@ class Header:
                 may_be_one(self._fresh[path], twin, _Aliases(self.decision))
         self._state = {name: capture(value) for name, value in env.items()}
         for name in unset:
-            env[name] = Poison(self.decision, Unset(f"`{name}` is not set before the loop, and read in it before it is set"))
+            env[name] = Poison(
+                self.decision, Why(f"`{name}` is not set before the loop, and read in it before it is set", is_="not set", unset=True)
+            )
         self.extra = {name: env.pop(name) for name in self._extra_entry}
         return env
 
@@ -144,13 +151,15 @@ class Header:
         found: dict[Path, Operand] = {}
         for name, value in env.items():
             if name in self._state:
-                self._compare((name,), self._state[name], capture(value), found)
+                self._compare((name,), Name(f"`{name}`"), self._state[name], capture(value), found)
         for key, place in changed.items():
             if session.heap.is_newer(place.owner, self._clock):
                 continue
             if key not in self._places:
                 self._places[key] = (place, before[key])
             self._compare_place(key, place, found)
+        if self._growing is not None:
+            session.decisions.unroll_grown(self.decision, self._growing.reason, self._differing)
         self._link(self._homes)
         self._shared.update(
             path for paths in self._backs.values() if len(paths) > 1 and any(p in self._renamed for p in paths) for path in paths
@@ -190,7 +199,7 @@ class Header:
             return Poison(self.decision, self._poisoned[path])
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):
-                return Poison(self.decision, _STALE)
+                return Poison(self.decision, Why(_STALE))
             made = self._identities.header_tensor(path, c.obj, self._param(path, tensor_type(c.obj), c.value))
             self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
             return made
@@ -229,14 +238,14 @@ class Header:
         return state.place.unflatten(state.raw, items)
 
     # -- comparing ------------------------------------------------------------------------------------------------------
-    def _compare(self, path: Path, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
+    def _compare(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         if isinstance(header.obj, Poison):
             if may_be_unset(back) and not may_be_unset(header):
-                self._poisoned[path] = Unset("an attribute may be gone after the loop's body")
+                self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
         if isinstance(header, Memory):
             if isinstance(back.obj, Stale) or path in self._poisoned:
-                self._poisoned[path] = _STALE
+                self._poisoned[path] = Why(_STALE)
             elif path in self._general:
                 found[path] = back.obj  # type: ignore[assignment]  # memory, as at the header
             elif back.obj is not header.obj:
@@ -247,7 +256,7 @@ class Header:
             if header.obj is back.obj and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
                 return  # what it holds are places of the heap, which are seen through all its names
         if may_be_unset(header) != may_be_unset(back):
-            self._poisoned[path] = Unset("an attribute is first set in the loop")
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
             if path in self._general:
@@ -256,11 +265,11 @@ class Header:
                 self._identities.note_strides(path, back.obj)
                 self._homes[path] = storage_of(back.obj)
                 if isinstance(back.value, Stale):
-                    self._poisoned[path] = _STALE
+                    self._poisoned[path] = Why(_STALE)
             elif header.obj is not back.obj:  # what is changed in place is a place of the heap, seen through all its aliases
                 self._general[path] = None
-        elif mixed := scalars.mixed_of(back.obj):
-            self._poisoned[path] = f"{_name(path)} is {mixed.types} after the loop's body, depending on values"
+        elif scalars.mixed_of(back.obj):
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
         elif (
             isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf) and scalars._kind(header.operand) == scalars._kind(back.operand)
         ):
@@ -270,9 +279,9 @@ class Header:
                 self._general[path] = None
         elif isinstance(header, Items) and isinstance(back, Items) and same_structure(header, back):
             for i, (h, b) in enumerate(zip(header.items, back.items)):
-                self._compare((*path, i), h, b, found)
+                self._compare((*path, i), name.item(label_of(header, i)), h, b, found)
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
-            self._poisoned[path] = f"{_name(path)} is {describe(header)} before the loop's body and {describe(back)} after it"
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
 
     def _compare_objects(self, path: Path, header: Items, back: Items) -> None:
         """Compare which containers a name has."""
@@ -289,10 +298,11 @@ class Header:
         raw = next((raw for p, raw in self._writes if p.key == key), self._places[key][1])
         header, back = capture_place(place, raw), capture_place(place, place.read())
         if header.structure != back.structure:
-            how = "changes its length" if len(header.items) != len(back.items) else "is changed"
-            current().decisions.unroll(self.decision, f"{place.text} {how}")
-        for i, (h, b) in enumerate(zip(header.items, back.items)):
-            self._compare((key, i), h, b, found)
+            why = self._differing.add(Name(place), sides_of_contents([header, back]), "holds")
+            self._growing = self._growing or why
+            return
+        for i, (h, b, label) in enumerate(zip(header.items, back.items, place.labels(raw))):
+            self._compare((key, i), Name(place).item(label), h, b, found)
 
 
 _STALE = "a tensor may have been changed in place under another name"
@@ -308,7 +318,3 @@ def _mentions(values: list[Any], x: Any) -> int:
             seen.add(id(v))
             todo.extend(v.values() if isinstance(v, dict) else v)
     return count
-
-
-def _name(path: Path) -> str:
-    return f"`{path[0]}`" if isinstance(path[0], str) else "an attribute"

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Contents, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
@@ -30,7 +30,8 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.poison import Poison, Unset, is_unbound
+from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
@@ -64,14 +65,19 @@ class Join:
     ----------
     paths : list of PathState
         At least two.
-    mark, clock : int
-        Where the journal and the clock of births stood when the paths began.
+    clock : int
+        When the paths began.
     decision : object
         What to fork if a value that could not be joined is used.
+    differing : Mismatches
+        Takes down what cannot be joined.
     """
 
-    def __init__(self, paths: list[PathState], mark: int, clock: int, decision: Any, name: str) -> None:
+    def __init__(self, paths: list[PathState], clock: int, decision: Any, name: str, differing: Mismatches) -> None:
         self.session = current()
+        self._differing = differing
+        #: The first container that holds other items on one path than on another: the paths cannot go on as one.
+        self._apart: Why | None = None
         self.paths, self.clock, self.decision = paths, clock, decision
         self.block = self.session.builder.new_block(name)
         self.args: list[list[Operand]] = [[] for _ in paths]
@@ -85,8 +91,10 @@ class Join:
         """Join; return the variables and the value. The journal has been rolled back to the beginning of the paths."""
         env = {name: self._variable(name) for name in self._names()}
         has_value = [p.value for p in self.paths if p.value is not None]
-        value = self.unify(has_value, "the value returned") if has_value else None
-        writes = [(place, contents) for place, contents in self._heap()]
+        value = self.unify(has_value, Name("the value returned")) if has_value else None
+        writes = self._heap()
+        if self._apart is not None:
+            self.session.decisions.fork(self.decision, self._apart.reason, self._differing)
         self.enter()
         for place, contents in writes:
             self.session.journal.touch(place)
@@ -111,8 +119,8 @@ class Join:
     def _variable(self, name: str) -> Any:
         found = [p.env.get(name) for p in self.paths]
         if any(c is None for c in found):
-            return Poison(self.decision, Unset(f"`{name}` is set on one path only, and used later"))
-        return self.unify(found, f"`{name}`")  # type: ignore[arg-type]
+            return Poison(self.decision, self._differing.add(Name(f"`{name}`"), sides_of(found), unset=True))
+        return self.unify(found, Name(f"`{name}`"))  # type: ignore[arg-type]
 
     # -- values -----------------------------------------------------------------------------------------------------
     def operand(self, type_: Type, operands: list[Operand], name: str = "") -> Operand:
@@ -126,13 +134,13 @@ class Join:
         key = tuple((id(o) if isinstance(o, Value) else (type(o), repr(o))) for o in operands)
         param = self._params.get(key)
         if param is None:
-            param = self._params[key] = self.session.builder.add_param(self.block, type_, name if name.isidentifier() else "")
+            param = self._params[key] = self.session.builder.add_param(self.block, type_, name)
             for args, operand in zip(self.args, operands):
                 args.append(operand)
             self._keep.append(operands)
         return param
 
-    def unify(self, found: list[Captured], what: str) -> Any:
+    def unify(self, found: list[Captured], what: Name) -> Any:
         """Make one value of one a path."""
         first = found[0]
         if isinstance(first, Memory):
@@ -143,7 +151,7 @@ class Join:
             self._keep_object(first.obj)
             return first.obj
         if any(map(may_be_unset, found)):
-            return Poison(self._site_of(found), Unset(f"{what} is set on one path only, and used later"))
+            return Poison(self._decision_of(found), self._differing.add(what, sides_of(found), unset=True))
         if isinstance(first, NumberLeaf) or any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
         if all(type(c) is type(first) for c in found):
@@ -155,16 +163,18 @@ class Join:
                 return self._equal(found)
         return self._poison(found, what)
 
-    def _site_of(self, found: list[Captured]) -> Any:
+    def _decision_of(self, found: list[Captured]) -> Any:
         """Return the first decision at which paths parted that now meet."""
-        decisions = [object.__getattribute__(c.obj, "_decision") for c in found if isinstance(c.obj, Poison)]
-        return min([self.decision, *decisions], key=lambda s: s.index)
+        poisons = [c.obj for c in found if isinstance(c.obj, Poison)]
+        for poison in poisons:
+            self._differing.parted_before(of_poison(poison).others)
+        return min([self.decision, *[object.__getattribute__(p, "_decision") for p in poisons]], key=lambda d: d.index)
 
-    def _poison(self, found: list[Captured], what: str) -> Poison:
-        kinds = " or ".join(dict.fromkeys(describe(c) for c in found))
-        return Poison(self._site_of(found), f"{what} is {kinds}, depending on the path", self.block, tuple([form_of(c) for c in found]))
+    def _poison(self, found: list[Captured], what: Name) -> Poison:
+        why = self._differing.add(what, sides_of(found))
+        return Poison(self._decision_of(found), why, self.block, tuple([form_of(c) for c in found]))
 
-    def _number(self, found: list[NumberLeaf], what: str) -> Any:
+    def _number(self, found: list[NumberLeaf], what: Name) -> Any:
         first = found[0]
         if all(same_number(c, first) for c in found):
             return self._equal(found)
@@ -172,7 +182,7 @@ class Join:
         if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         kind = kinds.pop()
-        return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.strip("`")), self.decision)  # type: ignore[arg-type]
+        return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.variable), self.decision)  # type: ignore[arg-type]
 
     def _equal(self, found: list[Any]) -> Any:
         """Return one of several equal objects that cannot be changed; only their identity tells them apart."""
@@ -181,11 +191,11 @@ class Join:
             join_identities(first, [c.obj for c in found], self.decision)
         return first
 
-    def _tensor(self, found: list[TensorLeaf], what: str) -> Any:
+    def _tensor(self, found: list[TensorLeaf], what: Name) -> Any:
         with torch._C.DisableTorchFunction():  # staging itself looks at the tensors
             return self._join_tensors(found, what)
 
-    def _join_tensors(self, found: list[TensorLeaf], what: str) -> Any:
+    def _join_tensors(self, found: list[TensorLeaf], what: Name) -> Any:
         first = found[0]
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or any(isinstance(c.value, Stale) for c in found):
@@ -193,7 +203,7 @@ class Join:
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
             same = all(c.value is first.value for c in found)
-            value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.strip("`"))
+            value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.variable)
             merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.decision), value)
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
@@ -204,13 +214,13 @@ class Join:
                 storage.mergers.append((weakref.ref(merged.storage_), self.decision))
         return self._memo[key]
 
-    def _container(self, found: list[Items], what: str) -> Any:
+    def _container(self, found: list[Items], what: Name) -> Any:
         first = found[0]
         if not all(same_structure(first, c) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
-            items = [self.unify([c.items[i] for c in found], f"{what}[{i}]") for i in range(len(first.items))]
+            items = [self.unify([c.items[i] for c in found], what.item(label_of(first, i))) for i in range(len(first.items))]
             merged = rebuild(first, items)
             if not isinstance(merged, tuple):
                 for c in found:
@@ -272,11 +282,11 @@ class Join:
         found = [path.places.get(key, base) for path in self.paths]
         first = found[0]
         if any(state.structure != first.structure for state in found):
-            sizes = list(dict.fromkeys(str(len(state.items)) for state in found))
-            differ = f"holds {' or '.join(sizes)} items" if len(sizes) > 1 else "holds other items"
-            self.session.decisions.fork(self.decision, f"{place.text} {differ}, depending on the path")
+            why = self._differing.add(Name(place), sides_of_contents(found), "holds")
+            self._apart = self._apart or why
+            return None
         labels = place.labels(first.raw)
-        items = [self.unify([state.items[i] for state in found], f"{place.text}{label}") for i, label in enumerate(labels)]
+        items = [self.unify([state.items[i] for state in found], Name(place).item(label)) for i, label in enumerate(labels)]
         return place.unflatten(first.raw, items)
 
     def _guard_aliases(self) -> None:
@@ -286,19 +296,3 @@ class Join:
             if targets and (len(targets) > 1 or not self.session.heap.is_newer(source, self.clock)):
                 for t in (*targets, id(source)):
                     self.session.heap.guarded[t] = self.decision
-
-
-def may_be_unset(c: Captured) -> bool:
-    return c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj))
-
-
-def describe(c: Captured) -> str:
-    if isinstance(c, TensorLeaf):
-        return f"a tensor {list(c.obj.shape)} of {str(c.obj.dtype).removeprefix('torch.')}"
-    if isinstance(c, NumberLeaf):
-        return f"a number ({scalars._kind(c.operand)})"
-    if isinstance(c, Items):
-        return f"a {type(c.obj).__name__} of {len(c.items)} items"
-    if isinstance(c.obj, Poison):
-        return "one of several values"
-    return "None" if c.obj is None else f"a {type(c.obj).__name__}"

@@ -4,30 +4,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.join.captured import Form
+from dycl_tvm.frontend.trace.heap.places import MISSING
+from dycl_tvm.frontend.trace.join.captured import Captured, Form
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
 
 
-class Unset(str):
-    """The reason of a poison that may not be set at all: a question for whether it is there must not be answered."""
+@dataclass
+class Why:
+    """Why a value is a poison.
 
-    __slots__ = ()
+    Attributes
+    ----------
+    reason : str
+        In one sentence.
+    is_ : str
+        What the value may be.
+    unset : bool
+        Whether it may not be set at all: a question for whether it is there must not be answered.
+    others : object
+        The values that could not be one at the same place, as a text that messages show below.
+    """
+
+    reason: str
+    is_: str = "one of several values"
+    unset: bool = False
+    others: Any = None
 
 
 class Poison(OwnValue):
     """What a variable holds after a join of values that cannot be one. Any use of it forks ``decision``; see also :mod:`.parting`."""
 
-    __slots__ = ("_decision", "_forms", "_reason")
+    __slots__ = ("_decision", "_forms", "_why")
 
-    def __init__(self, decision: Any, reason: str, block: Block | None = None, forms: tuple[Form | None, ...] = ()) -> None:
+    def __init__(self, decision: Any, why: Why, block: Block | None = None, forms: tuple[Form | None, ...] = ()) -> None:
         object.__setattr__(self, "_decision", decision)
-        object.__setattr__(self, "_reason", reason)
+        object.__setattr__(self, "_why", why)
         object.__setattr__(self, "_forms", (block, forms))
 
     def __getattribute__(self, name: str) -> Any:
@@ -43,14 +61,25 @@ class Poison(OwnValue):
                 use(a)
 
 
-def count_unset(reasons: Mapping[Any, str]) -> int:
-    """Return how many of the reasons say that something may not be set."""
-    return sum(isinstance(reason, Unset) for reason in reasons.values())
-
-
 def is_unbound(poison: Poison) -> bool:
     """Whether the variable may not be set at all."""
-    return isinstance(object.__getattribute__(poison, "_reason"), Unset)
+    return of_poison(poison).unset
+
+
+def may_be_unset(c: Captured) -> bool:
+    """Whether a value may not be set at all."""
+    return c.obj is MISSING or (isinstance(c.obj, Poison) and is_unbound(c.obj))
+
+
+def count_unset(whys: Mapping[Any, Why]) -> int:
+    """Return how many of the values may not be set."""
+    return sum(why.unset for why in whys.values())
+
+
+def of_poison(poison: Poison) -> Why:
+    """Return why a value is a poison."""
+    why: Why = object.__getattribute__(poison, "_why")
+    return why
 
 
 def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:
@@ -62,7 +91,8 @@ def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:
 
 def use(poison: Poison) -> Any:
     """Fork the decision that made the poison."""
-    current().decisions.fork(object.__getattribute__(poison, "_decision"), object.__getattribute__(poison, "_reason"))
+    why = of_poison(poison)
+    current().decisions.fork(object.__getattribute__(poison, "_decision"), why.reason, why.others)
 
 
 def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:

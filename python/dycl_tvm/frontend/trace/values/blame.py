@@ -7,6 +7,7 @@ same type: what does not fail there in the same way, or not whatever the values 
 
 from __future__ import annotations
 
+import gc
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from dycl_tvm.errors import DyclError
+from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.session import current, set_current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
@@ -21,6 +23,8 @@ from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 Raised = TypeVar("Raised", bound=BaseException)
 _PLAIN = (str, bytes, bool, int, float, complex, type(None), type(...), slice, range, torch.dtype, torch.device, torch.Size, type)
 _BUILTIN = (types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.WrapperDescriptorType, type)
+#: How many objects are searched for such values.
+_SEARCHED = 1 << 12
 _NUMBERS: dict[str, Callable[[int], Any]] = {"int": int, "float": float, "bool": bool}
 
 
@@ -52,11 +56,18 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
     bound = owner is not None and not isinstance(owner, types.ModuleType)
     leaves = torch.utils._pytree.tree_leaves((owner if bound else None, args, kwargs))
     if not any(isinstance(x, StagedTensor) or scalars.is_symbolic(x) for x in leaves):
-        if isinstance(function, _BUILTIN) or all(isinstance(x, (*_PLAIN, torch.Tensor)) for x in leaves):
+        plain = all(isinstance(x, (*_PLAIN, torch.Tensor)) for x in leaves)
+        if plain or (isinstance(function, _BUILTIN) and not _hold_staged(leaves)):
             of_program(error)
     elif all(isinstance(x, (*_PLAIN, torch.Tensor)) or scalars.is_symbolic(x) for x in leaves):
         if all(_raises(type(error), function, owner if bound else None, args, kwargs, value) for value in (0, 1)):
             of_program(error)
+
+
+def _hold_staged(objects: list[Any]) -> bool:
+    """Whether objects hold values known only at run time."""
+    steps = reach([("", x) for x in objects], lambda x: True, limit=_SEARCHED)
+    return any(isinstance(v, StagedTensor) or scalars.is_symbolic(v) for _, x in steps for v in gc.get_referents(x))
 
 
 def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> bool:

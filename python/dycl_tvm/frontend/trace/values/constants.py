@@ -8,6 +8,7 @@ import hashlib
 import torch
 
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.identity import Identity
 from dycl_tvm.frontend.trace.values.real_memory import View, covers, memory_key, views_to, whole
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
 from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
@@ -76,6 +77,10 @@ class Constants:
             storage.born, storage.real, storage.memory = 0, base, key
             self._kept.append(t)
         return self._storages[key]
+
+    def real_at(self, memory: Identity) -> torch.Tensor | None:
+        """Return the real tensor that lies in all of a memory; None if it is not the model's."""
+        return next((s.real for s in self._storages.values() if s.identity is memory), None)
 
     def home(self, t: torch.Tensor) -> tuple[Storage, tuple[View, ...]]:
         """Return the memory that a real tensor lies in, and the views that lead from there to it."""

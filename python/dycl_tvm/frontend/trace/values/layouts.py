@@ -76,12 +76,6 @@ def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[
     return meta
 
 
-def meta_like(t: torch.Tensor) -> torch.Tensor:
-    """Make a tensor on the device ``meta`` that lies in memory as another does."""
-    layouts = layouts_of(t)
-    return meta_with(t.shape, t.dtype, strides_of(t), None if layouts is None else layouts.decision)
-
-
 def join_layouts(tensors: Sequence[torch.Tensor], decision: Any) -> torch.Tensor:
     """Make a tensor on the device ``meta`` that lies in memory as one of several do, on the paths of ``decision``."""
     first = strides_of(tensors[0])

@@ -250,10 +250,23 @@ def _binary(op: str, swapped: bool) -> Any:
             return NotImplemented
         left: Operand = self.node.value
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
+        if is_symbolic(result) and result.node.kind == "int":
+            result.node.bounds = _bounds(op, *((other, self) if swapped else (self, other)))
         mixed = self.node.mixed or mixed_of(other)
         return result if mixed is None else mark_mixed(result, _mixed_result(mixed, op, self, other))
 
     return method
+
+
+def _bounds(op: str, a: Any, b: Any) -> tuple[int, int] | None:
+    """Return the bounds of a result of integer arithmetic."""
+    if op == "mod" and isinstance(b, int) and b > 0:
+        return (0, b - 1)
+    of_a, of_b = bounds_of(a), bounds_of(b)
+    if of_a is None or of_b is None or op not in ("add", "sub", "mul"):
+        return None
+    corners = [getattr(operator, op)(x, y) for x in of_a for y in of_b]
+    return (min(corners), max(corners))
 
 
 def _mixed_result(mixed: Mixed, op: str, *numbers: Any) -> Mixed | None:
@@ -489,6 +502,10 @@ def _is_infinite(op: Value) -> Any:
     return arithmetic("eq", emit("abs", op, type_=FLOAT).node.value, math.inf)
 
 
+#: What an int known only at run time can be.
+_INT64 = (-(2**63), 2**63 - 1)
+
+
 def extremum(values: list[Any], largest: bool) -> Any:
     """``min`` or ``max`` of numbers, the first of equals, by comparisons in Python's order."""
     best = values[0]
@@ -496,8 +513,11 @@ def extremum(values: list[Any], largest: bool) -> Any:
         if not is_symbolic(value) and not is_symbolic(best):
             best = max(best, value) if largest else min(best, value)
             continue
+        bounds = [bounds_of(best) or _INT64, bounds_of(value) or _INT64]
         better = value > best if largest else value < best
         best = select(better, value, best)
+        if is_symbolic(best) and best.node.kind == "int":
+            best.node.bounds = tuple(map(max if largest else min, *bounds))
     return best
 
 

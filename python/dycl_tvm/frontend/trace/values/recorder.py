@@ -290,7 +290,7 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
 class _Unusual:
     """In the place of a decision: a view of the model's memory that cannot be written through."""
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, others: object = "") -> None:
         """Refuse to read what may have been changed."""
         raise UnsupportedError(reason, current().origin(), "give the tensor memory of its own: t = t.clone()")
 

@@ -171,7 +171,8 @@ def _batch_norm(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor
     tables, training = [t for t in rest[:4] if t is not None], rest[4]
     if training or not _is_plain(x) or x.dim() < 2 or any(t.dtype != x.dtype or t.shape != x.shape[1:2] for t in tables):
         return None
-    return _empty(x.shape, x.dtype), _empty(x.shape[1:2], x.dtype), _empty(x.shape[1:2], x.dtype)
+    # on a CPU there are no statistics of the batch, whatever the kernel for tensors without data says
+    return _empty(x.shape, x.dtype), _empty((0,), x.dtype), _empty((0,), x.dtype)
 
 
 def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor | None:

@@ -95,16 +95,28 @@ class Storage(Carrier, One):
     def set(self, value: Value) -> None:
         """Change the contents."""
         session = current()
-        for other, decision in self.mergers:
-            if other() is not None:
-                session.decisions.fork(decision, "a tensor is changed in place that is one of two, depending on the branch taken")
-        for shadow, decision in self.shadows:
-            twin = shadow()
-            if twin is not None:
-                session.journal.touch(twin)
-                twin.value, twin.version = Stale(twin.value.type, decision), next(clock)
+        twins = self._twins()
+        for storage in (self, *twins):
+            for other, decision in storage.mergers:
+                if other() is not None:
+                    session.decisions.fork(decision, "a tensor is changed in place that is one of two, depending on the branch taken")
+        for twin, decision in twins.items():
+            session.journal.touch(twin)
+            twin.value, twin.version = Stale(twin.value.type, decision), next(clock)
         session.journal.touch(self)
         self.value, self.version = value, next(clock)
+
+    def _twins(self) -> dict[Storage, Any]:
+        """Return the storages that may be one with this, also by way of others, and what would have to tell them apart."""
+        found: dict[Storage, Any] = {}
+        todo: list[Storage] = [self]
+        while todo:
+            for shadow, decision in todo.pop().shadows:
+                twin = shadow()
+                if twin is not None and twin is not self and twin not in found:
+                    found[twin] = decision
+                    todo.append(twin)
+        return found
 
 
 def may_be_one(a: Storage, b: Storage, decision: Any) -> None:

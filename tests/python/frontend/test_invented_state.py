@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Correctness rests on detection: state of kinds that no code names is kept as in eager, on every path and in every call, or refused."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import linecache
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from differential import same
+from invented_kinds import KINDS, LIBRARY, MODEL, PLACES, RIGHT
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.frontend.python.source import locate
+from dycl_tvm.hcfg.interpreter import graph_initial, interpret
+
+#: One in so many of the structures is tried with a kind.
+SHARE = 3
+CALLS = [torch.full((2, 3), v) for v in (0.5, -1.0, 0.1, 0.4, -0.2, 2.0)]
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory):
+    """The path of the compiled module."""
+    out = tmp_path_factory.mktemp("invented") / f"invented{sysconfig.get_config_var('EXT_SUFFIX')}"
+    source = Path(__file__).with_name("invented.c")
+    include = sysconfig.get_paths()["include"]
+    if not Path(include, "Python.h").exists():
+        pytest.skip("Python's headers are not installed")
+    subprocess.run(["cc", "-O1", "-w", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(out)], check=True)
+    return out
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """The folder of a library, beside Python's own."""
+    folder = tmp_path_factory.mktemp("lib") / "site-packages"
+    folder.mkdir()
+    (folder / "library.py").write_text(LIBRARY)
+    return folder
+
+
+@pytest.fixture
+def library(request, installed, monkeypatch):
+    """The file of a library whose functions run rewritten, or natively."""
+    if getattr(request, "param", "rewritten") == "native":
+        roots = (*locate._library_roots(), f"{installed}/")
+        monkeypatch.setattr(locate, "_library_roots", lambda: roots)
+    locate.is_library_file.cache_clear()
+    yield installed / "library.py"
+    locate.is_library_file.cache_clear()
+
+
+def load(name, file):
+    """Import a module anew: what it keeps is as at first."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def program(kind, place, held):
+    made, change, read = KINDS[kind]
+    body = PLACES[place]
+    for word, text in (("CHANGE", change), ("READ", read)):
+        body = body.replace(word, text.replace("KEPT", "kept"))
+    text = MODEL.replace("        PLACE", textwrap.indent(body.strip(), " " * 8))
+    return text.replace("MADE", made).replace("HELD", str(held))
+
+
+def model_of(text, name, compiled, library):
+    """Run a program as if it stood in a file, with modules of its own."""
+    file = f"<written by a test>/{name}.py"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    module = types.ModuleType(name)
+    module.invented, module.library = load("invented", compiled), load("library", library)
+    sys.modules[name] = module
+    exec(compile(text, file, "exec"), module.__dict__)
+    return module.Model().eval()
+
+
+def agrees(make):
+    """Whether a program is right in a sequence of calls; False if it is refused."""
+    try:
+        graph = stage(make(), (CALLS[0],))
+    except UnsupportedError:
+        return False
+    eager, state = make(), [graph_initial(v.initial) for v in graph.state]
+    for x in CALLS:
+        with torch.no_grad():
+            want = copy.deepcopy(eager(x.clone()))
+        got = interpret(graph, [x.clone()], state)[0]
+        assert same(want, got), f"eager {want}\nstaged {got}"
+    return True
+
+
+#: A program of each kind of state in some of the structures; every structure with some of the kinds. Libraries run rewritten and natively.
+CASES = [*[(kind, "rewritten") for kind in KINDS], *[(kind, "native") for kind in KINDS if kind.startswith("library")]]
+STRUCTURES = [(place, held) for place in PLACES for held in (True, False)]
+
+
+@pytest.mark.parametrize(("number", "library"), [*enumerate(how for _, how in CASES)], indirect=["library"], ids=map("-".join, CASES))
+def test_state_of_any_kind_is_right_or_refused(number, compiled, library):
+    kind = CASES[number][0]
+    right, wrong = 0, []
+    for place, held in STRUCTURES[number % SHARE :: SHARE]:
+        text = program(kind, place, held)
+        name = f"{kind}_{place}_{held}"
+        try:
+            right += agrees(lambda text=text, name=name: model_of(text, name, compiled, library))
+        except AssertionError as error:
+            wrong.append(f"{name}: {error}")
+    assert not wrong, "\n".join(wrong)
+    assert right or kind not in RIGHT
+    if CASES[number] == (kind, "rewritten") and kind in RIGHT:
+        assert right == len(STRUCTURES[number % SHARE :: SHARE])
+
+
+UNUSED = """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain, self.pair = invented.Plain(), (invented.GetSet(), 1)
+        self.members, self.bump = [invented.Member()], invented.Plain().bump
+
+    def forward(self, x):
+        if self.plain is not None and isinstance(self.plain, invented.Plain) and type(self.plain) is invented.Plain:
+            x = x + 1
+        if x.sum() > 0 and self.pair[1] and len(self.members) == 1:
+            x = x * 2
+        return x - 2 if getattr(self, "plain", None) is self.plain else x
+"""
+
+
+def test_compiled_objects_that_are_held_and_not_used_stay_as_they_are(compiled, library):
+    model = model_of(f"import torch\n{UNUSED}", "unused", compiled, library)
+    held = dict(vars(model))
+    assert agrees(lambda: model)
+    assert all(vars(model)[name] is x for name, x in held.items())
+
+
+def test_use_of_compiled_code_that_is_not_known_is_refused_where_it_stands(compiled, library):
+    uses = ("self.plain.get()", "self.pair[0].next", "self.members[0].n", "self.bump()", "str(self.plain)")
+    for use in (*uses, "[*map(self.bump, [1])]"):
+        text = UNUSED.replace("        return x - 2", f"        {use}\n        return x - 2")
+        with pytest.raises(UnsupportedError, match=r"compiled code of \w+") as error:
+            stage(model_of(f"import torch\n{text}", "used", compiled, library), (CALLS[0],))
+        assert error.value.origin.code.strip() == use
