@@ -10,8 +10,9 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import Identity
-from dycl_tvm.frontend.trace.values.real_memory import Reached, View, covers, memory_key, views_to, whole
+from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory, View, covers, memory_key, views_to, whole
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
+from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 from dycl_tvm.hcfg.nodes import Constant
 
 
@@ -29,7 +30,7 @@ class Constants:
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
         self.named: list[torch.Tensor] = []
-        self.reached = Reached()
+        self.reached = ReachedMemory()
         self._literals: dict[object, Constant] = {}
         self._constants: dict[int, tuple[torch.Tensor, Constant]] = {}
         #: Whether the memory of real tensors may be that of an array too: by the key of the memory, and how many arrays were known then.
@@ -43,7 +44,7 @@ class Constants:
         known = self._constants.get(id(t))
         shared = self.is_shared(t)
         if known is None or shared:
-            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            with torch._C.DisableTorchFunction(), unrecorded():
                 data = t.detach().contiguous()
                 # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
                 data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data

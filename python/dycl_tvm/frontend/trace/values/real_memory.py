@@ -22,7 +22,7 @@ def memory_key(t: torch.Tensor) -> int:
         return int(t.untyped_storage()._cdata)
 
 
-class Reached:
+class ReachedMemory:
     """The memory of what the program reaches before it runs: of tensors, and of arrays, which may share it with tensors."""
 
     def __init__(self) -> None:
