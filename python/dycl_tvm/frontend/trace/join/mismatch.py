@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.values.storage import Stale
 NOT_SET = "not set"
 _MOST_LINES = 10
 _MOST_DECISIONS = 3
+_MOST_KINDS = 4
 _LONGEST = 40
 _SHOWN = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device)
 
@@ -46,7 +47,7 @@ class Mismatches:
 
     def add(self, name: Name, found: Sequence[str], verb: str = "is", unset: bool = False) -> Why:
         """Take down a value, with what it is on each side; return what is to be said of it."""
-        either = " or ".join(dict.fromkeys(found))
+        either = _either(found)
         text = " and ".join(f"{what} {side}" for what, side in zip(found, self._sides)) if self._sides else either
         self._found.setdefault(str(name), text)
         reason = f"{name} {verb} {text if self._sides else f'{either}, depending on the path'}"
@@ -55,13 +56,16 @@ class Mismatches:
     def parted_before(self, other: Any) -> None:
         """Note that paths that meet here have met before, as values that could not be one there."""
         if isinstance(other, Mismatches):
-            self.decisions += other.decisions
+            room = _MOST_DECISIONS + 1 - len(self.decisions)
+            self.decisions += [d for d in other.decisions if d not in self.decisions][:room] if room > 0 else []
 
     def __str__(self) -> str:
         if not self._found:
             return ""
         values = [f"    {name}: {text}" for name, text in self._found.items()]
-        return "\n".join([self._heading, *_places(self.decisions), *_shortened(values, _MOST_LINES)])
+        if len(values) > _MOST_LINES:
+            values[_MOST_LINES - 1 :] = [f"    and {len(values) - _MOST_LINES + 1} more"]
+        return "\n".join([self._heading, *_places(self.decisions), *values])
 
 
 def between_paths(decisions: Iterable[Any], sides: tuple[str, ...] = ()) -> Mismatches:
@@ -191,6 +195,12 @@ def describe(c: Captured) -> str:
     return f"the class {c.obj.__name__}" if isinstance(c.obj, type) else f"a {type(c.obj).__name__}"
 
 
+def _either(found: Iterable[str]) -> str:
+    """Return what a value may be, in few words: what is joined again and again stays short."""
+    kinds = list(dict.fromkeys(kind for text in found for kind in text.split(" or ")))
+    return " or ".join(kinds[:_MOST_KINDS] + (["others"] if len(kinds) > _MOST_KINDS else []))
+
+
 def _counted(n: int) -> str:
     return f"{n} item" if n == 1 else f"{n} items"
 
@@ -218,10 +228,4 @@ def _places(decisions: Sequence[Any]) -> list[str]:
             column = len(source) - len(source.lstrip()) + origin.column + 1
             where = f" in {origin.function}" if origin.function else ""
             lines[f'  File "{origin.file}", line {origin.line}, column {column}{where}: {origin.code}'] = None
-    return _shortened(list(lines), _MOST_DECISIONS)
-
-
-def _shortened(lines: list[str], most: int) -> list[str]:
-    if len(lines) <= most:
-        return lines
-    return [*lines[: most - 1], f"    and {len(lines) - most + 1} more"]
+    return [*list(lines)[:_MOST_DECISIONS], *(["  and others"] if len(lines) > _MOST_DECISIONS else [])]
