@@ -297,19 +297,3 @@ def used_by_none_of_the_paths(x):
 def test_what_is_not_used_is_no_error() -> None:
     graph = stage(used_by_none_of_the_paths, (X,))
     assert torch.equal(graph.interpret()(X), used_by_none_of_the_paths(X))
-
-
-def joined_often(x):
-    y = None
-    while x.sum() < 10:
-        for i in range(40):
-            if x.sum() > i:
-                y = [x] * (i % 7)
-        x = x + len(y)
-    return x
-
-
-def test_what_is_joined_again_and_again_stays_short() -> None:
-    text = message(joined_often)
-    assert text.count("a list of") < 20
-    assert len(text) < 2500
