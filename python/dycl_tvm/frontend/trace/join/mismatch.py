@@ -20,8 +20,8 @@ from dycl_tvm.frontend.trace.values.storage import Stale
 NOT_SET = "not set"
 _MOST_LINES = 10
 _MOST_DECISIONS = 3
-_MOST_KINDS = 4
 _LONGEST = 40
+_LONGEST_CHOICE = 200
 _SHOWN = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device)
 
 
@@ -42,30 +42,40 @@ class Mismatches:
 
     def __init__(self, heading: str, sides: tuple[str, ...] = (), decisions: Iterable[Any] = (), unset: str = "") -> None:
         self._heading, self._sides, self._unset = heading, sides, unset
-        self.decisions = list(decisions)
+        self._decisions = list(decisions)
+        self._before: dict[int, Mismatches] = {}
         self._found: dict[str, str] = {}
 
     def add(self, name: Name, found: Sequence[str], verb: str = "is", unset: bool = False) -> Why:
         """Take down a value, with what it is on each side; return what is to be said of it."""
-        either = _either(found)
+        either = " or ".join(dict.fromkeys(found))
         text = " and ".join(f"{what} {side}" for what, side in zip(found, self._sides)) if self._sides else either
         self._found.setdefault(str(name), text)
         reason = f"{name} {verb} {text if self._sides else f'{either}, depending on the path'}"
-        return Why(f"{name} {self._unset}" if unset and self._unset else reason, either, unset, self)
+        is_ = either if len(either) <= _LONGEST_CHOICE else Why.is_  # joined again and again, texts would double
+        return Why(f"{name} {self._unset}" if unset and self._unset else reason, is_, unset, self)
 
     def parted_before(self, other: Any) -> None:
         """Note that paths that meet here have met before, as values that could not be one there."""
         if isinstance(other, Mismatches):
-            room = _MOST_DECISIONS + 1 - len(self.decisions)
-            self.decisions += [d for d in other.decisions if d not in self.decisions][:room] if room > 0 else []
+            self._before[id(other)] = other
+
+    def _all_decisions(self) -> list[Any]:
+        """Return where the sides part, and where those parted that met before; these may have met in many ways."""
+        found, todo, seen = list[Any](), [self], set[int]()
+        while todo:
+            one = todo.pop()
+            if id(one) not in seen:
+                seen.add(id(one))
+                found += one._decisions
+                todo += reversed(one._before.values())
+        return found
 
     def __str__(self) -> str:
         if not self._found:
             return ""
         values = [f"    {name}: {text}" for name, text in self._found.items()]
-        if len(values) > _MOST_LINES:
-            values[_MOST_LINES - 1 :] = [f"    and {len(values) - _MOST_LINES + 1} more"]
-        return "\n".join([self._heading, *_places(self.decisions), *values])
+        return "\n".join([self._heading, *_places(self._all_decisions()), *_shortened(values, _MOST_LINES)])
 
 
 def between_paths(decisions: Iterable[Any], sides: tuple[str, ...] = ()) -> Mismatches:
@@ -195,12 +205,6 @@ def describe(c: Captured) -> str:
     return f"the class {c.obj.__name__}" if isinstance(c.obj, type) else f"a {type(c.obj).__name__}"
 
 
-def _either(found: Iterable[str]) -> str:
-    """Return what a value may be, in few words: what is joined again and again stays short."""
-    kinds = list(dict.fromkeys(kind for text in found for kind in text.split(" or ")))
-    return " or ".join(kinds[:_MOST_KINDS] + (["others"] if len(kinds) > _MOST_KINDS else []))
-
-
 def _counted(n: int) -> str:
     return f"{n} item" if n == 1 else f"{n} items"
 
@@ -228,4 +232,10 @@ def _places(decisions: Sequence[Any]) -> list[str]:
             column = len(source) - len(source.lstrip()) + origin.column + 1
             where = f" in {origin.function}" if origin.function else ""
             lines[f'  File "{origin.file}", line {origin.line}, column {column}{where}: {origin.code}'] = None
-    return [*list(lines)[:_MOST_DECISIONS], *(["  and others"] if len(lines) > _MOST_DECISIONS else [])]
+    return _shortened(list(lines), _MOST_DECISIONS)
+
+
+def _shortened(lines: list[str], most: int) -> list[str]:
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"    and {len(lines) - most + 1} more"]
