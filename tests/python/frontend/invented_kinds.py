@@ -136,6 +136,11 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "compress": ("zlib.compressobj()", "KEPT.compress(b'a' * 50)", "len(KEPT.copy().flush())"),
     "lock": ("threading.Semaphore(1000)", "KEPT.acquire()", "KEPT._value"),
     "event": ("threading.Event()", "KEPT.set()", "int(KEPT.is_set())"),
+    "list": ("[0]", "KEPT[0] += 1", "KEPT[0]"),
+    "bytes": ("bytearray(2)", "KEPT[0] += 1", "KEPT[0]"),
+    "tensor": ("torch.zeros(3)", "KEPT.add_(1)", "KEPT * 2"),
+    "context": ("VARIABLE", "KEPT.set(KEPT.get() + 1)", "KEPT.get()"),
+    "setting": ("torch", "KEPT.use_deterministic_algorithms(True)", "int(KEPT.are_deterministic_algorithms_enabled())"),
     "library_closure": ("library", "KEPT.bump_closure()", "KEPT.get_closure()"),
     "library_made": ("library.make_counter()", "KEPT[0]()", "KEPT[1]()"),
     "library_global": ("library", "KEPT.bump_global()", "KEPT.get_global()"),
@@ -191,6 +196,24 @@ if x[0, 0] > 0.3:
     CHANGE
 n = READ
 """,
+    "peel": """
+last = None
+while y.sum() < 4:
+    y = y + 1 if last is None else y + last
+    last = y * 0 + 1
+    CHANGE
+n = READ
+""",
+    "fork": """
+more = None
+if x.sum() > 0:
+    CHANGE
+    more = 3
+n = READ
+if more is not None:
+    y = y * more
+    CHANGE
+""",
     "break": """
 for row in (x, x + 1, x - 1):
     if row.sum() > 3:
@@ -210,13 +233,27 @@ n = READ
 """,
 }
 
+#: A kind of state for each kind of place, and how the code of libraries runs then.
+OF_PLACES = {
+    "Attribute": ("namespace", "rewritten"),
+    "Bytes": ("bytes", "rewritten"),
+    "Cell": ("library_closure", "native"),
+    "ClassBody": ("library_class", "native"),
+    "Contents": ("list", "rewritten"),
+    "Context": ("context", "rewritten"),
+    "Hidden": ("generator_torch", "rewritten"),
+    "Settings": ("setting", "rewritten"),
+    "Storage": ("tensor", "rewritten"),
+}
+
 MODEL = """
-import array, collections, copy, ctypes, decimal, hashlib, io, itertools, mmap, random, struct, threading, types, weakref, zlib
+import array, collections, contextvars, copy, ctypes, decimal, hashlib, io, itertools, mmap, random, struct, threading, types, weakref, zlib
 import numpy as np
 import torch
 from torch import nn
 
 class C: ...
+VARIABLE = contextvars.ContextVar("variable", default=0)
 class Pair(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int)]
 class Sub(invented.Plain): ...
