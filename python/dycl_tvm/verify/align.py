@@ -2,8 +2,8 @@
 """Gives the graph the answers that the program got, although the graph need not ask in the same order.
 
 Staging rightly leaves out crossings that decide nothing, may ask for both sides of a short circuit, and passes move questions or ask
-once for what was computed twice. So a question is matched by its line, its dtype and what the tensor really holds; among equals the column
-decides, then the order.
+once for what was computed twice. So a question is matched by its line, its dtype and what the tensor really holds; among equals the
+order decides, or the column and then the order.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class Answers(Watcher):
         Whether a question belongs to a crossing of its own line only. Passes may keep the line of one of two equal computations.
     folded : bool
         Whether the graph is taken to have computed what no input has a part in: such a crossing answers a question only if no other does.
+    columns : bool
+        Whether a crossing of the question's own column goes before earlier ones of its line. Steps that staging made of a whole condition
+        have the column of its beginning.
     most_edges : int
         So many edges are noted at most.
 
@@ -47,12 +50,14 @@ class Answers(Watcher):
         Questions that the program never asked.
     """
 
-    def __init__(self, crossings: Sequence[Crossing], strict: bool = True, folded: bool = False, most_edges: int = 100_000) -> None:
+    def __init__(
+        self, crossings: Sequence[Crossing], strict: bool = True, folded: bool = False, columns: bool = False, most_edges: int = 100_000
+    ) -> None:
         self._crossings = crossings
         self._used = [False] * len(crossings)
         self._first = 0
         self._last = -1
-        self._strict, self._folded, self._most = strict, folded, most_edges
+        self._strict, self._folded, self._columns, self._most = strict, folded, columns, most_edges
         self.edges: list[tuple[Block, int, int]] = []
         self.wrong: tuple[Crossing, Number] | None = None
         self.extra = 0
@@ -77,7 +82,7 @@ class Answers(Watcher):
             if not here and (self._strict or not same):
                 continue  # computed by data in the program: the truth is the answer
             found = 2.0 if not here else 1.0 if not same else 0.4 if self._folded and not c.free else 0.0
-            if found < 1 and column and c.column and c.column != column:
+            if self._columns and found < 1 and column and c.column and c.column != column:
                 found += 0.1  # another expression of the same line
             if found < rank:
                 best, rank = k, found

@@ -73,16 +73,16 @@ class Checker:
         What it was turned into.
     args, kwargs
         Example inputs.
-    passes : bool
-        Whether the program is the graph before the passes.
+    as_data : set of int, optional
+        Where the program is the graph before the passes: its steps whose reading of a number the passes may leave out.
     """
 
     def __init__(
-        self, model: Callable[..., Any], graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], *, passes: bool = False
+        self, model: Callable[..., Any], graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], *, as_data: set[int] | None = None
     ) -> None:
         decisions = sum(isinstance(b.terminator, (Branch, Switch)) for b in graph.blocks)
         self.program = Program(model, limit=400 + 3 * decisions)
-        self.graph, self._passes = graph, passes
+        self.graph, self._as_data, self._passes = graph, as_data, as_data is not None
         self._args, self._kwargs = args, kwargs
         self._constants, self._large = constants_of(graph), mixes_kinds(graph)
         self._prints = any(isinstance(s, HostOp) and s.op == "print" for b in graph.blocks for s in b.steps)
@@ -110,11 +110,15 @@ class Checker:
         oracle = Oracle(plan.script, plan.policy, plan.seed, self._constants, self._large, plan.patience)
         calls = self.inputs(plan.inputs, plan.calls)
         eager = self.program.run(calls, oracle, self.pinned)
-        # Whether the graph asks for what no input has a part in (a loop's first trip) cannot be seen: it agrees if it does either way.
-        for folded in (False, True):
-            built = run_graph(self.graph, calls[: len(eager)], [o.crossings for o in eager], strict=not self._passes, folded=folded)
+        # Whether the graph asks for what no input has a part in (a loop's first trip) cannot be seen, nor which expression of a line
+        # it asks for: it agrees if it does either way.
+        crossings = [o.crossings for o in eager]
+        for folded, columns in ((False, False), (True, False), (False, True)):
+            if folded and all(c.free for asked in crossings for c in asked):
+                continue
+            built = run_graph(self.graph, calls[: len(eager)], crossings, not self._passes, folded, columns)
             found = compare(eager, built, _LOOSE if self._passes else 1.0, self._prints)
-            if found is None or all(c.free for o in eager for c in o.crossings):
+            if found is None:
                 break
         return Run(plan, oracle.given, eager, built), found
 
@@ -239,8 +243,7 @@ class Checker:
         From then on the truth is the answer there; both answers must come up (:meth:`prove_pinned`).
         """
         unasked = [c for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
-        # Passes leave out what decides nothing, and turn indices into data, but no other decision.
-        sites = [c.site for c in unasked if not self._passes or not (c.dtype.is_floating_point or c.dtype is torch.bool)]
+        sites = [c.site for c in unasked if self._as_data is None or c.site[2] in self._as_data]
         new = [s for s in sites if s not in self.pinned]
         for site in new:
             self.pinned[site] = set()

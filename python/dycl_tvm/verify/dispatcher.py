@@ -230,8 +230,8 @@ class _Watched:
             want = raw[start : min(size, start + _BYTES)]
             if not want.numel():
                 continue
-            have = torch.frombuffer(bytearray(ctypes.string_at(address + start, want.numel())), dtype=torch.uint8)
-            if not bool(((have == want) | (want == POISON)).all()):
+            have = torch.frombuffer((ctypes.c_uint8 * want.numel()).from_address(address + start), dtype=torch.uint8)
+            if not torch.equal(have, want) and not bool(((have == want) | (want == POISON)).all()):
                 call = f"{self.program.kernels[instr.kernel].symbol} (call {instr.number} of {instr.sub_dnn})"
                 raise self._wrong(f"gives {call} other numbers in argument {k} ({slot.space}) than its program")
 

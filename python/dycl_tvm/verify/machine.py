@@ -28,6 +28,7 @@ from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.memory import Memory
+from dycl_tvm.verify.noise import noise
 
 
 class Machine:
@@ -133,9 +134,9 @@ class Machine:
         return self.memory.tensor(slot)
 
 
-def random_tensor(type_: TensorType, noise: torch.Generator) -> torch.Tensor:
+def random_tensor(type_: TensorType, generator: torch.Generator) -> torch.Tensor:
     """Return normally distributed numbers, or zeros and ones where the type is not a floating-point one."""
     dtype = getattr(torch, type_.dtype)
     if dtype.is_floating_point:
-        return torch.randn(type_.shape, generator=noise).to(dtype)
-    return torch.randint(0, 2, type_.shape, generator=noise).to(dtype)
+        return noise(type_.shape, lambda count: torch.randn(count, generator=generator).to(dtype))
+    return noise(type_.shape, lambda count: torch.randint(0, 2, (count,), generator=generator).to(dtype))

@@ -85,6 +85,7 @@ class Memory:
         self.inputs: dict[int, torch.Tensor] = {}
         self.state: dict[int, torch.Tensor] = {}
         self._weights: dict[int, torch.Tensor] = {}
+        self._views: dict[int, tuple[Slot, torch.Tensor]] = {}  # by the slots' ids, which live as long
 
     def _weight(self, index: int) -> torch.Tensor:
         """Return a weight at an address as a loaded artefact has it."""
@@ -112,7 +113,10 @@ class Memory:
     def tensor(self, slot: Slot) -> torch.Tensor:
         """Return the tensor at a place: a view of the memory, as it lies there."""
         if slot.space == "arena":
-            return view(self.arena[slot.offset : slot.offset + slot.type.nbytes], slot.type)
+            known = self._views.get(id(slot))
+            if known is None:
+                known = self._views[id(slot)] = slot, view(self.arena[slot.offset : slot.offset + slot.type.nbytes], slot.type)
+            return known[1]
         if slot.space == "weight":
             return view(_bytes(self._weight(slot.index))[: slot.type.nbytes], slot.type)
         home = self.inputs if slot.space == "input" else self.state

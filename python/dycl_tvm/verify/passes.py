@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.hcfg.hostops import must_run
+from dycl_tvm.hcfg.nodes import HCFG, Branch, HostOp, Return, Switch, Value
 from dycl_tvm.verify.by_inputs import example_call
 from dycl_tvm.verify.certificate import Level, Passes
 from dycl_tvm.verify.control import Checker
@@ -26,7 +27,7 @@ def check_passes(before: HCFG, after: HCFG, call: Call | None, *, level: Level =
         If they differ: with the smallest path found and both results.
     """
     args, kwargs = call if call is not None else example_call(before, seed)
-    checker = Checker(Interpreted(before), after, args, kwargs, passes=True)
+    checker = Checker(Interpreted(before), after, args, kwargs, as_data=_made_tensors(before))
     checker.search(level, seed)
     checker.prove_pinned(seed)
     return Passes(
@@ -37,3 +38,42 @@ def check_passes(before: HCFG, after: HCFG, call: Call | None, *, level: Level =
         inconclusive=checker.inconclusive,
         reason="; ".join(checker.reasons),
     )
+
+
+def _made_tensors(graph: HCFG) -> set[int]:
+    """Return the positions, among all steps, of the reads of a number that is made a tensor again, and decides nothing.
+
+    Passes may use the tensor that is read instead; every other read that can be seen has to stay.
+    """
+    readers: dict[Value, list[HostOp]] = {}
+    params: dict[Value, list[Value]] = {}
+    decisive: set[Value] = set()
+    steps = [s for b in graph.blocks for s in b.steps]
+    for step in steps:
+        if isinstance(step, HostOp):
+            for value in step.operands():
+                readers.setdefault(value, []).append(step)
+    for block in graph.blocks:
+        end = block.terminator
+        read = [end.cond] if isinstance(end, Branch) else [end.index] if isinstance(end, Switch) else []
+        read += [*end.values, *end.state] if isinstance(end, Return) else []
+        decisive.update(v for v in read if isinstance(v, Value))
+        for edge in block.edges():
+            for arg, param in zip(edge.args, edge.target.params):
+                if isinstance(arg, Value):
+                    params.setdefault(arg, []).append(param)
+
+    def is_made_a_tensor(number: Value) -> bool:
+        todo, seen, made = [number], {number}, False
+        while todo:
+            value = todo.pop()
+            uses = readers.get(value, [])
+            if value in decisive or any(map(must_run, uses)):
+                return False
+            made = made or any(u.op == "to_tensor" for u in uses)
+            onward = {*params.get(value, []), *(u.output for u in uses if u.op != "to_tensor")} - seen
+            seen |= onward
+            todo += onward
+        return made
+
+    return {k for k, s in enumerate(steps) if isinstance(s, HostOp) and s.op == "item" and is_made_a_tensor(s.output)}

@@ -54,6 +54,8 @@ from dycl_tvm.verify.reference import Reference, Undefined, compare, reads_indic
 
 #: Operations a second, as in the check of kernels.
 _RATE = 1.5e10
+#: Seconds that a call of a kernel, or of an operator of PyTorch, takes beside them.
+_CALL = 6e-5
 #: Blocks of one call, after which it goes the shortest way out.
 _LONG = 300
 
@@ -117,6 +119,8 @@ class _Lockstep:
         self.out = self._distances({k for k, b in enumerate(self.blocks) if not b.edges()})
         self.machine = Machine(self.program)
         self.memory, self.regs = self.machine.memory, self.machine.regs
+        self.references: dict[int, tuple[Reference, float]] = {}
+        self.read: dict[int, set[tuple[str, int, int]]] = {}
         self.truth: dict[int, Any] = {}
         self.path: list[str] = []
 
@@ -175,13 +179,13 @@ class _Lockstep:
 
     def _step(self, step: Any, instrs: list[Any]) -> None:
         for value in step.operands():
-            self._operand(value, instrs)
+            self._operand(value, step, instrs)
         if isinstance(step, SubDNNCall):
             self._sub_dnn(step, instrs)
         else:
             self._host(step, instrs)
 
-    def _operand(self, value: Value, instrs: list[Any]) -> None:
+    def _operand(self, value: Value, step: Any, instrs: list[Any]) -> None:
         """What a step reads must be where its instructions look for it."""
         if isinstance(value, Constant):
             return
@@ -189,19 +193,26 @@ class _Lockstep:
             self._same(self.regs[self.where.regs[id(value)].index], self.truth[id(value)], f"{value.name or 'a number'} is")
             return
         slot = self.where.slots.get(id(value))
-        read = {s for i in instrs for s in (i.args if isinstance(i, KernelCall) else (i.src,) if isinstance(i, ReadItem) else ())}
-        if slot is not None and any((s.space, s.index, s.offset) == (slot.space, slot.index, slot.offset) for s in read):
+        if slot is None:
+            return
+        read = self.read.get(id(step))
+        if read is None:
+            slots = [s for i in instrs for s in (i.args if isinstance(i, KernelCall) else (i.src,) if isinstance(i, ReadItem) else ())]
+            read = self.read[id(step)] = {(s.space, s.index, s.offset) for s in slots}
+        if (slot.space, slot.index, slot.offset) in read:
             self._same(unpack(self.memory.tensor(slot), value.type), self.truth[id(value)], f"{value.name or 'a tensor'} is")
 
     def _sub_dnn(self, step: SubDNNCall, instrs: list[Any]) -> None:
         args = [a.data if isinstance(a, Constant) else self.truth[id(a)] for a in step.args]
-        reference = Reference(step.callee, self.accuracy, torch.float32)
+        if id(step.callee) not in self.references:
+            self.references[id(step.callee)] = Reference(step.callee, self.accuracy, torch.float32), work_of(step.callee)
+        reference, work = self.references[id(step.callee)]
         folded = any(id(v) not in self.where.slots for v in step.outputs)
         try:
             own = reference.in_own_types(args) if folded or reads_indices(step.callee) else []
         except Undefined:
             raise _Ends from None  # numbers that the program would never have here
-        self.left -= work_of(step.callee) / _RATE
+        self.left -= work / _RATE + _CALL * (len(instrs) + (len(step.callee.ops) if own else 0))
         if self.kernels is None:
             self._pretend(step, instrs)
         else:
@@ -218,7 +229,7 @@ class _Lockstep:
 
     def _compare(self, step: SubDNNCall, reference: Reference, args: list[Any]) -> bool:
         """Compare the results of one place of call with ATen: with its weights, at its addresses."""
-        cost = 2 * work_of(step.callee) / _RATE + 2e-4 * len(step.callee.ops)
+        cost = 2 * self.references[id(step.callee)][1] / _RATE + 2e-4 * len(step.callee.ops)
         if cost > (self.left if step.callee.name in self.compared else self.most):
             return False
         self.left -= cost

@@ -16,11 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import Constant, SubDNN, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.verify.noise import noise
 
 #: Unit roundoff by dtype.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -83,6 +85,8 @@ class Reference:
         self.factor_unit = FACTOR_UNIT.get(accuracy, 0.0)
         #: Whether each result element comes from single elements of the operands: then any magnitude may be tried.
         self.element_wise = all(torch.Tag.pointwise in resolve(op.op).tags or op.op in _MOVES for op in sub.ops)
+        self._terms = [_terms(op) for op in sub.ops]
+        self._amounts = [self._amount(op, terms) for op, terms in zip(sub.ops, self._terms)]
 
     def expect(self, args: Sequence[torch.Tensor], samples: int, seed: int) -> Expected:
         """Return the results, with ``samples`` disturbed runs.
@@ -109,15 +113,15 @@ class Reference:
                         frame[value] = result
         return [frame[v] for v in self.sub.results]
 
-    def _run(self, args: Sequence[torch.Tensor], noise: torch.Generator | None, rounding: list[bool]) -> tuple[list[Any], list[bool]]:
+    def _run(self, args: Sequence[torch.Tensor], generator: torch.Generator | None, rounding: list[bool]) -> tuple[list[Any], list[bool]]:
         """Run the operators; ``rounding`` says which of them round, and is found out by the run without noise."""
         frame: dict[Value, Any] = {p: _wide(a, self.wide) for p, a in zip(self.sub.params, args)}
         found: list[bool] = []
         for k, op in enumerate(self.sub.ops):
-            terms, amount = _terms(op), self._amount(op)
+            terms, amount = self._terms[k], self._amounts[k]
             ties = op.op in _TIES
-            disturbs = noise is not None and (rounding[k] or ties)
-            change = functools.partial(_disturbed, noise=noise if disturbs and terms else None, amount=amount, apart=ties)
+            disturbs = generator is not None and (rounding[k] or ties)
+            change = functools.partial(_disturbed, generator=generator if disturbs and terms else None, amount=amount, apart=ties)
             raw = _run_op(op, frame, change, self.wide)
             rounds = False
             for value, result in zip(op.outputs, raw):
@@ -125,11 +129,11 @@ class Reference:
                     continue
                 assert isinstance(value.type, TensorType)
                 exact = _wide(result, self.wide)
-                if noise is None:
+                if generator is None:
                     frame[value] = _rounded(exact, value.type)
                     rounds = rounds or self._rounds(op, exact, frame[value])
                 else:
-                    frame[value] = _rounded(_disturbed(exact, noise, amount) if disturbs else exact, value.type)
+                    frame[value] = _rounded(_disturbed(exact, generator, amount) if disturbs else exact, value.type)
             found.append(rounds)
         return [frame[v] for v in self.sub.results], found
 
@@ -140,11 +144,11 @@ class Reference:
             return not torch.equal(exact.nan_to_num(), rounded.nan_to_num())
         return op.op not in _MOVES
 
-    def _amount(self, op: TensorOp) -> float:
+    def _amount(self, op: TensorOp, terms: int) -> float:
         """Return how much an operator's numbers are disturbed, relative to themselves."""
         types = [v.type for v in (*op.operands(), *op.results()) if isinstance(v.type, TensorType)]
         unit = max((UNIT.get(t.dtype, 0.0) for t in types), default=0.0)  # the coarsest type that it touches
-        amount = unit * (_ELEMENT + _SUM * math.sqrt(_terms(op)))
+        amount = unit * (_ELEMENT + _SUM * math.sqrt(terms))
         return max(amount, 4 * self.factor_unit) if op.op in _PRODUCTS and self.factor_unit else amount
 
 
@@ -229,16 +233,21 @@ def _rounded(tensor: torch.Tensor, type_: TensorType) -> torch.Tensor:
     return _wide(rounded, tensor.dtype) if tensor.is_floating_point() else rounded
 
 
-def _disturbed(tensor: Any, noise: torch.Generator | None, amount: float, apart: bool = False) -> Any:
+def _disturbed(tensor: Any, generator: torch.Generator | None, amount: float, apart: bool = False) -> Any:
     """Return a tensor whose elements are changed a little, relative to themselves; with ``apart`` so that no two are equal."""
-    if noise is None or not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+    if generator is None or not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
         return tensor
-    factor = torch.empty(tensor.shape, dtype=torch.float32).uniform_(-amount, amount, generator=noise)
-    largest = tensor.abs().nan_to_num(0, 0, 0).max() if apart and tensor.numel() else 0.0
-    if apart and not bool(tensor.isfinite().all()):  # infinities, and NaN which sorts above them, are equal too
-        beyond = (1 + torch.rand(tensor.shape, generator=noise).to(tensor.dtype)) * (1 + 2 * largest)
+
+    def factors(count: int) -> torch.Tensor:
+        return torch.empty(count, dtype=torch.float32).uniform_(-amount, amount, generator=generator).to(tensor.dtype)
+
+    if not apart:
+        return tensor * noise(tensor.shape, lambda count: factors(count) + 1)
+    largest = tensor.abs().nan_to_num(0, 0, 0).max() if tensor.numel() else 0.0
+    if not bool(tensor.isfinite().all()):  # infinities, and NaN which sorts above them, are equal too
+        beyond = (1 + torch.rand(tensor.shape, generator=generator).to(tensor.dtype)) * (1 + 2 * largest)
         tensor = torch.where(tensor.isinf(), tensor.sign() * beyond, torch.where(tensor.isnan(), 4 * beyond, tensor))
-    return tensor + factor.to(tensor.dtype) * (tensor.abs() + largest).nan_to_num(0, 0, 0)
+    return tensor + noise(tensor.shape, factors) * (tensor.abs() + largest).nan_to_num(0, 0, 0)
 
 
 def _terms(op: TensorOp) -> int:
@@ -290,7 +299,7 @@ def compare(expected: Expected, got: Sequence[torch.Tensor], own: Sequence[torch
         at = int(found.argmax())
         error = float(found.reshape(-1)[at])
         if error > worst.error:
-            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), have.shape)) if have.dim() else ()
+            index = tuple(int(i) for i in np.unravel_index(at, have.shape))  # PyTorch's imports sympy
             wrong = int((found > 1).sum())
             text = f"result {k}{list(index)} is {have.reshape(-1)[at].item()!r}, ATen in float64 gives {want.reshape(-1)[at].item()!r}"
             worst = Deviation(error, text + (f"; {wrong} of {found.numel()} elements differ" if wrong else ""))

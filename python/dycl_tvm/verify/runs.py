@@ -136,13 +136,18 @@ class Interpreted(Watcher):
 
 
 def run_graph(
-    graph: HCFG, calls: Sequence[Call], crossings: Sequence[Sequence[Crossing]], strict: bool = True, folded: bool = False
+    graph: HCFG,
+    calls: Sequence[Call],
+    crossings: Sequence[Sequence[Crossing]],
+    strict: bool = True,
+    folded: bool = False,
+    columns: bool = False,
 ) -> list[Outcome]:
     """Make the calls in the graph, with the answers that the program got."""
     state = [graph_initial(v.initial) for v in graph.state]
     found = []
     for (args, kwargs), known in zip(calls, crossings):
-        answers = Answers(known, strict, folded)
+        answers = Answers(known, strict, folded, columns)
         outcome = Outcome(answers=answers)
         found.append(outcome)
         printed = io.StringIO()

@@ -174,7 +174,7 @@ FRONTEND_LAYERS = (
     ("trace.join",),
     ("trace.results", "trace.signature"),
     ("onnx", "exported", "python.source"),
-    ("python.trampolines", "python.persistent_state", "python.no_trace", "python.program", "python.attributes"),
+    ("python.trampolines", "python.variants", "python.persistent_state", "python.no_trace", "python.program", "python.attributes"),
     ("python.flow",),
     ("python.calls",),
     ("python.operators",),

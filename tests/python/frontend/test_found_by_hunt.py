@@ -62,15 +62,6 @@ RIGHT = {
         last = max([a, b, a + 1], key=lambda v: v * v)
         return best, best is a, last is b, len(log), max([x.sum().item(), 1], key=lambda v: -v), max((3, -2), key=abs, default=4)
     """,
-    "an attribute is deleted in a loop": """
-        o = types.SimpleNamespace(a=1)
-        while x.sum() < 8:
-            delattr(o, "a") if hasattr(o, "a") else None
-            x = x + 1
-        return hasattr(o, "a")
-    """,
-}
-REFUSED = {
     "an attribute that one call sets, and the next asks for": """
         if x.mean() > 0.5:
             self.fresh = x
@@ -87,6 +78,15 @@ REFUSED = {
                 self.fresh = x
         return hasattr(self, "fresh")
     """,
+    "an attribute is deleted in a loop": """
+        o = types.SimpleNamespace(a=1)
+        while x.sum() < 8:
+            delattr(o, "a") if hasattr(o, "a") else None
+            x = x + 1
+        return hasattr(o, "a")
+    """,
+}
+REFUSED = {
     "a change under another name of what a branch replaces": """
         if x.sum() > 1:
             self.buf = x

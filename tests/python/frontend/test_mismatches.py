@@ -28,7 +28,7 @@ def place(function: Any, text: str) -> str:
     """Return how a message names the line of a function with a text in it: that of the decision, with its column in the file."""
     lines, first = inspect.getsourcelines(function)
     row = next(i for i, line in enumerate(lines) if text in line)
-    start = len(lines[row]) - len(lines[row].lstrip())
+    start = lines[row].index(text.removeprefix("if "))
     return f'  File "{__file__}", line {first + row}, column {start + 1} in {function.__name__}: {lines[row].strip()}'
 
 
@@ -177,8 +177,8 @@ class Remembers(nn.Module):
 
     def forward(self, x):
         if self.h is not None:
-            x = x + self.h
-        self.h = x
+            x = x + self.h[0]
+        self.h = [x]
         self.count = self.count + 0.5
         self.last, self.kept = x[0], x
         self.table["a"] = x if x.sum() > 0 else 1
@@ -187,9 +187,9 @@ class Remembers(nn.Module):
 
 def test_state_between_calls_names_all_its_mismatches() -> None:
     text = message(Remembers())
-    assert "`h` is None before the first call and a tensor [2, 3] of float32 after it: what one call leaves" in text
+    assert "`h` is None before the first call and a list of 1 item after it: what one call leaves" in text
     assert listed(text) == [
-        "`h`: None before the first call and a tensor [2, 3] of float32 after it",
+        "`h`: None before the first call and a list of 1 item after it",
         "`count`: a number (int) before the first call and a number (float) after it",
         "`last`: a tensor [2] of float32 before the first call and a tensor [3] of float32 after it",
         "`table['a']`: None before the first call and a tensor [2, 3] of float32 or a number (int) after it",

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 
 import numpy as np
@@ -254,25 +253,3 @@ def test_too_many_forks_name_the_if():
     with pytest.raises(PathExplosionError) as caught:
         stage(f, (torch.ones(1, 2),), max_paths=100)
     assert "if x.sum() > 0" in str(caught.value)
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not know columns")
-@pytest.mark.parametrize(
-    ("line", "under"),
-    [
-        ("return x + 1 if x.sum() > 2 else torch.nonzero(x * 2)", "torch.nonzero"),
-        ("ä = 1; return ä + len(str(x.sum()))", "str(x"),
-        ("return list(map(lambda v: 1 + hash(float(v)), x))", "hash"),
-        ("return (x +\n        1 + torch.nonzero(x))", "torch.nonzero"),
-        ("x.resize_(7); return x", "x.resize_"),
-    ],
-)
-def test_the_caret_stands_under_the_code(tmp_path, line, under):
-    file = tmp_path / "model.py"
-    file.write_text(f"import torch\n\n\ndef f(x):\n    {line}\n")
-    space: dict = {}
-    exec(compile(file.read_text(), str(file), "exec"), space)
-    with pytest.raises(UnsupportedError) as error:
-        stage(space["f"], (torch.arange(4.0),))
-    _, code, caret = str(error.value).split("\n")[:3]
-    assert code[caret.index("^") :].startswith(under)

@@ -88,9 +88,52 @@ class Lazy(nn.Module):
         return self.hidden
 
 
-def test_state_that_changes_its_type_is_refused():
-    with pytest.raises(UnsupportedError, match="`hidden` is None before the first call and a tensor"):
-        stage(Lazy().eval(), (X[0],))
+def test_state_that_is_none_before_the_first_call():
+    check_calls(Lazy().eval(), X, ["the kind of hidden", "hidden"])
+    check(Lazy().eval(), [(x,) for x in X])
+
+
+class Varying(nn.Module):
+    """Its state is an attribute that comes to be and goes, a number, or a tensor; and one of two modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Tanh(), nn.ReLU()])
+        self.kept = torch.ones(1, 2)
+
+    def forward(self, x):
+        kept = getattr(self, "kept", None)
+        y = self.layers[0](x) if kept is None else x + kept
+        if x.sum() > 5:
+            self.layers[0], self.layers[1] = self.layers[1], self.layers[0]
+            self.kept = x * 2
+        elif x.sum() > 1:
+            self.kept = 2.5
+        elif hasattr(self, "kept"):
+            del self.kept
+        return y, self.layers[1](x)
+
+
+def test_state_of_several_kinds():
+    kinds = ["the kind of layers._modules['1']", "the kind of layers._modules['0']", "the kind of kept", "kept", "kept"]
+    check_calls(Varying().eval(), [*X, *reversed(X)], kinds)
+    check(Varying().eval(), [(x,) for x in X])
+
+
+class Splitting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = None
+
+    def forward(self, x):
+        y = x if self.parts is None else x + self.parts[0]
+        self.parts = [x, y]
+        return y
+
+
+def test_state_that_is_none_and_then_a_list_is_refused():
+    with pytest.raises(UnsupportedError, match="`parts` is None before the first call and a list"):
+        stage(Splitting().eval(), (X[0],))
 
 
 class Growing(nn.Module):
@@ -115,20 +158,19 @@ def test_staging_leaves_the_model_as_it_was():
     assert torch.equal(model.total, torch.zeros(1, 2)) and torch.equal(model.hidden, torch.ones(1, 2))
 
 
-def test_a_cache_that_the_first_call_makes_is_made_by_a_call_before_staging():
-    class Lazy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.grid = torch.empty(0)
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.grid = torch.empty(0)
 
-        def forward(self, x):
-            if self.grid.shape != x.shape:
-                self.grid = torch.arange(2.0).reshape(1, 2)
-            return x * self.grid if x.sum() > 0 else self.grid
+    def forward(self, x):
+        if self.grid.shape != x.shape:
+            self.grid = torch.arange(2.0).reshape(1, 2)
+        return x * self.grid if x.sum() > 0 else self.grid
 
-    model, x = Lazy(), torch.ones(1, 2)
-    with pytest.raises(UnsupportedError, match="grid") as caught:
-        stage(model, (x,))
-    assert "call the model once" in caught.value.suggestion
-    model(x)
-    check(model, [(x,), (-x,)], paths=2)
+
+def test_a_cache_that_the_first_call_makes():
+    check_calls(Cache(), X, ["the kind of grid", "grid", "grid"])
+    model = Cache()
+    model(X[0])
+    check_calls(model, X, [])

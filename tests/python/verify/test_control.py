@@ -261,7 +261,18 @@ def test_one_line_that_is_computed_by_data_and_decides_too() -> None:
     for seed in range(4):
         proved = check_control(_extremes, graph, (X,), {}, seed=seed)
         assert proved.runs > 10 and proved.inconclusive == 0
-    assert len(proved.untaken) > 0 and proved.edges < proved.edges_total
+
+
+def test_a_condition_of_several_questions_is_asked_for_in_order() -> None:
+    """Staging asks for both at once, and gives both the column of the whole."""
+
+    def program(x):
+        x = x.clone()
+        while x[0].sum() < 20 and x.max() < 90:
+            x += 1
+        return x
+
+    assert check_control(program, stage(program, (X,)), (X,), {}).edges == 4
 
 
 def test_edges_that_were_not_taken_are_named() -> None:

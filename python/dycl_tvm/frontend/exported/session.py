@@ -22,7 +22,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<functi
 class _NoDecisions(Decisions):
     """Control flow is that of the program's operators, so no truth test may ever be decided while it runs."""
 
-    def decide(self, cond: Operand) -> bool:
+    def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
         """Refuse to decide: an operator that looks at a value while it is recorded has no place in an exported program."""
         if not isinstance(cond, Value):
             return bool(cond)

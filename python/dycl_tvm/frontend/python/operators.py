@@ -20,7 +20,7 @@ from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
-from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_
+from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.iteration import unpacked
 from dycl_tvm.frontend.python.flow.loops import For as for_
@@ -74,6 +74,7 @@ __all__ = [
     "slice",
     "staging_errors",
     "tail_call",
+    "tested",
     "unpacked",
     "users_locals",
     "while_",

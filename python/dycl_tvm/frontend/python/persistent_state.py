@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
-from dycl_tvm.frontend.trace.control_flow import with_others
+from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
+from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
@@ -48,14 +47,17 @@ from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 Path = tuple[Any, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class _NoDecision:
-    """Stands for the model's state in messages: using a poison of it is an error, never a fork."""
+    """Stands for the model's state in messages: using a poison of it has its kinds told apart in the next round, or is an error."""
 
+    tell_apart: Callable[[], bool] = bool
     index: int = -1
 
     def refuse(self, reason: str, others: object = "") -> None:
-        """Raise the error."""
+        """Raise the error, if the kinds cannot be told apart."""
+        if self.tell_apart():
+            raise Again
         raise UnsupportedError(
             with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
             current().origin(),
@@ -95,6 +97,11 @@ class ModelState:
         self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
         self._poisoned: dict[Path, Why] = {}
+        #: The names of paths that change, and what they held before the first call.
+        self._first: dict[Path, tuple[str, Captured]] = {}
+        #: The kinds of paths where these are told apart; the paths where they cannot be.
+        self._variants: dict[Path, Variants] = {}
+        self._inseparable: set[Path] = set()
         self._differing = between_calls()
         #: The containers that a path leaves with other items than they had, and their types.
         self._growing: dict[str, str] = {}
@@ -165,7 +172,7 @@ class ModelState:
     def size(self) -> int:
         """Grows with everything found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links)
-        return sum(map(len, found)) + count_unset(self._poisoned)
+        return sum(map(len, found)) + count_unset(self._poisoned) + sum(len(v.known) for v in self._variants.values())
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -189,22 +196,69 @@ class ModelState:
         if isinstance(c, Memory):
             return Stale(c.obj.type, self._decision) if path in self._poisoned else self._entry.get(path, c.obj)
         if path in self._poisoned:
-            return Poison(self._decision, self._poisoned[path])
+            return Poison(_NoDecision(lambda: self._tell_apart(path)), self._poisoned[path])
+        if path in self._variants:
+            i = self._variants[path].at_entry(self._entry[_kind(path)])
+            variant = self._variants[path].known[i]
+            return variant.obj if variant.type is None else self._value_at_entry((*path, i), variant.obj, made)
         if path in self._entry:
-            param = self._entry[path]
-            if isinstance(c, TensorLeaf):
-                assert isinstance(param, Value)
-                fresh = fresh_like(torch.empty_strided(c.obj.shape, c.obj.stride(), dtype=c.obj.dtype, device="meta"), param)
-                mark_outside(fresh, "state")
-                made[path] = fresh.storage_
-                return fresh
-            return scalars.wrap(param)
+            return self._value_at_entry(path, Layout.of(c.obj) if isinstance(c, TensorLeaf) else None, made)
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
             if path in self._shared:
                 current().heap.guarded[id(copy)] = self._decision
             return copy
         return c.obj
+
+    def _value_at_entry(self, path: Path, layout: Layout | None, made: dict[Path, Storage]) -> Any:
+        """Return the value of a state variable."""
+        param = self._entry[path]
+        if layout is None:
+            return scalars.wrap(param)
+        assert isinstance(param, Value)
+        fresh = fresh_like(layout.meta(), param)
+        mark_outside(fresh, "state")
+        made[path] = fresh.storage_
+        return fresh
+
+    def _tell_apart(self, path: Path) -> bool:
+        """Let the kinds of a path be told apart from the next round on; return whether they can."""
+        name, first = self._first[path]
+        if path in self._inseparable or not can_vary(first, self.lives_on):
+            return False
+        del self._poisoned[path]
+        self._leaves.pop(path, None)
+        self._variants[path] = Variants(first, current().origin())
+        self._leaves[_kind(path)] = _Leaf(f"the kind of {name}", scalars.ScalarType("int"), 0)
+        if isinstance(first, TensorLeaf):
+            self._links.add(((*path, 0), first.obj))
+        self._keep_variables(path)
+        return True
+
+    def _keep_variables(self, path: Path) -> None:
+        for i, variant in enumerate(self._variants[path].known):
+            if variant.type is not None:
+                self._leaves.setdefault((*path, i), _Leaf(self._first[path][0], variant.type, variant.initial))
+
+    def _keep_variant(self, path: Path, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
+        """Note of which kind a path leaves a place, and what it holds."""
+        known = self.size
+        which = self._variants[path].which(now, self.lives_on)
+        if which is None:
+            del self._variants[path]
+            self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
+            self._inseparable.add(path)
+            self._poisoned[path] = self._differing.add(name, sides_of([self._first[path][1], now]), unset=True)
+            raise Again
+        if self.size != known:
+            self._keep_variables(path)
+            raise Again
+        found[_kind(path)] = which
+        contents = (*path, which)
+        if isinstance(now, TensorLeaf):
+            left[contents], found[contents] = now, now.value
+        elif isinstance(now, NumberLeaf):
+            found[contents] = now.operand
 
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
@@ -284,12 +338,16 @@ class ModelState:
     def _compare(
         self, path: Path, initial: Captured, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]
     ) -> None:
+        if path in self._variants:
+            self._keep_variant(path, now, name, found, left)
+            return
+        self._first.setdefault(path, (str(name).strip("`"), initial))
         if path in self._poisoned:
             if may_be_unset(now) and now.obj is not initial.obj:
                 self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
         if isinstance(now.obj, Poison):
-            if object.__getattribute__(now.obj, "_decision") is not self._decision:
+            if not isinstance(object.__getattribute__(now.obj, "_decision"), _NoDecision):
                 self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
@@ -343,6 +401,11 @@ class ModelState:
                 if id(c.obj) in self._reachable:
                     self._shared.add(path)
         self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
+
+
+def _kind(path: Path) -> Path:
+    """Return the path of the state variable that says of which kind a place is."""
+    return (*path, "kind")
 
 
 def _shared_name(place: Place) -> str | None:

@@ -24,7 +24,7 @@ from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.python.source.locate import current_origin
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.budget import Budget
-from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.session import Session
@@ -110,6 +110,8 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             try:
                 program.trampolines.reach(model)
                 Exploration(session, state_params, run).explore()
+            except Again:
+                continue
             finally:
                 program.trampolines.restore()
             if state.size == known:

@@ -30,6 +30,10 @@ def with_others(text: str, others: object) -> str:
     return f"{text}\n{below}" if below else text
 
 
+class Again(ControlFlow):
+    """More is known of what calls leave behind: the program is staged once more."""
+
+
 class Dead(ControlFlow):
     """No path comes to this place: all have left by a jump."""
 

@@ -69,8 +69,11 @@ class Decisions:
         self.opened, self.rolling, self.waiting = [], [], []
 
     # -- tests that are decided ---------------------------------------------------------------------------------------------
-    def decide(self, cond: Operand) -> bool:
-        """Decide a truth test that cannot be explored in place: follow one side, and leave the other to another run."""
+    def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
+        """Decide a truth test that cannot be explored in place: follow one side, and leave the other to another run.
+
+        ``origin`` is that of the code at hand unless it is given.
+        """
         if not isinstance(cond, Value):
             return bool(cond)
         known = self.decided()
@@ -81,7 +84,7 @@ class Decisions:
         if self.rolling:
             self.part_in_loop("a truth test stands where both sides cannot be explored in place", self._origin())
         builder = self._builder
-        origin = self._origin()
+        origin = origin or self._origin()
         self._count(origin)
         then, orelse = builder.part(builder.here(), cond, origin)
         self.pending.append([*builder.events, orelse])

@@ -287,6 +287,12 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
     return value
 
 
+def tested(x: Any) -> Any:
+    """Return the truth of an operand of which only that is wanted."""
+    cond = truth(x)
+    return scalars.wrap(cond) if isinstance(cond, Value) else cond
+
+
 def not_(x: Any) -> Any:
     """``not x``."""
     cond = truth(x)

@@ -12,7 +12,7 @@ import torch
 
 from dycl_tvm.frontend.python.flow.parting import part
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.python.source.locate import is_library_file, origin_at
+from dycl_tvm.frontend.python.source.locate import is_library_file, origin_in
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -121,6 +121,6 @@ def origin_of(error: BaseException) -> Origin | None:
     while trace is not None:
         code = trace.tb_frame.f_code
         if not is_library_file(code.co_filename):
-            found = origin_at(code.co_filename, trace.tb_lineno, code.co_name)
+            found = origin_in(code, trace.tb_lineno, trace.tb_lasti)
         trace = trace.tb_next
     return found

@@ -71,8 +71,12 @@ def current_origin() -> Origin | None:
     frame = user_frame()
     if frame is None:
         return None
-    code = frame.f_code
-    return origin_at(code.co_filename, frame.f_lineno, code.co_name, _columns(code)[frame.f_lasti // 2])
+    return origin_in(frame.f_code, frame.f_lineno, frame.f_lasti)
+
+
+def origin_in(code: types.CodeType, line: int, instruction: int) -> Origin:
+    """Return the origin of an instruction of a function."""
+    return origin_at(code.co_filename, line, code.co_name, _columns(code)[instruction // 2])
 
 
 def origin_at(filename: str, line: int, function: str = "", column: int | None = None) -> Origin:

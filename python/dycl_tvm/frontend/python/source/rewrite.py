@@ -228,14 +228,11 @@ class Rewriter(StoreRewriter):
         self.context.pop()
         env = f"{name}.env"
         made = statements_from(
-            f"{name} = DY.if_(TEST, NAMES, FORK, locals())\nwhile {name}.next():\n    with {name}:\n        RESTORE\n"
+            f"{name} = BEGIN\nwhile {name}.next():\n    with {name}:\n        RESTORE\n"
             f"        if {name}.side:\n            BODY\n"
             f"        else:\n            ORELSE\n        if {name}.symbolic:\n            {name}.leave(locals())\nMERGED",
             node,
-            DY=operators_name(),
-            TEST=test,
-            NAMES=self._names(names),
-            FORK=ast.Constant(fork),
+            BEGIN=operator_call("if_", node.test, test, self._names(names), ast.Constant(fork), _locals()),
             BODY=body,
             ORELSE=orelse or [ast.Pass()],
             RESTORE=self._restore(f"{name}.restore", env, names, node),
@@ -271,7 +268,7 @@ class Rewriter(StoreRewriter):
         if binds_or_yields(node.body) or binds_or_yields(node.orelse):
             return self.generic_visit(node)  # type: ignore[return-value]
         test = self._condition(node.test)
-        return operator_call("ifexp", node, test, thunk(self.visit(node.body)), thunk(self.visit(node.orelse)))
+        return operator_call("ifexp", node.test, test, thunk(self.visit(node.body)), thunk(self.visit(node.orelse)))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Rewrite ``and`` and ``or``."""
@@ -280,15 +277,17 @@ class Rewriter(StoreRewriter):
     def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
         if any(binds_or_yields(v) for v in node.values[1:]):
             return self.generic_visit(node)  # type: ignore[return-value]
-        visit = self._condition if condition else self.visit
         kind = "and" if isinstance(node.op, ast.And) else "or"
-        first, *rest = [visit(v) for v in node.values]
+        # Python asks for the truth of each operand where that stands, or for all where the expression begins if their values are wanted
+        first, *rest = [operator_call("tested", v, self._condition(v)) if condition else self.visit(v) for v in node.values]
         return operator_call("bool_op", node, ast.Constant(kind), ast.Constant(condition), first, *map(thunk, rest))
 
     def _condition(self, node: ast.expr) -> ast.expr:
         """Rewrite an expression of which only the truth is wanted."""
         if isinstance(node, ast.BoolOp):
             return self._bool_op(node, condition=True)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return operator_call("not_", node.operand, self._condition(node.operand))
         made: ast.expr = self.visit(node)
         return made
 
@@ -339,11 +338,11 @@ class Rewriter(StoreRewriter):
             node,
             name,
             f"{name} = DY.while_(NAMES, BARRIER, YIELDS, ENDLESS)\nwhile {name}.next(locals()):\n    RESTORE\n"
-            f"    with {name}:\n        if {name}.test(TEST, locals()):\n            BODY\n"
+            f"    with {name}:\n        if TEST:\n            BODY\n"
             f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
             f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             ENDLESS=ast.Constant(endless),
-            TEST=test,
+            TEST=placed(ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "test", ast.Load()), [test, _locals()], []), node.test),
         )
 
     def _rewritten_loop(self, node: ast.For | ast.While, name: str, text: str, **parts: Any) -> list[ast.stmt]:
@@ -459,7 +458,7 @@ class Rewriter(StoreRewriter):
         """Rewrite ``assert`` as a branch that raises."""
         arguments = [node.msg] if node.msg is not None else []
         call = ast.Call(ast.Name("AssertionError", ast.Load()), arguments, [])
-        branch = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Raise(call, None)], [])
+        branch = ast.If(ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test), [ast.Raise(call, None)], [])
         place(branch, node)
         return self.visit(branch)
 
@@ -553,6 +552,10 @@ class Rewriter(StoreRewriter):
             return []
         call = f"DY.changing_globals(DY.own_globals(), {', '.join(map(repr, names))})"
         return statements_from(call, statement, DY=operators_name())
+
+
+def _locals() -> ast.expr:
+    return ast.Call(ast.Name("locals", ast.Load()), [], [])
 
 
 class ClassBodyRewriter(Rewriter):

@@ -1,0 +1,114 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The caret of an error stands under the code that is meant, whatever construct it is in."""
+
+from __future__ import annotations
+
+import linecache
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import stage
+
+#: Bodies of a forward that is refused, and what begins where the caret stands.
+PROGRAMS = [
+    ("y = x + torch.nonzero(x)", "torch.nonzero(x)"),
+    ("return x + (x * 2)[x > 0]", "(x * 2)[x > 0]"),
+    ("y = [1, torch.unique(x), 2]", "torch.unique(x)"),
+    ("d = {'a': x, 'b': torch.unique(x)}", "torch.unique(x)"),
+    ("y = helper(x, torch.rand(2, 3))", "torch.rand"),
+    ("y = x.abs().sum().item() + torch.nonzero(x)", "torch.nonzero"),
+    ("y = x.relu().nonzero()", "x.relu().nonzero()"),
+    ("y = x.relu().exp(\n        ).nonzero()", "x.relu().exp("),
+    ("z = x[0] if torch.nonzero(x).sum() > 0 else x[1]", "torch.nonzero"),
+    ("z = x.sum() > 0 and torch.unique(x)", "torch.unique"),
+    ("z = x.sum() > 0 or helper(x, torch.unique(x))", "torch.unique"),
+    ("z = not torch.unique(x).any()", "torch.unique"),
+    ("z = (lambda t: torch.unique(t))(x)", "torch.unique(t)"),
+    ("z = [torch.unique(t) for t in x]", "torch.unique(t)"),
+    ("z = sum(torch.unique(t) for t in x)", "torch.unique(t)"),
+    ("if torch.unique(x).sum() > 0: x = x + 1", "torch.unique"),
+    ("for i in torch.unique(x): x = x + 1", "torch.unique"),
+    ("while torch.unique(x).sum() > 0: x = x + 1", "torch.unique"),
+    ("for i in range(3): x = x + torch.unique(x)", "torch.unique"),
+    ("assert torch.unique(x).sum() > 0, 'no'", "torch.unique"),
+    ("assert x.sum() > 0, f'{torch.unique(x)}'", "torch.unique"),
+    ("with open('f') as f: x = x + 1", "open('f')"),
+    ("x[torch.unique(x)] = 1", "torch.unique"),
+    ("x[0] = torch.unique(x)", "torch.unique"),
+    ("x += torch.unique(x)", "torch.unique"),
+    ("a, b = x[0], torch.unique(x)", "torch.unique"),
+    ("if x.sum() > 0: y = 1 + torch.unique(x)", "torch.unique"),
+    ("return x, torch.unique(x)", "torch.unique"),
+    ("return {'k': [x, torch.unique(x)]}", "torch.unique"),
+    ("n = int(x.sum()); y = torch.zeros(3, n)", "torch.zeros"),
+    ("n = int(x.sum()); y = x[:, :n]", "x[:, :n]"),
+    ("n = int(x.sum()); y = x + 2 ** n", "2 ** n"),
+    ("n = int(x.sum()); y = getattr(x, f'l{n}')", "f'l{n}'"),
+    ("y = x.numpy().sum()", "x.numpy"),
+    ("y = 1 + 2; print(x)", "print(x)"),
+    ("y = x * random.random()", "random.random()"),
+    ("raise ValueError(torch.unique(x))", "torch.unique"),
+    ("try: y = x + torch.unique(x)\n    except ValueError: pass", "torch.unique"),
+    (
+        "h = None\n    while x.sum() < 10:\n        y = x if h is None else x + h\n        h = 1 if h is None else None\n        x = y + 1",
+        "h is None",
+    ),
+    ("h = x\n    while x.sum() < 10:\n        h = h[:1] if h.shape[0] > 1 else torch.cat([h, h])\n        x = x + h", "h.shape"),
+    ("out = []\n    while x.sum() < 10:\n        out.append(x)\n        x = x + 1", "while x.sum() < 10:"),
+    ("while x.sum() < 10:\n        y = x if x.max() > 3 else None\n        x = x + y", "x.max()"),
+    ("while x.sum() < 10:\n        if x.max() > 3:\n            y = x\n        else:\n            y = None\n        x = x + y", "x.max()"),
+    ("def g(t):\n        yield torch.unique(t)\n    for v in g(x): pass", "torch.unique(t)"),
+    ("match torch.unique(x):\n        case 1: pass", "torch.unique(x)"),
+    ("y = x if torch.is_tensor(torch.unique(x)) else x", "torch.unique(x)"),
+    ("y = helper(\n        x,\n        torch.unique(x),\n    )", "torch.unique(x)"),
+    ("y = (x +\n         torch.unique(x))", "torch.unique(x)"),
+    ("é = 'é'; y = x + torch.unique(x)", "torch.unique(x)"),
+    ("y = x.T @ torch.unique(x)", "torch.unique"),
+    ("import random as r; y = x * r.random()", "r.random()"),
+    ("y = x.sum() in [torch.unique(x)]", "torch.unique"),
+    ("y = 0 < torch.unique(x) < 3", "torch.unique"),
+    ("y = torch.full((2,), 1.0).bernoulli_()", "torch.full((2,), 1.0).bernoulli_()"),
+    ("y = -torch.unique(x)", "torch.unique"),
+    ("x.data = torch.unique(x)", "torch.unique"),
+    ("y = dict(a=torch.unique(x))", "torch.unique"),
+    ("y = helper(*[x, torch.unique(x)])", "torch.unique"),
+    ("y = f'{x}'", "f'{x}'"),
+    ("y = str(x)", "str(x)"),
+    ("y = hash(x.sum().item())", "hash("),
+    ("y = (x.sum().item()) is 3", "(x.sum"),
+    ("y = torch.fft.fft(x)", "torch.fft.fft"),
+    ("return x + 1 if x.sum() > 2 else torch.nonzero(x * 2)", "torch.nonzero"),
+    ("ä = 1; return ä + len(str(x.sum()))", "str(x"),
+    ("return list(map(lambda v: 1 + hash(float(v.sum())), x))", "hash"),
+    ("return list(map(lambda v: 1 + float(v), x))", "float(v)"),
+    ("return (x +\n        1 + torch.nonzero(x))", "torch.nonzero"),
+    ("x.resize_(7); return x", "x.resize_"),
+    (
+        "while x.sum() < 10:\n        if (\n            x.max() > 3\n        ):\n            y = x\n"
+        "        else:\n            y = None\n        x = x + y",
+        "x.max() > 3",
+    ),
+]
+
+
+def helper(*given):
+    return given[0]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not know columns")
+@pytest.mark.parametrize(("body", "under"), PROGRAMS)
+def test_the_caret_stands_under_the_code(tmp_path: Path, body: str, under: str) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(f"def f(x):\n    {body}\n    return x\n")
+    linecache.checkcache(str(file))
+    space = {"torch": torch, "random": random, "helper": helper}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    with pytest.raises(UnsupportedError) as error:
+        stage(space["f"], (torch.ones(2, 3),))
+    _, code, caret = str(error.value).split("\n")[:3]
+    assert code[caret.index("^") :].startswith(under)
