@@ -23,7 +23,6 @@ _PAIRS = tuple(
         "cublas_allow_tf32",
         "deterministic_fill_uninitialized_memory",
         "mkldnn_deterministic",
-        "mkldnn_enabled",
         "warnAlways",
     )
     if hasattr(torch._C, f"_get_{name}") and hasattr(torch._C, f"_set_{name}")
