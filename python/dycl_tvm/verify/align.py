@@ -37,6 +37,8 @@ class Answers(Watcher):
     columns : bool
         Whether a crossing of the question's own column goes before earlier ones of its line. Steps that staging made of a whole condition
         have the column of its beginning.
+    merged : bool
+        Whether the graph is taken to ask once for what was computed twice: such a crossing answers a second question only if no other does.
     most_edges : int
         So many edges are noted at most.
 
@@ -51,8 +53,16 @@ class Answers(Watcher):
     """
 
     def __init__(
-        self, crossings: Sequence[Crossing], strict: bool = True, folded: bool = False, columns: bool = False, most_edges: int = 100_000
+        self,
+        crossings: Sequence[Crossing],
+        strict: bool = True,
+        folded: bool = False,
+        columns: bool = False,
+        merged: bool = False,
+        most_edges: int = 100_000,
     ) -> None:
+        self._merged = merged
+        self._answered: set[int] = set()
         self._crossings = crossings
         self._used = [False] * len(crossings)
         self._first = 0
@@ -84,6 +94,8 @@ class Answers(Watcher):
             found = 2.0 if not here else 1.0 if not same else 0.4 if self._folded and not c.free else 0.0
             if self._columns and found < 1 and column and c.column and c.column != column:
                 found += 0.1  # another expression of the same line
+            if self._merged and found < 1 and c.number in self._answered:
+                found += 0.05
             if found < rank:
                 best, rank = k, found
             if rank == 0:
@@ -116,6 +128,7 @@ class Answers(Watcher):
 
     def _use(self, k: int) -> None:
         self._used[k] = True
+        self._answered.add(self._crossings[k].number)
         self._last = max(self._last, k)
         while self._first < len(self._used) and self._used[self._first]:
             self._first += 1

@@ -142,12 +142,13 @@ def run_graph(
     strict: bool = True,
     folded: bool = False,
     columns: bool = False,
+    merged: bool = False,
 ) -> list[Outcome]:
     """Make the calls in the graph, with the answers that the program got."""
     state = [graph_initial(v.initial) for v in graph.state]
     found = []
     for (args, kwargs), known in zip(calls, crossings):
-        answers = Answers(known, strict, folded, columns)
+        answers = Answers(known, strict, folded, columns, merged)
         outcome = Outcome(answers=answers)
         found.append(outcome)
         printed = io.StringIO()

@@ -4,6 +4,7 @@
     python tests/python/frontend/hunt.py random 0 1000       seeds 0 to 999
     python tests/python/frontend/hunt.py grid                 every effect alone in every structure
     python tests/python/frontend/hunt.py grid 30 40           effects 30 to 39
+    python tests/python/frontend/hunt.py build 0 1000         seeds 0 to 999; those that are right are built too, 20 in one library
     python tests/python/frontend/hunt.py shrink FILE ...      the smallest programs of which the same is so
 
 What is wrong or crashes is written to ``--out`` (out/hunt), one file a program.
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from effects import EFFECTS, Program, structures
+from hunt_builds import judge_built
 from judge import Verdict, judge, shrink
 
 
@@ -59,6 +62,19 @@ def hunt(programs: Iterator[tuple[str, str]], out: Path | None = None, every: in
     return dict(kinds), dict(reasons.most_common())
 
 
+def hunt_builds(programs: Iterator[tuple[str, str]], out: Path, size: int = 20) -> dict[str, int]:
+    """Build those programs that are right, some in one library; return how many of each kind there were."""
+    kinds: collections.Counter[str] = collections.Counter()
+    right = ((name, source) for name, source in programs if judge(source).kind == "right")
+    while batch := list(itertools.islice(right, size)):
+        for (name, source), verdict in zip(batch, judge_built([source for _, source in batch])):
+            kinds[verdict.kind] += 1
+            if verdict.kind != "right":
+                _keep(out / f"built_{verdict.kind}_{name}.py", source, verdict)
+        print(dict(kinds), flush=True)
+    return dict(kinds)
+
+
 def _keep(path: Path, source: str, verdict: Verdict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{source}# {verdict.kind}: {' '.join(verdict.reason.split())}\n")
@@ -67,7 +83,7 @@ def _keep(path: Path, source: str, verdict: Verdict) -> None:
 def main() -> None:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("random", "grid", "shrink"))
+    parser.add_argument("what", choices=("random", "grid", "build", "shrink"))
     parser.add_argument("arguments", nargs="*")
     parser.add_argument("--out", type=Path, default=Path("out/hunt"))
     options = parser.parse_args()
@@ -84,6 +100,9 @@ def main() -> None:
         return
     begin, end = (int(a) for a in options.arguments) if options.arguments else (0, 1000)
     programs = random_programs(begin, end) if options.what == "random" else grid(begin, end)
+    if options.what == "build":
+        hunt_builds(random_programs(begin, end), options.out)
+        return
     kinds, reasons = hunt(programs, options.out, every=200)
     print(kinds)
     for reason, count in list(reasons.items())[:30]:

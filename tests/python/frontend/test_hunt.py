@@ -11,7 +11,7 @@ import judge as judging
 import pytest
 import torch
 from effects import EFFECTS, Program
-from hunt import grid, hunt, random_programs
+from hunt import grid, hunt, hunt_builds, random_programs
 from judge import SESSIONS, judge, net_of, shrink
 
 
@@ -80,9 +80,18 @@ def test_a_share_of_the_grid(first, last, left_out, tmp_path):
     assert kinds.get("refused", 0) <= 0.2 * sum(kinds.values())
 
 
-@pytest.mark.skipif("DYCL_FUZZ_PROGRAMS" not in os.environ, reason="takes minutes: `make fuzz` sets how many programs are made")
-def test_random_effects(tmp_path):
-    count = int(os.environ["DYCL_FUZZ_PROGRAMS"])
-    kinds, reasons = hunt((p for p in random_programs(0, count)), tmp_path, every=200)
+#: `make fuzz` sets how many programs there are.
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "800"))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_programs(part, tmp_path):
+    kinds, reasons = hunt(random_programs(part * PROGRAMS // 4, (part + 1) * PROGRAMS // 4), tmp_path, every=200)
     print(kinds, reasons)
-    assert not kinds.get("wrong", 0) and not kinds.get("crashed", 0), sorted(tmp_path.iterdir())
+    assert not kinds.get("wrong", 0) and not kinds.get("crashed", 0), [p.read_text()[-1500:] for p in tmp_path.iterdir()]
+    assert kinds["refused"] <= 0.1 * sum(kinds.values()), reasons
+
+
+def test_random_programs_as_a_library(tmp_path):
+    kinds = hunt_builds(random_programs(0, 14 + PROGRAMS // 100), tmp_path)
+    assert set(kinds) == {"right"}, [p.read_text()[-1500:] for p in tmp_path.iterdir()]

@@ -33,6 +33,15 @@ class Net(nn.Module):
         self.norm.train()
         return y, self.norm.running_mean.clone(), self.norm.running_var.clone(), self.norm.num_batches_tracked.clone()
 """,
+    "batch norm of halves in training": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3).half()
+    def forward(self, x):
+        y = self.norm((x + 40).half())
+        return (y - 1 if x.sum() > 0 else y).float(), self.norm.running_mean.float(), self.norm.running_var.clone().float()
+""",
     "a mapping pattern on what was joined": """
 def step(command, x):
     match command:

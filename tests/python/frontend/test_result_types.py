@@ -39,9 +39,9 @@ def op(func: Any, *args: Any, **kwargs: Any) -> Any:
     return func, args, kwargs
 
 
-def norm(x: torch.Tensor, training: bool = False) -> Any:
+def norm(x: torch.Tensor) -> Any:
     c = x.shape[1]
-    return aten.native_batch_norm.default, (x, t(c), t(c), t(c), t(c), training, 0.1, 1e-5), {}
+    return aten.native_batch_norm.default, (x, t(c), t(c), t(c), t(c), False, 0.1, 1e-5), {}
 
 
 CASES = {
@@ -52,7 +52,6 @@ CASES = {
     "conv_one_pixel": conv(t(2, 6, 1, 1), t(4, 6, 1, 1)),
     "conv_grown_pixel": conv(t(2, 6, 1, 1), t(4, 6, 1, 1), 1, 1),
     "conv_transposed": conv(t(2, 6, 5, 5), t(6, 4, 3, 3), 2, transposed=True),
-    "norm": norm(t(2, 6, 9, 8)),
     "norm_channels_last": norm(last(2, 6, 9, 8)),
     "mm": op(aten.mm.default, t(2, 3), t(3, 4)),
     "bmm": op(aten.bmm.default, t(5, 2, 3), t(5, 3, 4)),
@@ -114,6 +113,14 @@ CASES = {
 }
 
 
+#: Of these a CPU returns something else than the device meta.
+ON_A_CPU = {
+    "norm": norm(t(2, 6, 9, 8)),
+    "norm_of_the_batch": op(aten.native_batch_norm.default, t(2, 6, 9, dtype=torch.bfloat16), None, None, None, None, True, 0.1, 1e-5),
+    "norm_without_statistics": op(aten._native_batch_norm_legit.no_stats, t(2, 6, 9, dtype=torch.bfloat16), None, None, True, 0.1, 1e-5),
+}
+
+
 def strides(result: torch.Tensor) -> list[int]:
     """Those that matter: of dimensions that have more than one index."""
     return [stride for size, stride in zip(result.shape, result.stride()) if size > 1] if result.numel() else []
@@ -126,6 +133,14 @@ def test_as_on_the_device_meta(name: str) -> None:
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected):
         assert (ours.device.type, ours.shape, ours.dtype, strides(ours)) == ("meta", theirs.shape, theirs.dtype, strides(theirs))
+
+
+@pytest.mark.parametrize("name", ON_A_CPU)
+def test_as_on_a_cpu(name: str) -> None:
+    func, args, kwargs = ON_A_CPU[name]
+    real = [torch.zeros_like(a, device="cpu") if isinstance(a, torch.Tensor) else a for a in args]
+    for ours, theirs in zip(pytree.tree_leaves(result_of(func, args, kwargs)), pytree.tree_leaves(func(*real, **kwargs)), strict=True):
+        assert (ours.shape, ours.dtype, strides(ours)) == (theirs.shape, theirs.dtype, strides(theirs))
 
 
 def test_size_is_bounded() -> None:

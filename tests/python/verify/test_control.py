@@ -18,7 +18,9 @@ from dycl_tvm.errors import UnsupportedError, VerificationError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, Branch, HostOp, Return
+from dycl_tvm.passes import run_passes
 from dycl_tvm.verify.control import check_control
+from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.same import difference
 
 X = torch.tensor([[0.5, -1.0, 2.0], [0.25, -0.5, 1.0]])
@@ -294,3 +296,34 @@ def test_nothing_of_this_package_is_raised_for_other_errors() -> None:
         return [1, 2, 3][int(x.max())]
 
     check_control(program, stage(program, (X,)), (X,), {})
+
+
+def _short_circuits(x):
+    n = 0
+    while x.sum() < 9 and x.max() < 4:
+        x = x + 1
+        n += 1
+    return x, n
+
+
+def test_the_operands_of_a_short_circuit_are_asked_for_in_order():
+    check_control(_short_circuits, stage(_short_circuits, (X,)), (X,), {}, seconds=0.5)
+
+
+def _asks_twice(x):
+    n = 0
+    for limit in range(4):
+        n += 1
+        if x.sum() > limit:
+            break
+    for limit in range(3):
+        if x.sum() > limit + 1:
+            continue
+        n += 1
+    return x if x.sum() > 2 else -x, n
+
+
+def test_what_a_pass_asks_for_once():
+    graph, before = stage(_asks_twice, (X,)), stage(_asks_twice, (X,))
+    run_passes(graph)
+    check_passes(before, graph, ((X,), {}))

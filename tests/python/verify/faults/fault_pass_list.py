@@ -28,6 +28,13 @@ def ranged(x):  # type: ignore[no-untyped-def]
     return [x + 1, x * 2, x - 3, x][n]
 
 
+def bounded(x):  # type: ignore[no-untyped-def]
+    n = int((x > 0).sum()) % 3
+    if n < 4:
+        return x + n
+    return x * 2
+
+
 class Normed(nn.Module):
     """A convolution and a batch norm."""
 
@@ -147,8 +154,8 @@ FAULTS = [
             "int(index.high) :",
         ),
         (
-            "value_ranges takes the other operand of a select",
-            program("ranged", ranged),
+            "value_ranges takes a comparison the other way",
+            program("bounded", bounded),
             "value_ranges:value_ranges",
             "mapping[value] = bool(known.low) if value.type == BOOL else int(known.low)",
             "mapping[value] = not bool(known.low) if value.type == BOOL else int(known.low) + 1",

@@ -120,7 +120,13 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _batch_norm_in_training(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: float
 ) -> tuple[Any, Any, Any]:
-    """Normalise by the batch, and update the running statistics, which ATen's operator changes although its schema does not say so."""
+    """Normalise by the batch, and update the running statistics, which ATen's operator changes although its schema does not say so.
+
+    As there, halves are computed in float32 and rounded once.
+    """
+    dtype, kept_as = x.dtype, running_mean.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        x, weight, bias = (t if t is None else _cast(t, torch.float32) for t in (x, weight, bias))
     sizes, dims = [1, -1] + [1] * (x.dim() - 2), [d for d in range(x.dim()) if d != 1]
     count = x.numel() // x.shape[1]
     mean = dispatch(aten.mean.dim, (x, dims), {})
@@ -133,9 +139,9 @@ def _batch_norm_in_training(
             y = dispatch(op, (y, dispatch(aten.view.default, (factors, sizes), {})), {})
     unbiased = dispatch(aten.mul.Tensor, (var, count / (count - 1) if count > 1 else math.nan), {})
     for running, seen in ((running_mean, mean), (running_var, unbiased)):
-        kept = dispatch(aten.mul.Tensor, (running, 1 - momentum), {})
+        kept = dispatch(aten.mul.Tensor, (_cast(running, seen.dtype), 1 - momentum), {})
         _store(running, dispatch(aten.add.Tensor, (kept, dispatch(aten.mul.Tensor, (seen, momentum), {})), {}))
-    return y, mean, scale
+    return _cast(y, dtype), _cast(mean, kept_as), _cast(scale, kept_as)
 
 
 @functools.cache

@@ -169,10 +169,20 @@ def _convolution(
 
 def _batch_norm(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     tables, training = [t for t in rest[:4] if t is not None], rest[4]
-    if training or not _is_plain(x) or x.dim() < 2 or any(t.dtype != x.dtype or t.shape != x.shape[1:2] for t in tables):
+    if (
+        (training and rest[2] is not None)
+        or not _is_plain(x)
+        or x.dim() < 2
+        or any(t.dtype != x.dtype or t.shape != x.shape[1:2] for t in tables)
+    ):
         return None
-    # on a CPU there are no statistics of the batch, whatever the kernel for tensors without data says
-    return _empty(x.shape, x.dtype), _empty((0,), x.dtype), _empty((0,), x.dtype)
+    # as on a CPU, whatever the kernel for tensors without data says: statistics in training only, and of the input's dtype
+    count = x.shape[1:2] if training else (0,)
+    return _empty(x.shape, x.dtype), _empty(count, x.dtype), _empty(count, x.dtype)
+
+
+def _batch_norm_without_statistics(x: torch.Tensor, weight: Any, bias: Any, training: bool, *_: Any) -> Any:
+    return _batch_norm(x, weight, bias, None, None, training)
 
 
 def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor | None:
@@ -197,4 +207,5 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.embedding.default: _embedding,
     aten.index_select.default: _index_select,
     aten.native_batch_norm.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
 }

@@ -1,0 +1,59 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Programs of the hunt as a compiled library: many in one, which an input chooses among, because a build takes seconds."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from judge import OPTIONS, SESSIONS, Verdict, agree, load, net_of, outcome
+
+import dycl_tvm
+from dycl_tvm.errors import DyclError
+
+SOURCE = """
+import torch
+
+class Batch(torch.nn.Module):
+    def __init__(self, nets):
+        super().__init__()
+        self.nets = torch.nn.ModuleList(nets)
+
+    def forward(self, x, which):
+        k = int(which)
+        for i, net in enumerate(self.nets):
+            if k == i:
+                return net(x)
+"""
+
+
+def judge_built(sources: list[str], verify: str = "default") -> list[Verdict]:
+    """Build programs that were staged and found right, and compare every call of every session with eager."""
+    nets = [net_of(source) for source in sources]
+    options = {**OPTIONS, "max_paths": OPTIONS["max_paths"] * len(nets)}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            art = dycl_tvm.build(
+                load(SOURCE).Batch(nets).eval(), (SESSIONS[0][0].clone(), torch.tensor(0)), target="llvm", verify=verify, **options
+            )
+            library = Path(folder) / "batch.so"
+            module = dycl_tvm.load(art.export_library(library), art.save_params(library.with_suffix(".params")))
+        except DyclError as error:
+            return [Verdict("crashed", f"{type(error).__name__}: {error}")] * len(sources)
+        return [_compare(module, number, source) for number, source in enumerate(sources)]
+
+
+def _compare(module: Any, number: int, source: str) -> Verdict:
+    for session in SESSIONS:
+        net, built = net_of(source), module.new_session()
+        for call, x in enumerate(session):
+            want = outcome(lambda net=net, x=x: net(x.clone()))
+            got = outcome(lambda built=built, x=x: built(x.clone(), torch.tensor(number)))
+            alike = agree(want, got)
+            if alike is None:
+                break
+            if not alike:
+                return Verdict("wrong", f"call {call} of the library: eager {want!r}, built {got!r}"[:600])
+    return Verdict("right")
