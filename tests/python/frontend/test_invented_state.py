@@ -64,6 +64,15 @@ def library(request, installed, monkeypatch):
     locate.is_library_file.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def settings():
+    """Whatever a program sets is set back."""
+    before, recursion = SETTINGS.read(), sys.getrecursionlimit()
+    yield
+    SETTINGS.write(before)
+    sys.setrecursionlimit(recursion)
+
+
 def load(name, file):
     """Import a module anew: what it keeps is as at first."""
     spec = importlib.util.spec_from_file_location(name, file)

@@ -38,7 +38,7 @@ class Constants:
         """Return the constant of a real tensor."""
         known = self._constants.get(id(t))
         if known is None:
-            with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
                 data = t.detach().contiguous()
                 # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
                 data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data
