@@ -167,11 +167,11 @@ def _function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
 def _named_in(label: str, x: Any, names: tuple[str, ...], depth: int = 4) -> list[Step]:
     """Return the objects of a module that code names: also where the module is a library's, whose others are not the program's."""
     found: list[Step] = []
-    for n in names if isinstance(x, types.ModuleType) and depth else ():
+    for n in names if type(x) is types.ModuleType and depth else ():
         part = vars(x).get(n)
         if isinstance(part, types.ModuleType):
             found += _named_in(f"{label}.{n}", part, names, depth - 1)
-        elif part is not None and not isinstance(part, (*ATOMS, type, types.FunctionType, types.BuiltinFunctionType)):
+        elif part is not None and not callable(part) and not isinstance(part, ATOMS):
             found.append((f"{label}.{n}", part))
     return found
 
