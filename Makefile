@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch tune-database gpu fuzz faults opinfo onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults opinfo onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ test: lint pytest  ## All checks: linters, then the tests
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
+
+# `make bench-staging STAGING_ARGS="--against ../before SkipGates sdn_resnet56"` compares with another checkout.
+STAGING_ARGS ?=
+
+bench-staging: setup  ## Measure how long networks of 1,000 branches and those of the zoo take to stage
+	$(BIN)/python benchmarks/staging.py $(STAGING_ARGS)
 
 # It goes on where it was ended. `make bench BENCH_ARGS=--quick`: a few networks in minutes; `BENCH_ARGS=prepare`: what may run in the
 # background, so that `BENCH_ARGS="measure page"` needs a quiet machine for less than an hour; `BENCH_ARGS=--help` has the rest.

@@ -201,7 +201,17 @@ def _run_op(op: TensorOp, frame: dict[Value, Any], change: Callable[[Any], Any],
         raise Undefined(f"{op.op}: {error}") from None
     found: list[Any] = []
     _flatten(result, found)
+    if op.op.startswith("aten._to_copy") and _leaves_range(args[0], found[0]):
+        raise Undefined(f"{op.op}: a number is outside of the range of the integers, and machines make of it what they like")
     return found
+
+
+def _leaves_range(operand: torch.Tensor, made: torch.Tensor) -> bool:
+    """Whether numbers became integers that cannot hold them."""
+    if not operand.is_floating_point() or made.is_floating_point() or made.dtype is torch.bool:
+        return False
+    info = torch.iinfo(made.dtype)
+    return not bool(((operand > info.min - 1.0) & (operand < info.max + 1.0)).all())
 
 
 def _with_type(node: Any, wide: Any) -> Any:

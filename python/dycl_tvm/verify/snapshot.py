@@ -278,7 +278,7 @@ class Snapshot:
 
     def _take_module(self, module: types.ModuleType) -> Iterator[Any]:
         file = getattr(module, "__file__", None)
-        if file is None or is_library(module.__name__) or file.startswith(_SITE):
+        if is_library(module.__name__) or (file or "").startswith(_SITE):  # a module without a file may be one that the program made
             return
         for name, value in list(vars(module).items()):
             if name.startswith("__"):

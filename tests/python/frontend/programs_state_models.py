@@ -54,7 +54,7 @@ class JNamespace(nn.Module):
         return self.s.h * self.s.n
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Plain:
     n: int = 0
     items: list = dataclasses.field(default_factory=lambda: [0.0, 1.0])
@@ -126,6 +126,21 @@ class JDeque(nn.Module):
     def forward(self, x):
         self.d.append(x)
         return sum(self.d)
+
+
+class JKeys(nn.Module):
+    """What is the key of a dict lives on too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = {Plain(): 2.0}
+
+    def forward(self, x):
+        for key, factor in self.table.items():
+            if x.sum() > 0:
+                key.n += 1
+            x = x * factor + key.n
+        return x
 
 
 class JUserDict(nn.Module):

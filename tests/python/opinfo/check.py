@@ -49,7 +49,20 @@ def _of_sample(sample: Sample, got: Any) -> str:
     if sample.operator in UNDEFINED:
         return ""
     want = sample.eager()
-    return difference(*(tensors_of(r)[:1] for r in (want, got))) if sample.operator in TIES else difference(want, got)
+    if sample.operator in TIES:
+        want, got = tensors_of(want)[:1], tensors_of(got)[:1]
+    found = difference(want, got)
+    return "" if found and _is_nearer(sample, want, got) else found
+
+
+def _is_nearer(sample: Sample, want: Any, got: Any) -> bool:
+    """Whether results in halves are nearer to those in float64 than eager's, some of whose kernels sum in halves."""
+    wanted, given = tensors_of(want), tensors_of(got)
+    if not all(isinstance(t, Tensor) and t.dtype in (torch.float16, torch.bfloat16) for t in wanted):
+        return False
+    with torch.no_grad():
+        exact = tensors_of(sample.run(*(t.double() if t.is_floating_point() else t.clone() for t in sample.tensors)))
+    return all(bool((g - e).abs().max() <= (w - e).abs().max()) for w, g, e in zip(wanted, given, exact, strict=True))
 
 
 def _difference(want: Any, got: Any) -> str:

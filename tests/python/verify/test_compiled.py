@@ -156,3 +156,12 @@ def test_a_network_that_is_given_no_tensor_is_verified_too(tmp_path: Any) -> Non
 def test_the_order_of_equal_infinities_is_nobodys_promise() -> None:
     art = dycl_tvm.build(lambda x: (x.argsort(1), x.topk(5), x.sort(1)), (torch.randn(20, 400),))
     assert art.certificate["kernels"]["checked"] == art.certificate["kernels"]["total"]
+
+
+def test_a_float_that_no_integer_can_hold_has_no_result() -> None:
+    def net(x: torch.Tensor) -> torch.Tensor:
+        y = x.long() + 0.5
+        return y - 1 if x.sum() > 0 else y
+
+    kernels = dycl_tvm.build(net, (torch.ones(2, 3),), verify="full").certificate["kernels"]
+    assert kernels["checked"] == kernels["total"]

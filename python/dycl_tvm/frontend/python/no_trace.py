@@ -13,19 +13,19 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.heap.reach import Step
+from dycl_tvm.frontend.trace.heap.reach import Reached
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import Hidden
 from dycl_tvm.frontend.trace.heap.watch import Snapshot
 
 
 @contextmanager
-def no_trace(reached: list[Step]) -> Iterator[None]:
+def no_trace(reached: Reached) -> Iterator[None]:
     """Compare what lives on before and after; what differs is put back as far as it can be.
 
     Parameters
     ----------
-    reached : list of (label, object)
+    reached : Reached
         What the model reaches.
 
     Raises

@@ -20,7 +20,7 @@ from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
-from dycl_tvm.frontend.trace.heap.reach import Step, places_in, reach
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -80,14 +80,16 @@ class ModelState:
 
     Parameters
     ----------
-    reached : list of (name, object)
-        The objects that live on between calls, as :func:`reach` finds them.
+    reached : Reached
+        The objects that live on between calls.
     twin : callable
         Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
     """
 
-    def __init__(self, reached: list[Step], twin: Callable[[Any], Any]) -> None:
-        self._reachable: dict[int, Step] = {}
+    def __init__(self, reached: Reached, twin: Callable[[Any], Any]) -> None:
+        #: By identity, the objects that live on, and the user's names for them.
+        self._reachable: dict[int, Any] = {}
+        self._labels: dict[int, str] = {}
         self._twin = twin
         #: Places of the model that hold such an object, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
@@ -118,35 +120,43 @@ class ModelState:
 
     def adopt(self, found: Iterable[Step]) -> None:
         """Take down what was found to live on, though the model does not reach it."""
-        self._note(found)
+        self._note(Reached(found))
 
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         self._note(reach(roots, is_library, code_of))
 
-    def _note(self, reached: Iterable[Step]) -> None:
+    def _note(self, reached: Reached) -> None:
         twins: dict[int, tuple[Any, Any]] = {}
         roots: list[Step] = []
-        for step in reached:
-            label, x = step
-            self._reachable.setdefault(id(x), step)
+        for label, x in reached.steps:
+            self._add(label, x)
+            kind: Any = type(x)
+            if kind is dict or kind is list:
+                continue
             space = getattr(x, "__dict__", None)
-            if isinstance(space, dict) and id(space) not in self._reachable:
-                self._reachable[id(space)] = (label, space)
-            if isinstance(x, types.FunctionType):
-                self._reachable.setdefault(id(x.__globals__), ("", x.__globals__))
+            if isinstance(space, dict):
+                self._add(label, space)
+            if kind is types.FunctionType:
+                self._add("", x.__globals__)
             made = self._twin(x)
             if made is not x:
                 twins[id(x)] = (x, made)
                 roots.append((label, made))
+        for label, x in zip(reached.empty_labels, reached.empty):
+            self._add(label, x)
         if twins:
-            for _, holder in list(self._reachable.values()):
+            for holder in list(self._reachable.values()):
                 if isinstance(holder, type) and not is_python(holder):
                     continue
                 _check_replaceable(holder, twins)
                 for place in places_in(holder):
                     self._twins += [(place, x, made) for x, made in _replace(place, twins)]
             self._reach(roots)
+
+    def _add(self, label: str, x: Any) -> None:
+        if id(x) not in self._reachable:
+            self._reachable[id(x)], self._labels[id(x)] = x, label
 
     def close(self) -> None:
         """Put the model's own objects back."""
@@ -156,12 +166,7 @@ class ModelState:
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
-        known = self._reachable.get(id(x))
-        return known is not None and known[1] is x
-
-    def objects(self) -> list[Any]:
-        """Return the objects that the model reaches."""
-        return [x for _, x in self._reachable.values()]
+        return self._reachable.get(id(x), MISSING) is x
 
     @property
     def variables(self) -> list[StateVar]:
@@ -304,15 +309,15 @@ class ModelState:
         if isinstance(place, Storage):
             if place.real is None:
                 return None
-            return constants().names.get(id(place.real)) or self._reachable.get(id(place.real), ("a tensor", None))[0]
+            return constants().names.get(id(place.real)) or self._labels.get(id(place.real), "a tensor")
         if place is SETTINGS:
             return place.text
-        known = self._reachable.get(id(place.owner))
-        if known is None or known[1] is not place.owner:
+        if not self.lives_on(place.owner):
             return _shared_name(place)
+        label = self._labels[id(place.owner)]
         if isinstance(place, Attribute):
-            return f"{known[0]}.{place.name}" if known[0] and not isinstance(place.owner, types.ModuleType) else place.name
-        return known[0]
+            return f"{label}.{place.name}" if label and not isinstance(place.owner, types.ModuleType) else place.name
+        return label
 
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())

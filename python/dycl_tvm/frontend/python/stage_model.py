@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import gc
 import inspect
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,6 +34,9 @@ from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Value
+
+#: How many objects are made between two garbage collections.
+_NEW_OBJECTS = 20_000
 
 
 def stage(
@@ -86,8 +91,8 @@ def stage(
 def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
-    reached = list(reach([("", model)], is_library, code_of))
-    with no_trace(reached), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
+    reached = reach([("", model)], is_library, code_of)
+    with no_trace(reached), _rare_collections(), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
         for _ in range(MAX_ROUNDS):
             known = state.size
             session = Session(current_origin, limits, budget=budget)
@@ -108,7 +113,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 return call_root(model, args, kwargs)
 
             try:
-                program.trampolines.reach(model)
+                program.trampolines.reach_all(reached)
                 Exploration(session, state_params, run).explore()
             except Again:
                 continue
@@ -126,6 +131,20 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let Python's garbage collector run rarely: nearly all that staging makes, it keeps until its end."""
+    before = gc.get_threshold()
+    if not 0 < before[0] < _NEW_OBJECTS:  # it never runs, or another thread has asked for the same
+        yield
+        return
+    gc.set_threshold(_NEW_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _named_tensors(model: Any) -> list[tuple[str, torch.Tensor]]:

@@ -24,6 +24,7 @@ import torch
 from dycl_tvm.frontend.python.source.locate import is_library_file
 from dycl_tvm.frontend.python.source.ownership import code_of, is_rewritten_class, replaced, users_function
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
+from dycl_tvm.frontend.trace.heap.reach import Reached
 from dycl_tvm.frontend.trace.session import staging
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
 
@@ -32,6 +33,7 @@ Run = Callable[[types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 _KEPT = frozenset({"__del__"})
 _ATOMS = frozenset([str, int, float, bool, bytes, complex, type(None), type(...), types.CodeType, torch.dtype, torch.device, torch.Size])
 _OPAQUE = (torch.Tensor, types.ModuleType, types.FrameType, types.TracebackType)
+_CONTAINERS = frozenset([dict, list, tuple])
 #: The files that do what rewritten code asks for.
 _OPERATORS = tuple(str(Path(__file__).parent / name) for name in ("attributes.py", "calls", "flow", "operators.py", "trampolines.py"))
 _PACKAGE = str(Path(__file__).parents[2]) + "/"
@@ -71,8 +73,8 @@ class Trampolines:
         todo, seen = [root], self._seen
         while todo:
             x = todo.pop()
-            kind = type(x)
-            if kind in _ATOMS or id(x) in seen or isinstance(x, _OPAQUE) or _is_stagings(kind):
+            kind: Any = type(x)
+            if id(x) in seen or _holds_nothing(kind):
                 continue
             seen[id(x)] = x
             if kind is types.FunctionType:
@@ -94,6 +96,19 @@ class Trampolines:
             elif not (kind is dict and "__builtins__" in x):
                 todo.append(kind)
                 todo += gc.get_referents(x)
+
+    def reach_all(self, reached: Reached) -> None:
+        """Replace the code of all functions that can be reached from the objects from which ``reached`` begins."""
+        kinds, others = set[type](), [*reached.unopened]
+        for _, x in reached.steps:
+            kind = type(x)
+            if kind in _CONTAINERS or issubclass(kind, torch.nn.Module):  # what it holds is among the others, but for its class
+                self._seen[id(x)] = x
+                kinds.add(kind)
+            else:
+                others.append(x)
+        for x in (*kinds, *others):
+            self.reach(x)
 
     def reach_names(self, function: types.FunctionType) -> None:
         """Replace the code of the functions that a function can name: its globals, and what of modules it names."""
@@ -122,9 +137,7 @@ class Trampolines:
             self.add(x)
         elif isinstance(x, (list, tuple, dict)):
             items = dict.values(x) if isinstance(x, dict) else x
-            kinds = {
-                kind for kind in set(map(type, items)) if kind not in _ATOMS and not issubclass(kind, _OPAQUE) and not _is_stagings(kind)
-            }
+            kinds = {kind for kind in set(map(type, items)) if not _holds_nothing(kind)}
             for item in items if kinds else ():
                 if type(item) not in kinds:
                     continue
@@ -253,6 +266,12 @@ def _template(only: int, count: int, star: bool, stars: bool, names: tuple[str, 
     exec(text, space)
     code: types.CodeType = space["f"].__code__
     return code
+
+
+@functools.lru_cache(maxsize=4096)
+def _holds_nothing(kind: type) -> bool:
+    """Whether objects of a class hold no function of the user's."""
+    return kind in _ATOMS or issubclass(kind, _OPAQUE) or _is_stagings(kind)
 
 
 def _is_stagings(kind: type) -> bool:

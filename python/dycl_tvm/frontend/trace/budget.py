@@ -14,8 +14,10 @@ from dycl_tvm.errors import StagingLimitError
 from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.hcfg.nodes import Origin
 
-#: Steps between two looks at the clock and the memory, and at the line that is being run.
+#: Steps between two looks at the clock, and at the line that is being run.
 _INTERVAL = 64
+#: Steps between two looks at the memory, which takes longer.
+_MEMORY_INTERVAL = 1024
 
 
 class Budget:
@@ -51,7 +53,7 @@ class Budget:
             self._seen[origin] += 1
         if time.monotonic() > self._deadline:
             self._refuse(f"staging takes more than {self._limits.seconds:g} seconds", "max_seconds")
-        if _resident() > self._most:
+        if self._steps % _MEMORY_INTERVAL == 0 and _resident() > self._most:
             self._refuse(f"staging takes more than {self._limits.memory / 2**20:.0f} MiB of memory", "max_memory")
 
     def _refuse(self, reason: str, parameter: str) -> None:

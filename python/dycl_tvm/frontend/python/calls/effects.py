@@ -56,9 +56,10 @@ def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs
         return run(callee, args, kwargs)
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
-    given = list(reach([("", callee), *(("", a) for a in (owner, *args, *kwargs.values()))], is_library, code_of, LIMIT))
+    given = reach([("", callee), *(("", a) for a in (owner, *args, *kwargs.values()))], is_library, code_of, LIMIT)
     shared = Shared(callee, args, given)
-    snapshot = Snapshot([*given, *shared.steps])
+    given.steps += shared.steps
+    snapshot = Snapshot(given)
     for place in shared.places:
         snapshot.add_place(place)
     watch = Watch(heap, snapshot)

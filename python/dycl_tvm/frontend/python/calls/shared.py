@@ -10,6 +10,7 @@ import dis
 import functools
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,11 +37,11 @@ class Shared:
     callee : callable
     args : tuple
         Its arguments.
-    given : list of (label, object)
+    given : iterable of (label, object)
         What the call is given, as :func:`reach` finds it: it is not among what is shared.
     """
 
-    def __init__(self, callee: Any, args: tuple[Any, ...], given: list[Step]) -> None:
+    def __init__(self, callee: Any, args: tuple[Any, ...], given: Iterable[Step]) -> None:
         function: Any = callee.__func__ if isinstance(callee, types.MethodType) else callee
         if not isinstance(function, types.FunctionType):
             function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)

@@ -8,6 +8,7 @@ which places a side changed, which is what a join has to merge. The cost is that
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ class Journal:
     def __init__(self) -> None:
         #: Key, place and contents.
         self._log: list[tuple[Any, Place, Any]] = []
+        #: Where the entries of each key stand in the log: many scopes in succession may save one place again and again.
+        self._entries: dict[Any, list[int]] = {}
         self._seen: list[set[Any]] = [set()]
         self._deferred: list[Callable[[], None]] = []
         self._marks = [0]
@@ -44,7 +47,7 @@ class Journal:
         key = place.key
         if key not in seen:
             seen.add(key)
-            self._log.append((key, place, place.read()))
+            self._append(key, place, place.read())
 
     def note(self, place: Place, before: Any) -> None:
         """Save what a place held that was changed already: the change was found by comparison."""
@@ -53,7 +56,11 @@ class Journal:
         key = place.key
         if key not in seen:
             seen.add(key)
-            self._log.append((key, place, before))
+            self._append(key, place, before)
+
+    def _append(self, key: Any, place: Place, contents: Any) -> None:
+        self._entries.setdefault(key, []).append(len(self._log))
+        self._log.append((key, place, contents))
 
     def open(self) -> int:
         """Open a scope; return the mark to give to the other methods."""
@@ -81,25 +88,31 @@ class Journal:
     def changes(self, mark: int) -> dict[Any, Place]:
         """Return the places changed since ``mark``, by key, in order of first change."""
         self.settle()
-        found: dict[Any, Place] = {}
-        for key, place, _ in self._log[mark:]:
-            if key not in found:
-                found[key] = place
-        return found
+        return {key: place for key, place, _ in self._first_since(mark)}
 
     def before(self, mark: int) -> dict[Any, Any]:
         """Return what the places changed since ``mark`` held then, by key."""
-        found: dict[Any, Any] = {}
-        for key, _, contents in self._log[mark:]:
-            if key not in found:
-                found[key] = contents
-        return found
+        return {key: contents for key, _, contents in self._first_since(mark)}
+
+    def _first_since(self, mark: int) -> list[tuple[Any, Place, Any]]:
+        """Return the first entry of each key since ``mark``, in order. The cost is that of entries or of keys, whichever are fewer."""
+        log = self._log
+        if len(log) - mark <= len(self._entries):
+            firsts: dict[Any, tuple[Any, Place, Any]] = {}
+            for entry in log[mark:]:
+                firsts.setdefault(entry[0], entry)
+            return list(firsts.values())
+        return [log[i] for i in sorted([at[bisect_left(at, mark)] for at in self._entries.values() if at[-1] >= mark])]
 
     def rollback(self, mark: int) -> None:
         """Undo all changes since ``mark``; the scopes stay as they are."""
         self.settle()
         while len(self._log) > mark:
-            _, place, contents = self._log.pop()
+            key, place, contents = self._log.pop()
+            entries = self._entries[key]
+            entries.pop()
+            if not entries:
+                del self._entries[key]
             place.write(contents)
         for seen, opened in zip(reversed(self._seen), reversed(self._marks)):
             if opened < mark:  # an exception may have left scopes open that began after the mark

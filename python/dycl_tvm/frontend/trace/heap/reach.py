@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import gc
 import types
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ ATOMS = (
     types.ClassMethodDescriptorType,
 )
 _ATOM_TYPES = frozenset(ATOMS)
+_CONTAINERS = frozenset([dict, list, set, deque, OrderedDict])
 
 #: Staging's own values among the user's.
 _SKIPPED = (Dated, torch.SymInt, torch.SymFloat, torch.SymBool, OwnValue)
@@ -58,10 +60,35 @@ _SKIPPED = (Dated, torch.SymInt, torch.SymFloat, torch.SymBool, OwnValue)
 Step = tuple[str, Any]
 
 
+class Reached:
+    """What can be reached from some objects: each once, with the way to it.
+
+    Attributes
+    ----------
+    steps : list of (label, object)
+        What may change, or hold what may.
+    empty, empty_labels : list of object, list of str
+        Containers that hold nothing, by far most of what there is: each module has a dozen for its hooks. Some may be there twice.
+    unopened : list of object
+        What was not looked into: functions, classes and modules of libraries, and what lies beyond the limit.
+    """
+
+    __slots__ = ("empty", "empty_labels", "steps", "unopened")
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self.steps = list(steps)
+        self.empty: list[Any] = []
+        self.empty_labels: list[str] = []
+        self.unopened: list[Any] = []
+
+    def __iter__(self) -> Iterator[Step]:
+        return chain(self.steps, zip(self.empty_labels, self.empty))
+
+
 def reach(
     roots: list[Step], is_library: Callable[[Any], bool], code_of: Callable[[Any], Any] = lambda f: f.__code__, limit: int = 1 << 20
-) -> Iterator[Step]:
-    """Yield every object that can be reached and may change or hold what may, with the way to it.
+) -> Reached:
+    """Return every object that can be reached and may change or hold what may, with the way to it.
 
     Parameters
     ----------
@@ -74,21 +101,27 @@ def reach(
     limit : int
         How many objects are visited at most.
     """
+    found = Reached()
     todo, seen = deque(roots), set[int]()
     while todo and len(seen) < limit:
         step = todo.popleft()
         label, x = step
         kind: Any = type(x)
+        if kind in _CONTAINERS and not x and not gc.get_referents(x):
+            found.empty.append(x)
+            found.empty_labels.append(label)
+            continue
         if kind in _ATOM_TYPES or id(x) in seen or _is_skipped(kind):
             continue
         seen.add(id(x))
         children = _children_of(kind)
         if children in _SHARED and is_library(x):
+            found.unopened.append(x)
             continue
-        yield step
-        for inner in children(label, x, code_of):
-            if id(inner[1]) not in seen:
-                todo.append(inner)
+        found.steps.append(step)
+        todo += children(label, x, code_of)
+    found.unopened += [x for _, x in todo]
+    return found
 
 
 Children = Callable[[str, Any, Callable[[Any], Any]], list[Step]]
@@ -103,6 +136,7 @@ def _items(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     found = [
         (f"{label}[{k!r}]" if type(k) in _ATOM_TYPES else f"{label}[...]", v) for k, v in list(dict.items(x)) if type(v) not in _ATOM_TYPES
     ]
+    found += [(f"a key of {label}", k) for k in list(dict.keys(x)) if type(k) not in _ATOM_TYPES]
     return found if type(x) is dict else found + _instance(f"{label}." if label else "", x)
 
 
@@ -272,6 +306,16 @@ class ClassBody(Owned):
 
 def _is_code(x: Any) -> bool:
     return isinstance(x, (types.FunctionType, staticmethod, classmethod, property, functools.cached_property))
+
+
+@functools.lru_cache(maxsize=4096)
+def has_attributes_only(cls: Any) -> bool:
+    """Whether all that can change of objects of a class is what their ``__dict__`` holds."""
+    special = (*MUTABLE, *BUFFERS, type, types.CellType, types.ModuleType, types.FunctionType, tuple, frozenset, torch.Tensor)
+    spaces = [vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base)]
+    if len(spaces) != 1 or not isinstance(spaces[0], types.GetSetDescriptorType):
+        return False
+    return not issubclass(cls, special) and not slots_of(cls) and not has_hidden(cls)
 
 
 def places_in(x: Any) -> list[Place]:

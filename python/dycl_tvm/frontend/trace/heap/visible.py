@@ -8,6 +8,7 @@ of an iterator, the frame of a generator. An object that offers none of them, an
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import threading
@@ -284,6 +285,8 @@ def bytes_of(t: torch.Tensor) -> bytes:
     """Return what a tensor holds; nothing if it has no data."""
     if t.device.type == "meta" or not t.numel():
         return b""
+    if t.device.type == "cpu" and t.is_contiguous():
+        return ctypes.string_at(t.data_ptr(), t.numel() * t.element_size())
     return bytes(t.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes())
 
 

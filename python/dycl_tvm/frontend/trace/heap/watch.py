@@ -7,10 +7,11 @@ cannot be seen at all, is reported: it must not be shared with a path that waits
 
 from __future__ import annotations
 
+import gc
 import operator
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from dycl_tvm.frontend.trace.heap.compiled import is_unknown
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
-from dycl_tvm.frontend.trace.heap.reach import Step, places_in
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
 
 #: A call that reaches more objects than this is compared no further.
@@ -32,13 +33,14 @@ class Snapshot:
 
     Parameters
     ----------
-    steps : iterable of (label, object)
-        The objects, as :func:`reach` finds them.
+    reached : Reached
+        The objects.
     with_data : bool
         Whether what small tensors hold is taken down too.
     """
 
-    def __init__(self, steps: Iterable[Step], with_data: bool = False) -> None:
+    def __init__(self, reached: Reached, with_data: bool = False) -> None:
+        self._empty, self._empty_labels = reached.empty, reached.empty_labels
         #: Containers, their labels, and what they held: by far most of what there is, so no object is made for each but the last.
         self._containers: list[Any] = []
         self._labels: list[str] = []
@@ -47,23 +49,27 @@ class Snapshot:
         self._before: dict[Any, tuple[str, Place, Any]] = {}
         self._tensors: list[Step] = []
         self.owners: dict[int, Any] = {}
-        for step in steps:
-            label, x = step
-            kind = type(x)
+        for label, x in reached.steps:
+            kind: Any = type(x)
             if kind is dict or kind is list:
                 self._add_container(label, x)
+                continue
+            if has_attributes_only(kind):
+                space = x.__dict__
+                self.owners[id(space)] = x
+                self._add_container(label, space)
                 continue
             if not isinstance(x, (type, types.ModuleType)):
                 space = getattr(x, "__dict__", None)
                 if type(space) is dict:
                     self.owners[id(space)] = x
-            if with_data and (kind is torch.Tensor or kind is torch.nn.Parameter):
-                self._tensors.append(step)
             for place in places_in(x):
                 if type(place) is Contents:
                     self._add_container(label, place.owner)
                 elif place.key not in self._before:
                     self._before[place.key] = (label, place, place.read())
+            if with_data and (kind is torch.Tensor or kind is torch.nn.Parameter):
+                self._tensors.append((label, x))
         self._data = _data_of(self._tensors)
 
     def _add_container(self, label: str, x: Any) -> None:
@@ -79,6 +85,12 @@ class Snapshot:
 
     def changes(self) -> Iterator[tuple[str, Place, Any, Any]]:
         """Yield the places that hold something else now: name, place, what it held and what it holds."""
+        for label, x in zip(self._empty_labels, self._empty):
+            if x or gc.get_referents(x):
+                for place in places_in(x):
+                    now = place.read()
+                    if now:
+                        yield label, place, (), now
         for label, x, held in zip(self._labels, self._containers, self._held):
             holds = _held_by(x)
             if len(held) != len(holds) or not all(map(operator.is_, held, holds)):

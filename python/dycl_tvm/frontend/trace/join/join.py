@@ -192,6 +192,10 @@ class Join:
         return first
 
     def _tensor(self, found: list[TensorLeaf], what: Name) -> Any:
+        with torch._C.DisableTorchFunction():  # staging itself looks at the tensors
+            return self._join_tensors(found, what)
+
+    def _join_tensors(self, found: list[TensorLeaf], what: Name) -> Any:
         first = found[0]
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or any(isinstance(c.value, Stale) for c in found):

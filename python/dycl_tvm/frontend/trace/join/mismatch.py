@@ -21,6 +21,7 @@ NOT_SET = "not set"
 _MOST_LINES = 10
 _MOST_DECISIONS = 3
 _LONGEST = 40
+_LONGEST_CHOICE = 200
 _SHOWN = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device)
 
 
@@ -41,7 +42,8 @@ class Mismatches:
 
     def __init__(self, heading: str, sides: tuple[str, ...] = (), decisions: Iterable[Any] = (), unset: str = "") -> None:
         self._heading, self._sides, self._unset = heading, sides, unset
-        self.decisions = list(decisions)
+        self._decisions = list(decisions)
+        self._before: dict[int, Mismatches] = {}
         self._found: dict[str, str] = {}
 
     def add(self, name: Name, found: Sequence[str], verb: str = "is", unset: bool = False) -> Why:
@@ -50,18 +52,30 @@ class Mismatches:
         text = " and ".join(f"{what} {side}" for what, side in zip(found, self._sides)) if self._sides else either
         self._found.setdefault(str(name), text)
         reason = f"{name} {verb} {text if self._sides else f'{either}, depending on the path'}"
-        return Why(f"{name} {self._unset}" if unset and self._unset else reason, either, unset, self)
+        is_ = either if len(either) <= _LONGEST_CHOICE else Why.is_  # joined again and again, texts would double
+        return Why(f"{name} {self._unset}" if unset and self._unset else reason, is_, unset, self)
 
     def parted_before(self, other: Any) -> None:
         """Note that paths that meet here have met before, as values that could not be one there."""
         if isinstance(other, Mismatches):
-            self.decisions += other.decisions
+            self._before[id(other)] = other
+
+    def _all_decisions(self) -> list[Any]:
+        """Return where the sides part, and where those parted that met before; these may have met in many ways."""
+        found, todo, seen = list[Any](), [self], set[int]()
+        while todo:
+            one = todo.pop()
+            if id(one) not in seen:
+                seen.add(id(one))
+                found += one._decisions
+                todo += reversed(one._before.values())
+        return found
 
     def __str__(self) -> str:
         if not self._found:
             return ""
         values = [f"    {name}: {text}" for name, text in self._found.items()]
-        return "\n".join([self._heading, *_places(self.decisions), *_shortened(values, _MOST_LINES)])
+        return "\n".join([self._heading, *_places(self._all_decisions()), *_shortened(values, _MOST_LINES)])
 
 
 def between_paths(decisions: Iterable[Any], sides: tuple[str, ...] = ()) -> Mismatches:

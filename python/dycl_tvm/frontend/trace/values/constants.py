@@ -11,6 +11,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import Identity
 from dycl_tvm.frontend.trace.values.real_memory import View, covers, memory_key, views_to, whole
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
+from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 from dycl_tvm.hcfg.nodes import Constant
 
 
@@ -38,7 +39,7 @@ class Constants:
         """Return the constant of a real tensor."""
         known = self._constants.get(id(t))
         if known is None:
-            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            with torch._C.DisableTorchFunction(), unrecorded():
                 data = t.detach().contiguous()
                 # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
                 data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data

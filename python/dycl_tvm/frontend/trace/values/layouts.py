@@ -7,6 +7,7 @@ recorder; there the join is forked. The result of an operator is found for each 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, tensors_of
+from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 
 aten = torch.ops.aten
 
@@ -51,12 +53,26 @@ def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     return (tuple(t.stride()),) if layouts is None else layouts.strides
 
 
+def _new_meta(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype) -> torch.Tensor:
+    with torch._C.DisableTorchFunction(), unrecorded():
+        if strides is None:
+            return torch.empty(shape, dtype=dtype, device="meta")
+        return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
+@functools.lru_cache(maxsize=4096)
+def meta_of(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor on the device ``meta``, contiguous if no strides are given: one for all that ask, so nobody changes it."""
+    return _new_meta(shape, strides, dtype)
+
+
 def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[int, ...]], decision: Any) -> torch.Tensor:
-    """Make a tensor on the device ``meta`` that has one of several strides."""
+    """Return a tensor on the device ``meta`` that has one of several strides; nobody changes it."""
     layouts = Layouts(strides, decision)
-    meta = torch.empty_strided(tuple(shape), layouts.strides[0], dtype=dtype, device="meta")
-    if len(layouts.strides) > 1:
-        meta.layouts = layouts  # type: ignore[attr-defined]
+    if len(layouts.strides) == 1:
+        return meta_of(tuple(shape), layouts.strides[0], dtype)
+    meta = _new_meta(tuple(shape), layouts.strides[0], dtype)
+    meta.layouts = layouts  # type: ignore[attr-defined]
     return meta
 
 
@@ -71,7 +87,7 @@ def join_layouts(tensors: Sequence[torch.Tensor], decision: Any) -> torch.Tensor
 
 
 def _certain(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    return t if layouts_of(t) is None else torch.empty_strided(tuple(t.shape), strides, dtype=t.dtype, device="meta")
+    return t if layouts_of(t) is None else meta_of(tuple(t.shape), strides, t.dtype)
 
 
 def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any, ambiguous: list[Layouts]) -> Any:

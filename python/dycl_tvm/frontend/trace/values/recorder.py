@@ -26,6 +26,7 @@ from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, view_of, write
+from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -202,7 +203,7 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
         size = sum(m.numel() for m in tensors_of(metas))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
             return None
-        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        with unrecorded():
             data = iter(constants)
             result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
             kept = [_Kept(m, _constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
@@ -232,7 +233,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     key = (func, torch.get_default_dtype(), key_of(args), key_of(kwargs))
     known = metas.get(key)
     if known is None:
-        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        with unrecorded():
             margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
             if not tensors_of(args, kwargs) and any(a.name == "device" for a in func._schema.arguments):
                 mkwargs["device"] = torch.device("meta")
@@ -416,7 +417,7 @@ def item(t: torch.Tensor) -> Any:
     """Return the one element of a tensor as a number (plain if the tensor is a constant)."""
     constant = as_constant(t)
     if constant is not None:
-        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        with unrecorded():
             return constant.data.item()
     if t.numel() != 1:
         raise of_program(RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar"))

@@ -19,8 +19,9 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.identity import Carrier, Identity, settle
-from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of
+from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -45,9 +46,9 @@ class StagedTensor(torch.Tensor, Carrier):
 
     storage_: Storage
     chain: tuple[ViewStep, ...]
-    base: torch.Tensor | None
-    layouts: Layouts | None
-    identity: Identity | None
+    base: torch.Tensor | None = None
+    layouts: Layouts | None = None
+    identity: Identity | None = None
     born: int
     _cached: tuple[int, Value]
 
@@ -65,8 +66,9 @@ class StagedTensor(torch.Tensor, Carrier):
             requires_grad=meta.requires_grad,
             dispatch_sizes_strides_policy=None if layouts is None else "strides",
         )
-        self.storage_, self.chain, self.layouts, self.base = storage, chain, layouts, None
-        self.identity, self.born = None, next(clock)
+        self.storage_, self.chain, self.born = storage, chain, next(clock)
+        if layouts is not None:
+            self.layouts = layouts
         self._cached = (storage.version, value)
         return self
 
@@ -100,7 +102,7 @@ class StagedTensor(torch.Tensor, Carrier):
 def fresh(value: Value) -> StagedTensor:
     """Make a tensor with memory of its own."""
     assert isinstance(value.type, TensorType)
-    meta = torch.empty(value.type.shape, dtype=DTYPES[value.type.dtype], device="meta")
+    meta = meta_of(value.type.shape, None, DTYPES[value.type.dtype])
     return StagedTensor(meta, Storage(value), (), value)
 
 
@@ -156,7 +158,8 @@ def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, An
     assert isinstance(value.type, TensorType)
     if op is SELECT_AT:
         return _select_at(value, *args)
-    meta = op(torch.empty(value.type.shape, dtype=DTYPES[value.type.dtype], device="meta"), *args, **kwargs)
+    with unrecorded(), torch._C.DisableTorchFunction():
+        meta = op(meta_of(value.type.shape, None, DTYPES[value.type.dtype]), *args, **kwargs)
     (result,) = current().builder.tensor_op(op_name(op), (value, *args), kwargs, [TensorType(tuple(meta.shape), value.type.dtype)])
     assert result is not None
     return result
@@ -174,7 +177,9 @@ SELECT_AT = SelectAt()
 def select_at(base: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...], dim: int, position: Value) -> StagedTensor:
     """Return the view of ``base`` (of a storage, by a chain) at an index known only at run time."""
     value = _select_at(read(base), dim, position)
-    meta = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device="meta").select(dim, 0)  # forks if it has several
+    like = meta_of(tuple(base.shape), base.stride(), base.dtype)  # forks if it has several
+    with unrecorded(), torch._C.DisableTorchFunction():
+        meta = like.select(dim, 0)
     return view_of(base, StagedTensor(meta, storage, (*chain, (SELECT_AT, (dim, position), {})), value))
 
 
