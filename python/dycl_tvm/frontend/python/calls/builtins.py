@@ -39,6 +39,7 @@ from dycl_tvm.frontend.trace.values.opaque import ObjectId
 from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, read, storage_of
+from dycl_tvm.frontend.trace.values.torch_calls import of_memory
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -333,7 +334,14 @@ def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             current().origin(),
             "use the torch function of the same name; for a single number, .item()",
         )
+    out = kwargs.get("out")
+    for x in (*(out if isinstance(out, tuple) else (out,)), *(args[callee.nin :] if isinstance(callee, np.ufunc) else ())):
+        current().heap.changing(x)
     return callee(*args, **kwargs)
+
+
+def _of_memory(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return of_memory(callee, *args, **kwargs)
 
 
 def _input(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -432,6 +440,7 @@ TABLE: dict[Any, Substitute] = {
     print: substitute_print,
     input: _input,
     builtins.open: _input,
+    **dict.fromkeys((torch.from_numpy, torch.frombuffer, torch.asarray, torch.from_dlpack), _of_memory),
     np.argmax: _arg_extremum(True),
     np.argmin: _arg_extremum(False),
     np.max: _np_extremum(True),

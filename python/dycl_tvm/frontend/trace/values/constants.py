@@ -39,7 +39,7 @@ class Constants:
         """Return the constant of a real tensor."""
         known = self._constants.get(id(t))
         if known is None:
-            with unrecorded():
+            with torch._C.DisableTorchFunction(), unrecorded():
                 data = t.detach().contiguous()
                 # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
                 data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data

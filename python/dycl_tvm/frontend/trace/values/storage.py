@@ -54,7 +54,7 @@ class Storage(Carrier, One):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "identity", "memory", "mergers", "real", "shadows", "value", "version")
+    __slots__ = ("__weakref__", "born", "identity", "lent", "memory", "mergers", "real", "shadows", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -63,6 +63,8 @@ class Storage(Carrier, One):
         #: The real tensor that lies in all of this memory, if it is that of the model.
         self.real: torch.Tensor | None = None
         self.memory: int | None = None
+        #: Whether an object that is no tensor shares the memory.
+        self.lent = False
         #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
@@ -95,6 +97,9 @@ class Storage(Carrier, One):
     def set(self, value: Value) -> None:
         """Change the contents."""
         session = current()
+        if self.lent:
+            session.heap.lend(self)
+            session.heap.check_lent(self)
         twins = self._twins()
         for storage in (self, *twins):
             for other, decision in storage.mergers:
