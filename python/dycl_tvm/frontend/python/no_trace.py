@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,8 +34,7 @@ def no_trace(reached: Reached) -> Iterator[None]:
         If anything differs: the forward changes it in a way that was not seen when it happened.
     """
     with _no_gc_callbacks():
-        imports = _of_imports()
-        snapshot = Snapshot([step for step in reached if id(step[1]) not in imports], with_data=True)
+        snapshot = Snapshot(reached, with_data=True)
         snapshot.add_place(SETTINGS)
         numbers = _random_states()
         try:
@@ -53,12 +51,6 @@ def no_trace(reached: Reached) -> Iterator[None]:
             None,
             "keep such objects out of the forward, or make them in it",
         )
-
-
-def _of_imports() -> set[int]:
-    """Return what Python's finders of modules have taken down: libraries import modules when they first need them."""
-    held = [x for finder in sys.meta_path for x in getattr(finder, "__dict__", {}).values()]
-    return {id(x) for x in held if type(x) in (dict, list, set)}
 
 
 @contextmanager
