@@ -257,9 +257,12 @@ def _instance(dot: str, x: Any) -> list[Step]:
 
 @functools.lru_cache(maxsize=65536)
 def names_of(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names that code, and the functions in it, may look up among the globals."""
+    """Return the names that code, and the functions in it, may look up among the globals.
+
+    A name that no source can spell was put there by a tool that rewrites code, as pytest does with ``assert``: it is not the program's.
+    """
     inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in names_of(c)]
-    return tuple(dict.fromkeys([*code.co_names, *inner]))
+    return tuple(dict.fromkeys([*filter(str.isidentifier, code.co_names), *inner]))
 
 
 @functools.cache
