@@ -46,6 +46,18 @@ def register(name):
 def registered():
     return REGISTRY.get("a", 0)
 
+FINISHED = [0]
+def _finishing():
+    try:
+        yield 1
+    finally:
+        pass
+def bump_finished():
+    for k in _finishing():
+        FINISHED[0] += k
+def finished():
+    return FINISHED[0]
+
 def _count():
     n = 0
     while True:
@@ -136,6 +148,26 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "compress": ("zlib.compressobj()", "KEPT.compress(b'a' * 50)", "len(KEPT.copy().flush())"),
     "lock": ("threading.Semaphore(1000)", "KEPT.acquire()", "KEPT._value"),
     "event": ("threading.Event()", "KEPT.set()", "int(KEPT.is_set())"),
+    "list": ("[0]", "KEPT[0] += 1", "KEPT[0]"),
+    "bytes": ("bytearray(2)", "KEPT[0] += 1", "KEPT[0]"),
+    "tensor": ("torch.zeros(3)", "KEPT.add_(1)", "KEPT * 2"),
+    "context": ("VARIABLE", "KEPT.set(KEPT.get() + 1)", "KEPT.get()"),
+    "setting": ("torch", "KEPT.use_deterministic_algorithms(True)", "int(KEPT.are_deterministic_algorithms_enabled())"),
+    "memory_of_array": ("np.zeros(3)", "torch.from_numpy(KEPT).add_(1)", "int(KEPT[0])"),
+    "memory_of_array_as_tensor": ("np.zeros(3)", "torch.as_tensor(KEPT).add_(1)", "int(KEPT[0])"),
+    "memory_of_tensor": ("torch.zeros(3)", "KEPT.numpy()[0] += 1", "KEPT.sum().item()"),
+    "memory_of_view": ("np.zeros(3)", "KEPT[1:].fill(KEPT[2] + 1)", "int(KEPT[2])"),
+    "memory_of_iterator": ("np.zeros(3)", "for v in np.nditer(KEPT, op_flags=['readwrite']): v[...] = v + 1", "int(KEPT[0])"),
+    "item_of_array": ("np.array([[0], None], dtype=object)", "KEPT[0].append(1)", "len(KEPT[0])"),
+    "elements_by_python": ("torch.zeros(3)", "KEPT.apply_(lambda v: v + 1)", "KEPT.sum().item()"),
+    "requires_grad": ("torch.zeros(3)", "KEPT.requires_grad_(not KEPT.requires_grad)", "int(KEPT.requires_grad)"),
+    "gradient_hook": ("torch.zeros(3, requires_grad=True)", "KEPT.register_hook(lambda g: g)", "len(KEPT._backward_hooks or {})"),
+    "setting_as_attribute": ("torch.backends.cudnn", "KEPT.benchmark = not KEPT.benchmark", "int(KEPT.benchmark)"),
+    "setting_of_process": ("sys", "KEPT.setrecursionlimit(KEPT.getrecursionlimit() + 1)", "KEPT.getrecursionlimit()"),
+    "keyword_default": ("keyword", "KEPT.__kwdefaults__['n'] += 1", "KEPT()"),
+    "note_of_error": ("ValueError(0)", "KEPT.add_note('a')", "len(getattr(KEPT, '__notes__', []))"),
+    "cache": ("functools.cache(len)", "KEPT('a')", "KEPT.cache_info().currsize"),
+    "member_of_enum": ("Member.A", "KEPT.n = getattr(KEPT, 'n', 0) + 1", "getattr(KEPT, 'n', 0)"),
     "library_closure": ("library", "KEPT.bump_closure()", "KEPT.get_closure()"),
     "library_made": ("library.make_counter()", "KEPT[0]()", "KEPT[1]()"),
     "library_global": ("library", "KEPT.bump_global()", "KEPT.get_global()"),
@@ -143,6 +175,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "library_class": ("library.Kept()", "KEPT.bump()", "KEPT.get()"),
     "library_default": ("library", "KEPT.bump_default()", "KEPT.get_default()"),
     "library_registry": ("library", "KEPT.register('a')", "KEPT.registered()"),
+    "library_finishing": ("library", "KEPT.bump_finished()", "KEPT.finished()"),
     "library_generator": ("library", "KEPT.bump_generator()", "KEPT.bump_generator()"),
     "library_local": ("library", "KEPT.bump_local()", "KEPT.get_local()"),
     "library_memo": ("library.memo(lambda x: x + 1, {})", "KEPT(1)", "KEPT(5)"),
@@ -191,6 +224,24 @@ if x[0, 0] > 0.3:
     CHANGE
 n = READ
 """,
+    "peel": """
+last = None
+while y.sum() < 4:
+    y = y + 1 if last is None else y + last
+    last = y * 0 + 1
+    CHANGE
+n = READ
+""",
+    "fork": """
+more = None
+if x.sum() > 0:
+    CHANGE
+    more = 3
+n = READ
+if more is not None:
+    y = y * more
+    CHANGE
+""",
     "break": """
 for row in (x, x + 1, x - 1):
     if row.sum() > 3:
@@ -210,13 +261,33 @@ n = READ
 """,
 }
 
+#: A kind of state for each kind of place, and how the code of libraries runs then.
+OF_PLACES = {
+    "Attribute": ("namespace", "rewritten"),
+    "Bytes": ("bytes", "rewritten"),
+    "Cell": ("library_closure", "native"),
+    "ClassBody": ("library_class", "native"),
+    "Contents": ("list", "rewritten"),
+    "Context": ("context", "rewritten"),
+    "Hidden": ("generator_torch", "rewritten"),
+    "Settings": ("setting", "rewritten"),
+    "Storage": ("tensor", "rewritten"),
+    "Suspended": ("library_finishing", "rewritten"),
+}
+
 MODEL = """
-import array, collections, copy, ctypes, decimal, hashlib, io, itertools, mmap, random, struct, threading, types, weakref, zlib
+import array, collections, contextvars, copy, ctypes, decimal, enum, functools, hashlib, io, itertools, mmap, random
+import struct, sys, threading, types, weakref, zlib
 import numpy as np
 import torch
 from torch import nn
 
 class C: ...
+class Member(enum.Enum):
+    A = 1
+def keyword(*, n=0):
+    return n
+VARIABLE = contextvars.ContextVar("variable", default=0)
 class Pair(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int)]
 class Sub(invented.Plain): ...

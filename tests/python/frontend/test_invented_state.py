@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import linecache
 import subprocess
 import sys
@@ -16,11 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 from differential import same
-from invented_kinds import KINDS, LIBRARY, MODEL, PLACES, RIGHT
+from invented_kinds import KINDS, LIBRARY, MODEL, OF_PLACES, PLACES, RIGHT
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.frontend.python.source import locate
+from dycl_tvm.frontend.trace.heap.journal import Journal
+from dycl_tvm.frontend.trace.heap.places import Place
+from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
 
 #: One in so many of the structures is tried with a kind.
@@ -58,6 +62,15 @@ def library(request, installed, monkeypatch):
     locate.is_library_file.cache_clear()
     yield installed / "library.py"
     locate.is_library_file.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    """Whatever a program sets is set back."""
+    before, recursion = SETTINGS.read(), sys.getrecursionlimit()
+    yield
+    SETTINGS.write(before)
+    sys.setrecursionlimit(recursion)
 
 
 def load(name, file):
@@ -124,6 +137,50 @@ def test_state_of_any_kind_is_right_or_refused(number, compiled, library):
     assert right or kind not in RIGHT
     if CASES[number] == (kind, "rewritten") and kind in RIGHT:
         assert right == len(STRUCTURES[number % SHARE :: SHARE])
+
+
+def kinds_of_places(base=Place):
+    """Return the classes of places, by name."""
+    found = {} if inspect.isabstract(base) else {base.__name__: base}
+    for cls in base.__subclasses__():
+        found.update(kinds_of_places(cls))
+    return found
+
+
+@pytest.fixture
+def touched(monkeypatch):
+    """The kinds of the places that are saved; each is taken apart and put together again when it is."""
+    kinds, touch = set(), Journal.touch
+
+    def checked(journal, place, surely=True):
+        kinds.add(type(place).__name__)
+        contents = place.read()
+        structure, items = place.flatten(contents)
+        same = place.unflatten(contents, items)
+        assert len(place.labels(contents)) == len(items)
+        assert place.flatten(same)[0] == structure
+        assert all(a is b for a, b in zip(place.flatten(same)[1], items))
+        place.write(same)
+        touch(journal, place, surely)
+
+    monkeypatch.setattr(Journal, "touch", checked)
+    return kinds
+
+
+@pytest.mark.parametrize(("place", "library"), [(p, OF_PLACES.get(p, ("", ""))[1]) for p in kinds_of_places()], indirect=["library"])
+def test_a_place_of_any_kind_keeps_the_contract(place, compiled, library, touched):
+    """It is undone, joined, left by jumps, rolled, peeled, forked and kept between calls."""
+    assert place in OF_PLACES, "give the new kind of place a kind of state"
+    kind = OF_PLACES[place][0]
+    settings = SETTINGS.read()
+    for number, structure in enumerate(PLACES):
+        for held in (True, False) if structure == "if" else (number % 2 == 0,):
+            text = program(kind, structure, held)
+            try:
+                agrees(lambda text=text, structure=structure, held=held: model_of(text, f"{kind}_{structure}_{held}", compiled, library))
+            finally:
+                SETTINGS.write(settings)
+    assert place in touched
 
 
 UNUSED = """

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dycl_tvm import UnsupportedError, stage
+from dycl_tvm.frontend.trace.heap.reach import names_of
 
 RUNS = {"of the collector": 0}
 TRACES: list[int] = []
@@ -55,3 +56,13 @@ def test_a_change_by_something_else_is_seen() -> None:
     finally:
         sys.setprofile(None)
         TRACES.clear()
+
+
+def test_what_pytest_makes_of_an_assert_is_not_the_programs() -> None:
+    def asserts(x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[0] == len(TRACES) + 2
+        return x
+
+    names = asserts.__code__.co_names
+    assert any(not n.isidentifier() for n in names), "pytest rewrites this test"
+    assert {"TRACES", "len"} <= set(names_of(asserts.__code__)) == {n for n in names if n.isidentifier()}

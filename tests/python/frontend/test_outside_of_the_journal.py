@@ -150,7 +150,7 @@ def net(x):
     a[0] = 3
     return x + t
 """,
-        "numpy() of a tensor",
+        "memory is changed that a tensor shares",
     ),
     "view then array write": (
         """
@@ -263,7 +263,7 @@ def net(x):
     atexit.register(LOG.append, 1)
     return x + len(LOG)
 """,
-        "takes effect when Python ends",
+        "atexit.register() changes a setting of the whole process",
     ),
 }
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import builtins
+import types
 from typing import Any
 
 from dycl_tvm.frontend.trace.heap.places import attribute_of
+from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.blame import attempt
@@ -21,6 +23,8 @@ def setattr(value: Any, obj: Any, name: str) -> None:
     """``obj.name = value``."""
     if isinstance(obj, Poison):
         use(obj)
+    if isinstance(obj, types.ModuleType):
+        current().journal.touch(SETTINGS, surely=False)  # torch.backends has some that look like attributes
     current().heap.changing_attribute(obj, name)
     attempt(builtins.setattr, obj, name, value)
 

@@ -53,7 +53,7 @@ class Session:
         self.budget = budget or Budget(self.limits, origin)
         self.builder = Builder(origin, self.budget.step)
         self.decisions = decisions(self.builder, self.limits, origin)
-        self.heap = Heap(self.decisions)
+        self.heap = Heap(self.decisions, self.origin)
         self.journal = self.heap.journal
         #: How many handlers of the user's, and how many calls of code that is not rewritten, are around the place at hand.
         self.guard_depth = self.native_depth = 0

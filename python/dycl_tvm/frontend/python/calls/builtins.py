@@ -335,6 +335,9 @@ def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             current().origin(),
             "use the torch function of the same name; for a single number, .item()",
         )
+    out = kwargs.get("out")
+    for x in (*(out if isinstance(out, tuple) else (out,)), *(args[callee.nin :] if isinstance(callee, np.ufunc) else ())):
+        current().heap.changing(x)
     return callee(*args, **kwargs)
 
 

@@ -71,6 +71,11 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
     return result
 
 
+def refuse_question(method: Any) -> None:
+    """Refuse what is asked of, or done to, a cache: its table is staging's own while it is staged."""
+    raise UnsupportedError(f"{method.__name__}() of a cached function", current().origin(), "count in a variable")
+
+
 def _made_here(cached: Any) -> bool:
     heap = current().heap
     return heap.is_newer(cached, heap.run_started)

@@ -14,7 +14,7 @@ import torch
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
-from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched
+from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched, refuse_question
 from dycl_tvm.frontend.python.calls.effects import watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
@@ -127,6 +127,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return _construct(callee.__self__, args, kwargs)
         if searches(callee, args, kwargs):
             return search(callee, args)
+        if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):
+            refuse_question(callee)
         _note_builtin(callee, args)
         return _native(callee, args, kwargs)
     if isinstance(callee, CACHED):
@@ -330,8 +332,6 @@ _FORBIDDEN = {
     "shutil": "works on files",
     "subprocess": "runs a program",
     "socket": "uses the network",
-    "atexit": "takes effect when Python ends",
-    "signal": "takes effect outside of the call",
 }
 
 
@@ -342,6 +342,8 @@ def _refuse_effects(callee: Any) -> None:
     name = getattr(callee, "__qualname__", getattr(callee, "__name__", str(type(callee))))
     if (name.endswith(("now", "today", "utcnow")) and module_of(holder) == "datetime") or (name == "urandom" and "posix" in modules):
         _refuse_effect(name, "gives another result at every call")
+    if modules[0] in _OF_THE_PROCESS and name.startswith(_SETTING):
+        _refuse_effect(f"{modules[0]}.{name}", "changes a setting of the whole process")
     if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
         _refuse_effect(name, "may wait for another thread")
     for module in modules:
@@ -351,6 +353,24 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, what)
 
 
+#: Modules in C whose functions change what no object shows, by the beginnings of their names.
+_OF_THE_PROCESS = frozenset(["sys", "gc", "atexit", "signal", "_signal", "faulthandler", "_locale", "posix", "nt", "_tracemalloc"])
+_SETTING = (
+    "set",
+    "_set",
+    "enable",
+    "disable",
+    "freeze",
+    "unfreeze",
+    "register",
+    "unregister",
+    "_clear",
+    "clear",
+    "signal",
+    "put",
+    "unset",
+    "ch",
+)
 #: Methods of :mod:`threading` that may.
 _WAITING = (".acquire", ".wait", ".wait_for", ".join", ".start", "Semaphore.__enter__")
 _ON_FILES = ("read", "write", "open", "unlink", "mkdir", "touch")

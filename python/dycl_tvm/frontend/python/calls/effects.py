@@ -30,9 +30,11 @@ _KNOWN = (
     *(list, dict, set, frozenset, tuple, str, bytes, int, float, complex, bool, bytearray, range, slice, type),
     *(collections.deque, collections.OrderedDict, collections.defaultdict, np.ndarray, np.generic, torch.Size),
     *(torch.Tensor, torch._C.TensorBase),
-    *(types.GeneratorType, types.FunctionType, types.MethodType, types.ModuleType, BaseException, property, super),
+    *(types.GeneratorType, types.FunctionType, types.MethodType, types.ModuleType, property, super),
     object,
 )
+#: Modules whose functions change tensors only.
+_KNOWN_MODULES = frozenset(["torch.nn.functional", "torch._C", "torch._tensor", "torch.functional", "torch._refs", "torch.overrides"])
 #: What holds the compiled functions ``torch.cat``, ``torch.sigmoid`` and so on.
 _COMPILED: Any = torch.cat.__self__  # type: ignore[attr-defined]
 
@@ -108,7 +110,7 @@ def _refuse(reason: str) -> None:
 
 def _is_known(callee: Any, module: str) -> bool:
     """Whether a call changes only what it is a method of, which is saved, or nothing of Python's."""
-    if module.startswith(("torch.nn.functional", "torch._C", "torch._tensor", "torch.functional", "torch._refs", "torch.overrides")):
+    if module in _KNOWN_MODULES or module.startswith(("torch._C.", "torch._refs.")):
         return True
     if isinstance(callee, torch.nn.Module):
         return is_library_class(type(callee))

@@ -55,6 +55,7 @@ class Shared:
     def adopt(self, changed: Place) -> None:
         """Make what is shared a part of the model's state, if that is what was changed."""
         owner = changed.owner
+        current().heap.check_lent(owner)
         if any(p.key == changed.key for p in self.places):
             program().state.adopt([(changed.text, owner)])
         elif any(x is owner or getattr(x, "__dict__", None) is owner for _, x in self.steps):

@@ -94,8 +94,8 @@ def is_library_class(cls: type) -> bool:
 
 def is_library(x: Any) -> bool:
     """Whether a class, module or function is Python's or a library's."""
-    if isinstance(x, type):
-        return is_library_class(x)
+    if isinstance(x, type):  # a class of the user's may have methods only that the library made for it
+        return is_library_class(x) and is_library_package(module_of(x).split(".")[0])
     if isinstance(x, types.ModuleType):
         file = getattr(x, "__file__", None)  # modules in C and packages without a file have none, nor have those that a program makes
         return is_library_file(str(file)) if file else is_library_package(x.__name__.split(".")[0])

@@ -7,10 +7,13 @@ import array
 import io
 import types
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import Dated, clock
 from dycl_tvm.frontend.trace.decisions import Decision, Decisions
 from dycl_tvm.frontend.trace.heap.journal import Journal
@@ -23,7 +26,8 @@ _UNSAVED = (array.array, io.IOBase)
 class Heap:
     """What the program at hand may change, and how that is taken back."""
 
-    def __init__(self, decisions: Decisions) -> None:
+    def __init__(self, decisions: Decisions, origin: Callable[[], Any]) -> None:
+        self._origin = origin
         self.journal = Journal()
         self._decisions = decisions
         self._births: dict[int, tuple[Any, int]] = {}
@@ -31,6 +35,7 @@ class Heap:
         self.guarded: dict[int, Any] = {}
         self._generators: dict[int, tuple[Any, types.FunctionType]] = {}
         self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
+        self._lent: dict[int, Any] = {}
         #: What may be undone around the place at hand: (moment of its beginning, decision, or the loop that may yet be rolled).
         self.undoable: list[tuple[int, Any]] = []
         #: Where the journal and the clock stood at the beginning of the run at hand.
@@ -42,6 +47,7 @@ class Heap:
         self.guarded.clear()
         self._namespaces.clear()
         self._generators.clear()
+        self._lent.clear()
 
     def born(self, x: Any) -> Any:
         """Note that an object is made now."""
@@ -79,9 +85,29 @@ class Heap:
                 self._decisions.fork(decision, f"a {type(x).__name__} that two variables share on one path only is changed")
             self.journal.touch(Contents(x))
         elif isinstance(x, BUFFERS):
+            self.check_lent(x)
             self.journal.touch(Bytes(x))
+            if isinstance(x, np.ndarray) and not x.flags.owndata:
+                if not isinstance(x.base, (*BUFFERS, memoryview)):
+                    raise UnsupportedError(
+                        "an array is changed that lies in the memory of another object", self._origin(), "copy it: a.copy()"
+                    )
+                self.changing(x.base)  # whose memory it is
+        elif isinstance(x, memoryview):
+            self.changing(x.obj)
         elif isinstance(x, _UNSAVED):
             self.check_undoable(x, f"a {type(x).__name__} made before a branch is changed in it")
+
+    def lend(self, x: Any) -> None:
+        """Note that a tensor of staging's was made of an object's memory, or the other way: neither may be changed any more."""
+        self._lent[id(x)] = x
+
+    def check_lent(self, x: Any) -> None:
+        """Refuse a change of memory that a tensor and another object share."""
+        if id(x) in self._lent:
+            raise UnsupportedError(
+                "memory is changed that a tensor shares with an array or a buffer", self._origin(), "copy it: torch.tensor(a), t.tolist()"
+            )
 
     def changing_cells(self, function: types.FunctionType) -> None:
         """Save all variables that a function closes over."""

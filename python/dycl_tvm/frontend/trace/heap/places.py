@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from dycl_tvm.errors import UnsupportedError
+
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
 
 #: Containers whose contents are places.
@@ -278,9 +280,15 @@ class Bytes(Owned):
         elif owner.tobytes() != items:
             writeable = owner.flags.writeable
             if not writeable:
-                owner.flags.writeable = True
+                try:
+                    owner.flags.writeable = True
+                except ValueError:
+                    raise UnsupportedError(
+                        "an array that cannot be written was changed", None, "change the array that it is a part of"
+                    ) from None
             owner[...] = np.frombuffer(items, dtype).reshape(shape)
-            owner.flags.writeable = writeable
+            if not writeable:
+                owner.flags.writeable = False
 
     def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
         return contents, ()

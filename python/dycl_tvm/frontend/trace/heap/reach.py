@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
@@ -139,6 +140,13 @@ def _items(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return found if type(x) is dict else found + _instance(f"{label}." if label else "", x)
 
 
+def _array(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    found = [] if x.base is None else [(label, x.base)]
+    if x.dtype.hasobject:
+        found += [(f"{label}[{i}]", v) for i, v in enumerate(x.ravel().tolist()) if type(v) not in _ATOM_TYPES]
+    return found if type(x) is np.ndarray else found + _instance(f"{label}." if label else "", x)
+
+
 def _elements(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     found = [(f"{label}[{i}]", v) for i, v in enumerate(x) if type(v) not in _ATOM_TYPES]
     return found + _instance(f"{label}." if label else "", x) if hasattr(x, "__dict__") else found
@@ -182,9 +190,23 @@ def _tensor(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
 def _function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     code = code_of(f)
     found: list[Step] = [(f"{label}.{k}", v) for k, v in vars(f).items()]
-    found += [(f"a default of {f.__name__}()", v) for v in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())]
+    found += [(f"a default of {f.__name__}()", v) for v in (*(f.__defaults__ or ()), f.__kwdefaults__)]
     found += list(zip(code.co_freevars, f.__closure__ or ()))
-    found += [(n, f.__globals__[n]) for n in names_of(code) if n in f.__globals__]
+    for n in names_of(code):
+        if n in f.__globals__:
+            found += [(n, f.__globals__[n]), *_named_in(n, f.__globals__[n], names_of(code))]
+    return found
+
+
+def _named_in(label: str, x: Any, names: tuple[str, ...], depth: int = 4) -> list[Step]:
+    """Return the objects of a module that code names: also where the module is a library's, whose others are not the program's."""
+    found: list[Step] = []
+    for n in names if type(x) is types.ModuleType and depth else ():
+        part = vars(x).get(n)
+        if isinstance(part, types.ModuleType):
+            found += _named_in(f"{label}.{n}", part, names, depth - 1)
+        elif part is not None and not callable(part) and not isinstance(part, ATOMS):
+            found.append((f"{label}.{n}", part))
     return found
 
 
@@ -210,6 +232,7 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (types.ModuleType, _variables),
     (torch.nn.Module, _module),
     (torch.Tensor, _tensor),
+    (np.ndarray, _array),
     (object, _object),
 )
 #: Those of what may be a library's, and is not looked into then.
@@ -234,9 +257,12 @@ def _instance(dot: str, x: Any) -> list[Step]:
 
 @functools.lru_cache(maxsize=65536)
 def names_of(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names that code, and the functions in it, may look up among the globals."""
+    """Return the names that code, and the functions in it, may look up among the globals.
+
+    A name that no source can spell was put there by a tool that rewrites code, as pytest does with ``assert``: it is not the program's.
+    """
     inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in names_of(c)]
-    return tuple(dict.fromkeys([*code.co_names, *inner]))
+    return tuple(dict.fromkeys([*filter(str.isidentifier, code.co_names), *inner]))
 
 
 @functools.cache

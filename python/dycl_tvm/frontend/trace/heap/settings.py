@@ -12,6 +12,22 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.heap.places import Place
 
+#: Those that PyTorch keeps in C, and that are asked for without an argument.
+_PAIRS = tuple(
+    name
+    for name in (
+        "cudnn_allow_tf32",
+        "cudnn_benchmark",
+        "cudnn_deterministic",
+        "cudnn_enabled",
+        "cublas_allow_tf32",
+        "deterministic_fill_uninitialized_memory",
+        "mkldnn_deterministic",
+        "warnAlways",
+    )
+    if hasattr(torch._C, f"_get_{name}") and hasattr(torch._C, f"_set_{name}")
+)
+
 
 class Settings(Place):
     """PyTorch's own settings, by the functions that read and write them."""
@@ -21,6 +37,8 @@ class Settings(Place):
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
         (torch.get_num_threads, torch.set_num_threads),
+        (torch.is_autocast_enabled, torch.set_autocast_enabled),
+        *[(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in _PAIRS],
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     )
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from dycl_tvm.errors import DyclError
+from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.session import current, set_current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -55,13 +56,20 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
     owner = getattr(function, "__self__", None)
     bound = owner is not None and not isinstance(owner, types.ModuleType)
     leaves = torch.utils._pytree.tree_leaves((owner if bound else None, args, kwargs))
-    if not any(isinstance(x, StagedTensor) or scalars.is_symbolic(x) for x in leaves):
+    tried = _is_torchs(function) and any(isinstance(x, torch.Tensor) for x in leaves)
+    if not tried and not any(isinstance(x, StagedTensor) or scalars.is_symbolic(x) for x in leaves):
         plain = all(isinstance(x, (*_PLAIN, torch.Tensor)) for x in leaves)
         if plain or (isinstance(function, _BUILTIN) and not _hold_staged(leaves)):
             of_program(error)
     elif all(isinstance(x, (*_PLAIN, torch.Tensor)) or scalars.is_symbolic(x) for x in leaves):
         if all(_raises(type(error), function, owner if bound else None, args, kwargs, value) for value in (0, 1)):
             of_program(error)
+
+
+def _is_torchs(function: Any) -> bool:
+    """Whether a function is one of PyTorch's: staging may do it in another way, so it is tried."""
+    owner: Any = getattr(function, "__self__", None) or getattr(function, "__objclass__", None)
+    return any(module_of(x).startswith("torch") for x in (function, owner, type(owner)))
 
 
 def _hold_staged(objects: list[Any]) -> bool:
@@ -86,6 +94,8 @@ def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs
 
 
 def _stand_in(x: Any, value: int) -> Any:
+    if isinstance(x, torch.Tensor) and not isinstance(x, StagedTensor):
+        return x.detach().clone()
     if isinstance(x, torch.Tensor):
         made = torch.full(tuple(x.shape), value, dtype=x.dtype)
         return made if x.is_contiguous() or 0 in x.stride() else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(made)

@@ -54,7 +54,7 @@ class Storage(Carrier, One):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "identity", "memory", "mergers", "real", "shadows", "shared", "value", "version")
+    __slots__ = ("__weakref__", "born", "identity", "lent", "memory", "mergers", "real", "shadows", "shared", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -65,6 +65,8 @@ class Storage(Carrier, One):
         self.memory: int | None = None
         #: Whether that memory may be an array's too.
         self.shared = False
+        #: Whether an object that is no tensor shares the memory.
+        self.lent = False
         #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
@@ -105,6 +107,9 @@ class Storage(Carrier, One):
             )
         if self.identity is not None:
             session.get(Apart).note_change(self.identity)
+        if self.lent:
+            session.heap.lend(self)
+            session.heap.check_lent(self)
         twins = self._twins()
         for storage in (self, *twins):
             for other, decision in storage.mergers:

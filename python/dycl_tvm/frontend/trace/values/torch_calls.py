@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
 from dycl_tvm.frontend.trace.values.recorder import equal, item, known_bounds, to_tensor, truth_of
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.
@@ -63,14 +63,23 @@ def _tolist(t: torch.Tensor) -> Any:
 
 
 def _refuse(what: str) -> Callable[..., Any]:
-    def method(*args: Any, **kwargs: Any) -> Any:
-        raise UnsupportedError(f"{what} of a tensor", current().origin(), "use torch functions; for a single number, .item()")
+    def method(t: Any, *args: Any, **kwargs: Any) -> Any:
+        constant = as_constant(t) if isinstance(t, torch.Tensor) else None
+        if constant is not None and what == "numpy()":
+            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+                made = constant.data.clone().numpy()
+            storage_of(t).lent = True
+            current().heap.lend(made)
+            return made
+        raise UnsupportedError(
+            f"{what} on a tensor that is known only at run time", current().origin(), "use torch functions; for a single number, .item()"
+        )
 
     return method
 
 
 def _from_dlpack(x: Any) -> Any:
-    return _refuse("an exchange by DLPack")() if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
+    return _refuse("an exchange by DLPack")(x) if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
 
 
 def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
@@ -196,6 +205,21 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
     return torch.as_tensor(data, dtype=dtype) if isinstance(data, np.ndarray) else _tensor(data, dtype=dtype)
 
 
+def _requires_grad(t: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+    current().heap.changing_attribute(t, "requires_grad")
+    return t.requires_grad_(requires_grad)
+
+
+def _hook(register: Any) -> Callable[..., Any]:
+    def method(t: torch.Tensor, *args: Any) -> Any:
+        if not isinstance(t, StagedTensor):
+            raise UnsupportedError("a hook of the gradients of a tensor that lives on", current().origin(), "register it before the build")
+        current().heap.check_undoable(t, "a hook of the gradients of a tensor is registered in a branch")
+        return register(t, *args)
+
+    return method
+
+
 def _new_tensor(t: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
     return _tensor(data, dtype=dtype or t.dtype)
 
@@ -231,7 +255,7 @@ def _base(t: torch.Tensor) -> torch.Tensor | None:
 
 
 def _unknown(what: str) -> Callable[..., Any]:
-    def method(t: torch.Tensor, *_args: Any) -> Any:
+    def method(t: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
         raise UnsupportedError(f"{what} of a tensor", current().origin(), "compute on the tensor itself")
 
     return method
@@ -277,4 +301,13 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T._version.__get__: _unknown("the count of changes in place"),  # type: ignore[attr-defined]
     _T.storage: _unknown("the typed storage"),
     _T.set_: _unknown("a change of the memory"),
+    _T.requires_grad_: _requires_grad,
+    _T.register_hook: _hook(_T.register_hook),
+    _T.register_post_accumulate_grad_hook: _hook(_T.register_post_accumulate_grad_hook),
+    _T.retain_grad: _hook(_T.retain_grad),
+    _T.apply_: _unknown("a Python function for each element"),
+    _T.map_: _unknown("a Python function for each element"),
+    _T.map2_: _unknown("a Python function for each element"),  # type: ignore[attr-defined]
+    _T.const_data_ptr: Address,  # type: ignore[attr-defined]
+    _T.share_memory_: _unknown("a move of the memory"),
 }
