@@ -10,8 +10,9 @@ import pytest
 import torch
 from differential import check
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.python import stage
+from dycl_tvm.frontend.trace.values import torch_calls
 
 X = [(torch.tensor([[a, 2 * a, 0.3], [a, -0.1, 1.0]]),) for a in (0.5, -1.0, 2.0)]
 
@@ -176,3 +177,24 @@ def questions(x):
 @pytest.mark.parametrize("f", [odd_truth, odd_length, sizes, questions])
 def test_stand_ins_answer_as_what_they_stand_for(f):
     check(f, X)
+
+
+def handled(x):
+    if x.sum() > 0:
+        try:
+            return x + x.cos()
+        except TypeError:
+            return x * 100
+    return x
+
+
+def test_a_defect_in_an_operator_is_no_type_error_of_the_program(monkeypatch):
+    """PyTorch's operators make NotImplemented of a TypeError, and Python then says that the operand is not supported."""
+
+    def broken(*args):
+        raise TypeError("a defect")
+
+    monkeypatch.setitem(torch_calls.HANDLERS, torch.Tensor.add, broken)
+    monkeypatch.setitem(torch_calls.HANDLERS, torch.Tensor.__add__, broken)
+    with pytest.raises(InternalError, match="a defect"):
+        stage(handled, X[0])

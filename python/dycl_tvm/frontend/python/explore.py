@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dycl_tvm.errors import PathExplosionError, UnsupportedError
+from dycl_tvm.errors import DyclError, PathExplosionError, UnsupportedError
 from dycl_tvm.frontend.python.flow.exits import exits, is_users, origin_of
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.trace.clock import clock
@@ -57,7 +57,7 @@ class Exploration:
                 session.decisions.split(fork)
             except Dead:
                 pass
-            except UnsupportedError:
+            except DyclError:
                 raise
             except Exception as error:
                 self._user_error(error)

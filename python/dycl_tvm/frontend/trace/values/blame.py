@@ -49,10 +49,10 @@ def attempt(function: Any, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Mark an error of a call if eager raises it too."""
+def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Mark an error of a call if eager raises it too; whether it is certain that eager does not."""
     if is_of_program(error) or isinstance(error, DyclError):
-        return
+        return False
     owner = getattr(function, "__self__", None)
     bound = owner is not None and not isinstance(owner, types.ModuleType)
     leaves = torch.utils._pytree.tree_leaves((owner if bound else None, args, kwargs))
@@ -62,8 +62,11 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
         if plain or (isinstance(function, _BUILTIN) and not _hold_staged(leaves)):
             of_program(error)
     elif all(isinstance(x, (*_PLAIN, torch.Tensor)) or scalars.is_symbolic(x) for x in leaves):
-        if all(_raises(type(error), function, owner if bound else None, args, kwargs, value) for value in (0, 1)):
+        raised = [_raises(type(error), function, owner if bound else None, args, kwargs, value) for value in (0, 1)]
+        if all(raised):
             of_program(error)
+        return not any(raised)
+    return False
 
 
 def _is_torchs(function: Any) -> bool:

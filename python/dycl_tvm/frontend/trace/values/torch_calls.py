@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
@@ -33,7 +33,9 @@ class FunctionRecorder(TorchFunctionMode):
         try:
             return HANDLERS.get(func, func)(*args, **(kwargs or {}))
         except Exception as error:
-            judge(error, func, tuple(args), kwargs or {})
+            ours = judge(error, func, tuple(args), kwargs or {})
+            if ours and isinstance(error, TypeError):  # PyTorch's operators would tell Python to ask the other operand
+                raise InternalError("an operation on tensors was staged", error, current().origin()) from error
             raise
 
 
