@@ -33,6 +33,19 @@ def test_each_length_of_a_decoder_is_a_return_site_found_in_one_run():
     assert sites(f, STEPS, paths=7) == 7
 
 
+def test_a_generator_expression_is_made_with_the_iterator_that_it_goes_over():
+    def f(x):
+        y = x
+        for _ in range(3):
+            a, b = (v * 2 for v in (y, y + 1))
+            y = a + b
+            if y.sum() > 3:
+                break
+        return y
+
+    check(f, X, max_paths=1)
+
+
 def test_the_last_lengths_stay_together_if_they_are_equal():
     def f(x):
         length = None

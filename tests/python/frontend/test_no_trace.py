@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
+import json
 import sys
 import types
 from collections.abc import Iterator
@@ -66,3 +68,21 @@ def test_what_pytest_makes_of_an_assert_is_not_the_programs() -> None:
     names = asserts.__code__.co_names
     assert any(not n.isidentifier() for n in names), "pytest rewrites this test"
     assert {"TRACES", "len"} <= set(names_of(asserts.__code__)) == {n for n in names if n.isidentifier()}
+
+
+def test_staging_can_be_profiled() -> None:
+    def twice(k: int) -> int:
+        return k * 2
+
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        return x * sum(map(twice, json.loads("[2]"))) if x.sum() > 0 else x
+
+    plain = str(stage(calls, (torch.ones(2),)))
+    profile, seen = cProfile.Profile(), set[str]()
+    assert profile.runcall(lambda: str(stage(calls, (torch.ones(2),)))) == plain
+    sys.setprofile(lambda frame, event, _: seen.add(frame.f_code.co_name))
+    try:
+        assert str(stage(calls, (torch.ones(2),))) == plain
+    finally:
+        sys.setprofile(None)
+    assert "raw_decode" in seen

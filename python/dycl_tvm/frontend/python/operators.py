@@ -24,7 +24,7 @@ from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import switch
-from dycl_tvm.frontend.python.flow.iteration import unpacked
+from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.loops import For as for_
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.suspended import Block as block
@@ -79,6 +79,7 @@ __all__ = [
     "shown",
     "slice",
     "staging_errors",
+    "started",
     "tail_call",
     "tested",
     "unpacked",

@@ -184,15 +184,16 @@ class _Entry:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function()
         assert function is not None, "a function is called that is no more"
-        profile = sys.getprofile()
-        if profile is not None:
+        profile: Any = sys.getprofile()
+        watched = callable(profile)  # by Unseen: what is run here is known. Profilers in C cannot be put back
+        if watched:
             sys.setprofile(None)
         try:
             if staging() and self._of_the_program(sys._getframe(2).f_code):
                 return self._run(function, args, kwargs)
             return self._as_written(function, args, kwargs)
         finally:
-            if profile is not None:
+            if watched:
                 sys.setprofile(profile)
 
     def _of_the_program(self, caller: types.CodeType) -> bool:

@@ -24,19 +24,26 @@ _known: dict[int, tuple[types.CodeType, bool]] = {}
 
 
 class Unseen:
-    """Notes which of the user's code runs as it is, while code that is not known runs."""
+    """Notes which of the user's code runs as it is, while code that is not known runs.
+
+    Another profiler is called too. One that is no Python function (cProfile) could not be put back, so it is left alone.
+    """
 
     def __enter__(self) -> None:
         self._found: list[types.CodeType] = []
-        self._before = sys.getprofile()
-        sys.setprofile(self._note)
+        self._before: Any = sys.getprofile()
+        if self._before is None or callable(self._before):
+            sys.setprofile(self._note)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        sys.setprofile(self._before)
+        if self._before is None or callable(self._before):
+            sys.setprofile(self._before)
         if self._found and (kind is None or issubclass(kind, Exception)):
             _restart(self._found[0])
 
-    def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
+    def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        if self._before is not None:
+            self._before(frame, event, argument)
         if event == "call" and _runs_as_it_is(frame.f_code):
             self._found.append(frame.f_code)
 

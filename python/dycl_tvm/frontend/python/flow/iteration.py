@@ -41,6 +41,15 @@ def unpacked(iterable: Any) -> Any:
     return iterable
 
 
+def started(iterable: Any) -> Any:
+    """Return the iterator of what a generator expression goes over first: Python makes it together with the generator."""
+    return current().heap.born(iter(iterable)) if type(iterable) in _ALWAYS_ANEW else iterable
+
+
+#: Classes whose objects give another iterator each time they are asked.
+_ALWAYS_ANEW: tuple[type, ...] = (list, tuple, set, frozenset, dict, str, range, type({}.keys()), type({}.values()), type({}.items()))
+
+
 def advancing(x: Any) -> None:
     """Check an iterator that is about to be advanced: that cannot be undone, so it must have been made on the path at hand.
 

@@ -531,7 +531,13 @@ class Rewriter(StoreRewriter):
         made.iter = operator_call("unpacked", made.iter, made.iter)
         return made
 
-    visit_Dict = visit_Set = visit_GeneratorExp = visit_ListComp = visit_DictComp = visit_SetComp = _new
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
+        """Note that a generator is made here, and with it the iterator of what it goes over first."""
+        first = self.generic_visit(node).generators[0]  # type: ignore[attr-defined]
+        first.iter = operator_call("started", first.iter, first.iter)
+        return operator_call("new", node, node)
+
+    visit_Dict = visit_Set = visit_ListComp = visit_DictComp = visit_SetComp = _new
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Rewrite the question for the class of an object, which may stand for one of another class."""
