@@ -250,7 +250,8 @@ class _Lockstep:
 
     def _pretend(self, step: SubDNNCall, instrs: list[Any]) -> None:
         """Fill the results of a call with random numbers, as far as kernels write them."""
-        touched = {(s.space, s.index, s.offset) for instr in instrs for s in instr.args}
+        # a view of an operand lies where the operand is read
+        touched = {(s.space, s.index, s.offset) for instr in instrs for s in instr.args[instr.inputs :]}
         for value in step.outputs:
             slot = self.where.slots.get(id(value))
             if slot is not None and (slot.space, slot.index, slot.offset) in touched:

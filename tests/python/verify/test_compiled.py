@@ -74,6 +74,17 @@ def test_a_target_that_does_not_run_here_has_a_twin() -> None:
     assert whole.twin
 
 
+def test_a_view_of_what_a_kernel_reads_is_not_written_where_kernels_do_not_run() -> None:
+    def views(x: torch.Tensor) -> Any:
+        flat = x.view(-1)
+        if x.sum() > 0:
+            return x, flat
+        return flat, x + 1
+
+    certificate = dycl_tvm.build(views, (torch.ones(2, 3),), target="cuda -arch=sm_72").certificate
+    assert certificate is not None and certificate["kernels"]["edges"] > 0
+
+
 def test_every_way_out_of_a_decision_is_taken_in_the_dispatcher(built: Artifact, tmp_path: Any) -> None:
     from dycl_tvm import codegen
 
