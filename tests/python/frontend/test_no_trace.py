@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from dycl_tvm import UnsupportedError, stage
-from dycl_tvm.frontend.trace.heap.reach import names_of
+from dycl_tvm.frontend.trace.heap.reach import names_of, reach
+from dycl_tvm.frontend.trace.limits import Limits
+from dycl_tvm.frontend.trace.session import Session
 
 RUNS = {"of the collector": 0}
 TRACES: list[int] = []
@@ -86,3 +88,8 @@ def test_staging_can_be_profiled() -> None:
     finally:
         sys.setprofile(None)
     assert "raw_decode" in seen
+
+
+def test_stagings_own_objects_are_not_the_programs() -> None:
+    found = reach([("", {"session": Session(lambda: None, Limits())})], lambda x: False)
+    assert [type(x) for _, x in found.steps] == [dict]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from dycl_tvm.frontend.trace.budget import Budget
+from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.decisions import Decisions
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.limits import Limits
@@ -27,7 +28,7 @@ class OfOneRun:
     """Base of what is kept for one run of the program only."""
 
 
-class Session:
+class Session(OwnValue):
     """One staging of one program.
 
     Parameters

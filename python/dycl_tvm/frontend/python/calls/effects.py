@@ -110,8 +110,8 @@ def _refuse(reason: str) -> None:
 
 def _is_known(callee: Any, module: str) -> bool:
     """Whether a call changes only what it is a method of, which is saved, or nothing of Python's."""
-    if module in _KNOWN_MODULES or module.startswith(("torch._C.", "torch._refs.")):
-        return True
+    if module in _KNOWN_MODULES or module.startswith(("torch._C.", "torch._refs.", "dycl_tvm.frontend.")):
+        return True  # PyTorch's, or a method of staging's own values
     if isinstance(callee, torch.nn.Module):
         return is_library_class(type(callee))
     if isinstance(callee, types.FunctionType):
