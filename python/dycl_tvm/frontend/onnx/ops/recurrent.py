@@ -84,6 +84,10 @@ def _recurrent(
                 outputs[t] = torch.where(going, new_h, zeros)
                 new_h, new_c = torch.where(going, new_h, h), torch.where(going, new_c, c)
             h, c = new_h, new_c
+        if lengths is not None:
+            # An empty sequence ends in zeros, as in ONNX Runtime, whatever it begins with.
+            some = (lengths > 0).reshape(-1, 1)
+            h, c = torch.where(some, h, zeros), torch.where(some, c, zeros)
         rows.append(torch.stack(outputs, 0))
         last.append(h)
         cells.append(c)
