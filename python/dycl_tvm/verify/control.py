@@ -74,7 +74,7 @@ class Checker:
     args, kwargs
         Example inputs.
     as_data : set of int, optional
-        Where the program is the graph before the passes: its steps whose reading of a number the passes may leave out.
+        Where the program is the graph before the passes: its steps that read a number for which passes may take the tensor.
     """
 
     def __init__(
@@ -243,8 +243,11 @@ class Checker:
 
         From then on the truth is the answer there; both answers must come up (:meth:`prove_pinned`).
         """
-        unasked = [c for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
-        sites = [c.site for c in unasked if self._as_data is None or c.site[2] in self._as_data]
+        if self._as_data is None:
+            crossings = [c for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
+        else:  # passes compute nothing by data but what is data before them
+            crossings = [c for e in run.eager[: found.call + 1] for c in e.crossings if c.free and c.site[2] in self._as_data]
+        sites = [c.site for c in crossings]
         new = [s for s in sites if s not in self.pinned]
         for site in new:
             self.pinned[site] = set()
