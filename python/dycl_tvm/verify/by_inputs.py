@@ -108,9 +108,18 @@ def example_call(graph: HCFG, seed: int = 0) -> Call:
 
 
 def exported_reference(program: Any) -> Reference:
-    """Return the eager module of an exported program."""
-    module: Reference = program.module()
-    return module
+    """Return the eager module of an exported program: every call is a first one, and leaves the program's buffers as they are."""
+    module = program.module()
+    buffers = [(b, b.clone()) for b in module.buffers()]
+
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return copied(module(*args, **kwargs))
+        finally:
+            for buffer, saved in buffers:
+                buffer.copy_(saved)
+
+    return reference
 
 
 def onnx_reference(model: Any, fixed: dict[str, Any] | None) -> Reference:

@@ -16,6 +16,10 @@ MODULE = types.ModuleType("other")
 MODULE.N = 0
 
 
+class Kept:
+    pass
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -79,11 +83,12 @@ RIGHT = {
         return hasattr(self, "fresh")
     """,
     "an attribute is deleted in a loop": """
-        o = types.SimpleNamespace(a=1)
+        o = Kept()
+        o.a = 1
         while x.sum() < 8:
             delattr(o, "a") if hasattr(o, "a") else None
             x = x + 1
-        return hasattr(o, "a")
+        return x
     """,
 }
 REFUSED = {
@@ -113,6 +118,13 @@ REFUSED = {
         if x.sum() > 2:
             self.t = self.buf
         return self.t is self.buf
+    """,
+    "an attribute of a namespace is deleted in a loop": """
+        o = types.SimpleNamespace(a=1)
+        while x.sum() < 8:
+            delattr(o, "a") if hasattr(o, "a") else None
+            x = x + 1
+        return hasattr(o, "a")
     """,
 }
 

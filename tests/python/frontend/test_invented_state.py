@@ -65,8 +65,9 @@ def library(request, installed, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def settings():
-    """Whatever a program sets is set back."""
+def settings(monkeypatch):
+    """Whatever a program sets is set back; PyTorch's test utilities, which another test may have imported, let nothing be set."""
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
     before, recursion = SETTINGS.read(), sys.getrecursionlimit()
     yield
     SETTINGS.write(before)

@@ -36,7 +36,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.mismatch import Name, between_calls, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_calls, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -368,7 +368,7 @@ class ModelState:
     def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         initial, now = capture_place(place, raw), capture_place(place, place.read())
         if initial.structure != now.structure:
-            self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), "holds")
+            self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), verb_of(place))
             self._growing.setdefault(name, type(place.owner).__name__)
             return
         for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):

@@ -19,6 +19,7 @@ from dycl_tvm.frontend.python.calls.effects import watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
+from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
@@ -181,7 +182,7 @@ def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
             "define the function in a file that is there (not by exec or eval, on stdin, or as .pyc alone)",
         )
     program().enter(function)
-    native = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    native = types.FunctionType(looked_at(code), function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     native.__kwdefaults__ = function.__kwdefaults__
     return _native(native, args, kwargs)
 

@@ -21,6 +21,17 @@ from dycl_tvm.frontend.trace.control_flow import Again
 
 #: Whether code is of a user's function that runs as it is: by the identity of the code, which is kept.
 _known: dict[int, tuple[types.CodeType, bool]] = {}
+#: Code that runs as it is because it was looked at, and its copy.
+_looked_at: dict[int, tuple[types.CodeType, types.CodeType]] = {}
+
+
+def looked_at(code: types.CodeType) -> types.CodeType:
+    """Return a copy of code that may run as it is: for a call that was looked at, not for others that a library makes."""
+    known = _looked_at.get(id(code))
+    if known is None or known[0] is not code:
+        known = _looked_at[id(code)] = (code, code.replace())
+        _known[id(known[1])] = (known[1], False)
+    return known[1]
 
 
 class Unseen:

@@ -28,7 +28,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
-from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -298,7 +298,7 @@ class Header:
         raw = next((raw for p, raw in self._writes if p.key == key), self._places[key][1])
         header, back = capture_place(place, raw), capture_place(place, place.read())
         if header.structure != back.structure:
-            why = self._differing.add(Name(place), sides_of_contents([header, back]), "holds")
+            why = self._differing.add(Name(place), sides_of_contents([header, back]), verb_of(place))
             self._growing = self._growing or why
             return
         for i, (h, b, label) in enumerate(zip(header.items, back.items, place.labels(raw))):

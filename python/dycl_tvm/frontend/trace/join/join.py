@@ -32,7 +32,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
     tensors_in,
 )
-from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents
+from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -286,7 +286,7 @@ class Join:
         found = [path.places[key] if key in path.places else self._unchanged(path, base, memories) for path in self.paths]
         first = found[0]
         if any(state.structure != first.structure for state in found):
-            why = self._differing.add(Name(place), sides_of_contents(found), "holds")
+            why = self._differing.add(Name(place), sides_of_contents(found), verb_of(place))
             self._apart = self._apart or why
             return None
         labels = place.labels(first.raw)

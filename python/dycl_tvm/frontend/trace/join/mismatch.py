@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MISSING, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, PlaceState, Plain, TensorLeaf
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, of_poison
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -179,9 +179,16 @@ def sides_of_contents(found: Sequence[PlaceState]) -> list[str]:
     return [texts[0] if state.structure == found[0].structure else "other ones" for state in found]
 
 
+def verb_of(place: Place) -> str:
+    """Return the verb that goes with what :func:`sides_of_contents` says."""
+    return "is" if isinstance(place, Attribute) else "holds"
+
+
 def _contents(state: PlaceState) -> str:
     if isinstance(state.place.owner, dict):
         return _keys([k for k, _ in state.raw])
+    if isinstance(state.place, Attribute):
+        return describe(state.items[0]) if state.items else NOT_SET
     return _counted(len(state.items))
 
 
