@@ -195,8 +195,11 @@ def _array(value: Any) -> Any:
 
 
 def _tensor(value: Any) -> Any:
-    from dycl_tvm.frontend.onnx.node import from_array
-
     if isinstance(value, (list, tuple)):
         return [_tensor(v) for v in value]
-    return from_array(value) if isinstance(value, (np.ndarray, np.generic)) else value
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    array = np.array(value, order="C")
+    if array.dtype.name != "bfloat16":
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)

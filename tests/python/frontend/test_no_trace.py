@@ -45,6 +45,24 @@ def test_what_the_garbage_collector_calls_is_no_part_of_the_forward(counted: Non
     assert RUNS["of the collector"] > before, "the callbacks are there again"
 
 
+def test_garbage_from_before_is_no_part_of_the_forward() -> None:
+    def counts() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            RUNS["of the collector"] += 1
+
+    ring: list[object] = [counts()]
+    ring.append(ring)
+    next(ring[0])  # type: ignore[call-overload]
+    before = RUNS["of the collector"]
+    del ring, counts
+    stage(collects, (torch.ones(2),))
+    assert RUNS["of the collector"] == before
+    gc.collect()
+    assert RUNS["of the collector"] == before + 1
+
+
 def test_a_change_by_something_else_is_seen() -> None:
     def traces(x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else x + len(TRACES)

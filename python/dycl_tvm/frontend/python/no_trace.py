@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,35 +32,23 @@ def no_trace(reached: Reached) -> Iterator[None]:
     UnsupportedError
         If anything differs: the forward changes it in a way that was not seen when it happened.
     """
-    with _no_gc_callbacks():
-        snapshot = Snapshot(reached, with_data=True)
-        snapshot.add_place(SETTINGS)
-        numbers = _random_states()
-        try:
-            yield
-        except BaseException:
-            _put_back(snapshot)
-            raise
-        changed = [*_put_back(snapshot), *snapshot.written()]
-        if _random_states() != numbers:
-            changed.append("the state of the random numbers")
+    snapshot = Snapshot(reached, with_data=True)
+    snapshot.add_place(SETTINGS)
+    numbers = _random_states()
+    try:
+        yield
+    except BaseException:
+        _put_back(snapshot)
+        raise
+    changed = [*_put_back(snapshot), *snapshot.written()]
+    if _random_states() != numbers:
+        changed.append("the state of the random numbers")
     if changed:
         raise UnsupportedError(
             f"the forward changes {', '.join(f'`{name}`' for name in changed[:4])}, which lives on, by code that cannot be followed",
             None,
             "keep such objects out of the forward, or make them in it",
         )
-
-
-@contextmanager
-def _no_gc_callbacks() -> Iterator[None]:
-    """Keep the garbage collector from calling anything: a profiler that counts its runs is no part of the forward."""
-    callbacks = list(gc.callbacks)
-    gc.callbacks.clear()
-    try:
-        yield
-    finally:
-        gc.callbacks.extend(callbacks)
 
 
 def _put_back(snapshot: Snapshot) -> list[str]:

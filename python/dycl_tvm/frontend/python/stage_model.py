@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import gc
 import inspect
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,11 +31,9 @@ from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
 from dycl_tvm.frontend.trace.values.identity import Apart
+from dycl_tvm.garbage import apart_from_the_forward
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Value
-
-#: How many objects are made between two garbage collections.
-_NEW_OBJECTS = 20_000
 
 
 def stage(
@@ -93,7 +89,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of)
-    with no_trace(reached), _rare_collections(), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
+    with apart_from_the_forward(), no_trace(reached), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
         for _ in range(MAX_ROUNDS):
             known = state.size
             session = Session(current_origin, limits, budget=budget)
@@ -136,20 +132,6 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Let Python's garbage collector run rarely: nearly all that staging makes, it keeps until its end."""
-    before = gc.get_threshold()
-    if not 0 < before[0] < _NEW_OBJECTS:  # it never runs, or another thread has asked for the same
-        yield
-        return
-    gc.set_threshold(_NEW_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _named_tensors(model: Any) -> list[tuple[str, torch.Tensor]]:

@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import has_hidden
 from dycl_tvm.frontend.trace.heap.watch import LIMIT, Snapshot, Watch
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.garbage import no_collections
 
 #: Classes whose own methods change the object and nothing else; what they change of it is saved.
 _KNOWN = (
@@ -65,7 +66,7 @@ def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs
         snapshot.add_place(place)
     watch = Watch(heap, snapshot)
     try:
-        with Unseen():
+        with no_collections(), Unseen():
             result = run(callee, args, kwargs)
     except BaseException:
         watch.settle(shared.adopt, _lost_for_good)

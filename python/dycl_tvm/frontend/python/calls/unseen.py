@@ -6,7 +6,6 @@ They would run as they are. Their calls are seen by a profile function; a functi
 
 from __future__ import annotations
 
-import gc
 import linecache
 import sys
 import types
@@ -18,6 +17,7 @@ from dycl_tvm.frontend.python.source.locate import is_library_file, origin_at
 from dycl_tvm.frontend.python.source.syntax import is_rewritten
 from dycl_tvm.frontend.python.trampolines import is_trampoline
 from dycl_tvm.frontend.trace.control_flow import Again
+from dycl_tvm.garbage import referrers
 
 #: Whether code is of a user's function that runs as it is: by the identity of the code, which is kept.
 _known: dict[int, tuple[types.CodeType, bool]] = {}
@@ -70,7 +70,7 @@ def _runs_as_it_is(code: types.CodeType) -> bool:
 
 def _restart(code: types.CodeType) -> None:
     """Begin staging anew, with the function of some code known; refuse if there is none."""
-    functions = [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType) and f.__code__ is code]
+    functions = [f for f in referrers(code) if isinstance(f, types.FunctionType) and f.__code__ is code]
     if not functions or not program().state.add_registered(functions):
         raise UnsupportedError(
             f"{code.co_name}() is run by a library, and cannot be followed",
