@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import tvm
 
@@ -68,11 +67,7 @@ class BuildTimeKernels:
 
     def run(self, symbol: str, inputs: Sequence[torch.Tensor], outputs: Sequence[TensorType]) -> list[torch.Tensor]:
         """Return the results of a kernel."""
-        arrays = [_device_array(t.numpy()) for t in inputs]
-        results = [tvm.runtime.empty(o.shape, o.dtype) for o in outputs]
-        self._module[symbol](*arrays, *results)
-        return [torch.from_numpy(np.array(r.numpy())) for r in results]
-
-
-def _device_array(array: Any) -> Any:
-    return tvm.runtime.tensor(np.asarray(array, order="C"))  # ascontiguousarray would give a number one dimension
+        results = [torch.empty(o.shape, dtype=getattr(torch, o.dtype)) for o in outputs]
+        # The memory of PyTorch's tensors as it is: NumPy has no bfloat16.
+        self._module[symbol](*[tvm.runtime.from_dlpack(t.detach().contiguous()) for t in (*inputs, *results)])
+        return results

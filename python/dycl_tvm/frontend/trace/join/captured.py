@@ -181,7 +181,7 @@ def same_number(a: NumberLeaf, b: NumberLeaf) -> bool:
 
 def same_plain(objects: list[Any]) -> bool:
     first = objects[0]
-    if all(isinstance(o, _IMMUTABLE) and type(o) is type(first) for o in objects):
+    if issubclass(type(first), _IMMUTABLE) and all(type(o) is type(first) for o in objects):
         return all(o == first for o in objects)
     if all(isinstance(o, types.MethodType) for o in objects):
         return all(o.__self__ is first.__self__ and o.__func__ is first.__func__ for o in objects)
