@@ -63,9 +63,7 @@ class Shared:
 
     def adopt_result(self, result: Any) -> None:
         """Make the result a part of the model's state if it is held by what nobody sees."""
-        if sys.getrefcount(result) <= _FRESH or isinstance(
-            result, (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
-        ):
+        if sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
             program().state.adopt(reach([("what a library keeps", result)], is_library, code_of))
