@@ -208,7 +208,7 @@ def _parts_of_subject(x: Any) -> list[Any]:
         return list(x)
     if isinstance(x, dict):
         return list(x.values())
-    return [*getattr(x, "__dict__", {}).values(), *(getattr(x, name, None) for name in slots_of(type(x)))]
+    return [*getattr(x, "__dict__", {}).values(), *(getattr(x, name, None) for name in slots_of(type(x)))]  # type: ignore[arg-type]
 
 
 class _Singleton:

@@ -8,6 +8,7 @@ of an iterator, the frame of a generator. An object that offers none of them, an
 
 from __future__ import annotations
 
+import copyreg
 import ctypes
 import functools
 import gc
@@ -233,7 +234,8 @@ def _reduced(x: Any) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = x.__reduce_ex__(4)
+            registered = copyreg.dispatch_table.get(cls)
+            made = x.__reduce_ex__(4) if registered is None else registered(x)
             if isinstance(made, str):
                 return INVISIBLE
             _, args, state, *items = (*made, None)[: max(3, len(made))]
