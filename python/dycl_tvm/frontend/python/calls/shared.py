@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
 import sys
 import types
 from collections.abc import Iterable
@@ -25,6 +26,9 @@ from dycl_tvm.frontend.trace.session import current
 
 #: Results that hold nothing that can change, or are found otherwise.
 _NO_STATE = (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
+#: What the functions of ``re`` keep of expressions that they have seen.
+_CACHES = [cache for cache in (getattr(re, name, None) for name in ("_cache", "_cache2")) if cache is not None]
+_CACHED = type(functools.lru_cache(len))
 #: How many functions are followed from one that is called.
 _FOLLOWED = 300
 
@@ -63,9 +67,7 @@ class Shared:
 
     def adopt_result(self, result: Any) -> None:
         """Make the result a part of the model's state if it is held by what nobody sees."""
-        if sys.getrefcount(result) <= _FRESH or isinstance(
-            result, (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
-        ):
+        if sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
             program().state.adopt(reach([("what a library keeps", result)], is_library, code_of))
@@ -109,9 +111,16 @@ def _shared_by(function: types.FunctionType) -> tuple[tuple[Any, ...], tuple[Pla
                     todo += [m for m in methods if isinstance(m, types.FunctionType)]
                 places += _bodies(v)
                 objects += [m for m in vars(v).values() if isinstance(m, MUTABLE)]
-            elif not isinstance(v, (*ATOMS, types.ModuleType, staticmethod, classmethod, property)):
+            elif not isinstance(v, (*ATOMS, types.ModuleType, staticmethod, classmethod, property)) and not _is_cache(v):
                 objects.append(v)
     return tuple(objects), tuple({p.key: p for p in places}.values())
+
+
+def _is_cache(x: Any) -> bool:
+    """Whether the standard library keeps something only to be faster: what its functions give does not depend on it."""
+    if isinstance(x, _CACHED):
+        return module_of(x).partition(".")[0] in sys.stdlib_module_names
+    return any(x is cache for cache in _CACHES)
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, origin_at
-from dycl_tvm.frontend.python.source.ownership import code_of
+from dycl_tvm.frontend.python.source.ownership import code_of, with_code
 from dycl_tvm.frontend.python.source.patterns import Singletons, class_depth
 from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
@@ -72,8 +72,7 @@ def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
     cells = dict(zip(original.co_freevars, function.__closure__ or ()))
     cells[OPERATORS] = types.CellType(operators)
     closure = tuple(cells[name] for name in code.co_freevars)
-    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
-    made.__kwdefaults__ = function.__kwdefaults__
+    made = with_code(function, code, closure)
     made.__qualname__ = function.__qualname__
     made.__dict__.update(function.__dict__)
     return made
