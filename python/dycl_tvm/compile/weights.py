@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import tvm
 
@@ -49,6 +50,13 @@ class WeightTable:
             candidate, k = f"{name}.{k}", k + 1
         self._names.add(candidate)
         return candidate
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return a copy of an array as a tensor; PyTorch does not know NumPy's bfloat16."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
 
 
 class BuildTimeKernels:

@@ -150,6 +150,53 @@ class Net(nn.Module):
             self.t = {"h": self.t["h"] * 2}
         return self.s[0], self.t["h"] * 1
 """,
+    "a list of an object is replaced on one side and changed on the other": """
+class Box:
+    pass
+def net(x):
+    box = Box()
+    box.q, box.t = [1.0, [x, 2.0]], ([x.clone()], 2)
+    old = box.q
+    if x.sum() > 0:
+        box.q, box.t = [5.0, [x + 1, 3.0]], ([x + 1], 3)
+    elif x[0, 0] > 0:
+        box.q[0] += 1
+        box.t[0][0] = x * 2
+    else:
+        box.q[1][0].add_(1)
+        box.q[1][1] = -1.0
+        box.t[0][0].mul_(3)
+    return box.q[0], box.q[1][0] * 1, box.q[1][1], old[0], box.t[0][0] * 1, box.t[1]
+""",
+    "a state is replaced on one side and changed on the other": """
+from collections import deque
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = deque([0.0, 1.0, 2.0], maxlen=3)
+    def forward(self, x):
+        self.q.append(x.sum().item())
+        if x[0, 0] > 0:
+            self.q = deque(reversed(self.q), maxlen=3)
+        elif x[0, 1] > 0:
+            self.q.rotate(1)
+        return list(self.q)
+""",
+    "a container is replaced on one side and changed on the other, in a loop": """
+class Box:
+    pass
+def net(x):
+    box = Box()
+    box.q = {"k": [1.0, 0.0]}
+    n = 0
+    while x.sum() > n and n < 4:
+        n += 1
+        if x[0, 0] > n / 2:
+            box.q = {"k": [box.q["k"][0] * 2, float(n)]}
+        else:
+            box.q["k"][1] += 1
+    return box.q["k"][0], box.q["k"][1], n
+""",
     "nested lists are changed and then replaced in one call": """
 class Net(nn.Module):
     def __init__(self):
