@@ -51,6 +51,7 @@ REGIMES = (
     Regime("huge", 1e20, anywhere=False, thorough=True),
     Regime("infinities", values=(math.inf, -math.inf), share=0.05, anywhere=False),
     Regime("NaN", values=(math.nan,), share=0.02, anywhere=False),
+    Regime("ties of NaN", values=(math.nan, math.inf, -math.inf, 1.0), anywhere=False),
     Regime("extremes", values=(_HUGE, -_HUGE, 1e38, 1e30, 1e19, 1e10, 1e5, 88.0, -88.0, 1e-5, 1e-6, 1e-19, 1e-38, _TINY, -_TINY, 0.0, -0.0,
            math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0), anywhere=False),
 )  # fmt: skip
