@@ -68,7 +68,7 @@ def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
         If the source is not there, or uses what cannot be rewritten (``async``, ``global`` assignment).
     """
     original = code_of(function)
-    code = _code(original, _class_of(function.__qualname__), tuple(original.co_freevars))
+    code = _code(original, function.__qualname__, tuple(original.co_freevars))
     cells = dict(zip(original.co_freevars, function.__closure__ or ()))
     cells[OPERATORS] = types.CellType(operators)
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -81,16 +81,30 @@ def rewrite(function: types.FunctionType, operators: Any) -> types.FunctionType:
 _codes: dict[tuple[types.CodeType, str], types.CodeType] = {}
 
 
-def _code(original: types.CodeType, class_name: str, freevars: tuple[str, ...]) -> types.CodeType:
-    key = (original, class_name)
+def _code(original: types.CodeType, qualname: str, freevars: tuple[str, ...]) -> types.CodeType:
+    key = (original, qualname)
     if key not in _codes:
-        _codes[key] = note_rewritten(_compile(function_node(original), original, class_name, freevars))
+        node = function_node(original)
+        _codes[key] = note_rewritten(_compile(node, original, _class_of(node, original, qualname), freevars))
     return _codes[key]
 
 
-def _class_of(qualname: str) -> str:
+def _class_of(node: FunctionNode, code: types.CodeType, qualname: str) -> str:
+    """Return the class whose private names a function uses: a decorator may have given it another name, or it is within a method."""
+    texts = [getattr(n, field, None) for n in ast.walk(node) for field in ("id", "attr", "arg")]
+    private = [t for t in texts if isinstance(t, str) and t.startswith("__") and not t.endswith("__")]
+    spelt = _names_in(code) if private else ()
+    for name in private:
+        for mangled in spelt if name not in spelt else ():
+            if mangled.startswith("_") and mangled.endswith(name):
+                return mangled[1 : -len(name)]
     parts = qualname.split(".")
     return parts[-2] if len(parts) > 1 and parts[-2] != "<locals>" else ""
+
+
+def _names_in(code: types.CodeType) -> list[str]:
+    inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _names_in(c)]
+    return [*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars, *inner]
 
 
 def _compile(node: FunctionNode, original: types.CodeType, class_name: str, freevars: tuple[str, ...]) -> types.CodeType:
