@@ -64,14 +64,14 @@ class Program:
 
     Attributes
     ----------
-    seconds : float
-        What all runs took, as an estimate that is the same on every machine.
+    operations, work : int, float
+        Operations of all runs, and what their arithmetic took: seconds, as an estimate that is the same on every machine.
     """
 
     def __init__(self, model: Callable[..., Any], limit: int = 400) -> None:
         self.model = model
-        self.snapshot = Snapshot(model)
-        self.seconds = 0.0
+        self.snapshot = Snapshot(model.state if isinstance(model, Interpreted) else model)  # graphs change nothing but their state
+        self.operations, self.work = 0, 0.0
         self._limit = limit
         self._place = model.place if isinstance(model, Interpreted) else user_place
 
@@ -96,7 +96,8 @@ class Program:
                 finally:
                     outcome.printed = printed.getvalue()
                     outcome.crossings = watch.log.crossings
-                    self.seconds += watch.log.seconds
+                    self.operations += watch.log.operations
+                    self.work += watch.log.work
                 if watch.log.unforced:
                     raise Undecided(next(iter(watch.log.unforced)))
                 if outcome.error is not None:
