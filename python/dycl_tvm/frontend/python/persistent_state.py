@@ -165,7 +165,7 @@ class ModelState:
 
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
-        self._note(reach(roots, is_library, code_of))
+        self._note(reach(roots, is_library, code_of).complete())
 
     def _note(self, reached: Reached) -> None:
         twins: dict[int, tuple[Any, Any]] = {}
