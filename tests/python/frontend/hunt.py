@@ -4,7 +4,7 @@
     python tests/python/frontend/hunt.py random 0 1000       seeds 0 to 999
     python tests/python/frontend/hunt.py grid                 every effect alone in every structure
     python tests/python/frontend/hunt.py grid 30 40           effects 30 to 39
-    python tests/python/frontend/hunt.py build 0 1000         seeds 0 to 999; those that are right are built too, 20 in one library
+    python tests/python/frontend/hunt.py build 0 1000         seeds 0 to 999; those that are right are built too, 8 in one library
     python tests/python/frontend/hunt.py shrink FILE ...      the smallest programs of which the same is so
 
 What is wrong or crashes is written to ``--out`` (out/hunt), one file a program.
@@ -62,7 +62,7 @@ def hunt(programs: Iterator[tuple[str, str]], out: Path | None = None, every: in
     return dict(kinds), dict(reasons.most_common())
 
 
-def hunt_builds(programs: Iterator[tuple[str, str]], out: Path, size: int = 20) -> dict[str, int]:
+def hunt_builds(programs: Iterator[tuple[str, str]], out: Path, size: int = 8) -> dict[str, int]:
     """Build those programs that are right, some in one library; return how many of each kind there were."""
     kinds: collections.Counter[str] = collections.Counter()
     right = ((name, source) for name, source in programs if judge(source).kind == "right")
