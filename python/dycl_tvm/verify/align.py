@@ -14,7 +14,7 @@ import torch
 
 from dycl_tvm.hcfg.hostops import Number
 from dycl_tvm.hcfg.interpreter import Watcher
-from dycl_tvm.hcfg.nodes import Block, HostOp
+from dycl_tvm.hcfg.nodes import Block, HostOp, Operand
 from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.same import close
 
@@ -62,7 +62,8 @@ class Answers(Watcher):
         most_edges: int = 100_000,
     ) -> None:
         self._merged = merged
-        self._answered: set[int] = set()
+        #: The numbers of the computations that were answered, with the moments.
+        self._answered: dict[int, int] = {}
         self._crossings = crossings
         self._used = [False] * len(crossings)
         self._first = 0
@@ -72,12 +73,26 @@ class Answers(Watcher):
         self.wrong: tuple[Crossing, Number] | None = None
         self.extra = 0
         self._asked = 0
+        #: The operand of the last question, its answer, and the block parameters that it became since.
+        self._operand: Operand | None = None
+        self._answer: Number = 0
+        self._became = set[Operand]()
 
     def item(self, step: HostOp, tensor: torch.Tensor) -> Number:
-        """Return the answer to one question of the graph."""
+        """Return the answer to one question of the graph.
+
+        The side of a short circuit that decides is the value of the whole, so a graph may ask for it a second time; Python jumps.
+        """
         self._asked += 1
         if self._asked > 4 * len(self._crossings) + 1000:
             raise Astray
+        operand = step.args[0]
+        if operand not in self._became:
+            self._operand, self._answer = operand, self._answer_to(step, tensor)
+            self._became.clear()
+        return self._answer
+
+    def _answer_to(self, step: HostOp, tensor: torch.Tensor) -> Number:
         real = tensor.item()
         dtype = tensor.dtype
         line, column = ((step.origin.file, step.origin.line), step.origin.column) if step.origin is not None else (None, 0)
@@ -95,7 +110,7 @@ class Answers(Watcher):
             if self._columns and found < 1 and column and c.column and c.column != column:
                 found += 0.1  # another expression of the same line
             if self._merged and found < 1 and c.number in self._answered:
-                found += 0.05
+                found += 0.05 / (2 + self._answered[c.number])  # what was asked last is the likeliest to be asked again
             if found < rank:
                 best, rank = k, found
             if rank == 0:
@@ -123,12 +138,16 @@ class Answers(Watcher):
 
     def took(self, block: Block, index: int) -> None:
         """Note an edge."""
+        edge = block.edges()[index]
+        became = [p for p, arg in zip(edge.target.params, edge.args) if arg is self._operand or arg in self._became]
+        self._became.difference_update(edge.target.params)
+        self._became.update(became)
         if len(self.edges) < self._most:
             self.edges.append((block, index, self._last + 1))
 
     def _use(self, k: int) -> None:
         self._used[k] = True
-        self._answered.add(self._crossings[k].number)
+        self._answered[self._crossings[k].number] = self._asked
         self._last = max(self._last, k)
         while self._first < len(self._used) and self._used[self._first]:
             self._first += 1

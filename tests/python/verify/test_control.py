@@ -266,6 +266,40 @@ def _extremes(x):
     return min(p), sorted(p)[0], min(p), sorted(p, reverse=True)[0]
 
 
+def test_a_chain_of_comparisons_is_asked_for_once_more() -> None:
+    """A short circuit's value is asked for again in the graph; in a function that runs twice no other question of its line is meant."""
+
+    def program(x):
+        def within(z):
+            return z * 0.5 if 0 < z.sum() < 9 else z
+
+        z = x + 0
+        if 0 < z.sum() < 9:
+            z = z - 1
+        return within(within(z) - 1)
+
+    for seed in range(4):
+        proved = check_control(program, stage(program, (X,)), (X,), {}, seed=seed)
+        assert proved.runs > 10 and proved.inconclusive == 0
+
+
+def test_chains_that_passes_merge_are_told_apart() -> None:
+    def program(x):
+        n = 0
+        for k in range(4):
+            if x.sum() > k:
+                break
+            n += 2
+        n += 1 if 0 < x.sum() < 9 else 5
+        n += 10 if 0 < x.sum() < 9 else 50
+        return x + n, n
+
+    before, after = stage(program, (X,)), stage(program, (X,))
+    run_passes(after)
+    for seed in range(4):
+        assert check_passes(before, after, (X,), {}, seed=seed).runs > 5
+
+
 @pytest.mark.skipif(not hasattr(_extremes.__code__, "co_positions"), reason="Python 3.10 does not know the columns of a line")
 def test_one_line_that_is_computed_by_data_and_decides_too() -> None:
     """The graph asks for what ``sorted`` compares and not for what ``min`` does: the columns tell which answers are meant."""

@@ -136,6 +136,13 @@ class Decisions:
             self.opened.remove(decision)
         self.waiting = [w for w in self.waiting if w[1] is not decision]
 
+    def holds(self, decision: Any) -> bool:
+        """Whether a decision is one of the run at hand: what was noted of one that was taken back, or of another run, is no more."""
+        if not isinstance(decision, Decision):
+            return True  # what stands in the place of one
+        events = self._builder.events
+        return decision.index < len(events) and events[decision.index][1] is decision
+
     def wait(self, decision: Decision | None) -> None:
         """Note that the path at hand waits from now on: what is changed later must not show on it."""
         if decision is not None:

@@ -113,7 +113,7 @@ class Storage(Carrier, One):
         twins = self._twins()
         for storage in (self, *twins):
             for other, decision in storage.mergers:
-                if other() is not None:
+                if other() is not None and session.decisions.holds(decision):
                     session.decisions.fork(decision, "a tensor is changed in place that is one of two, depending on the branch taken")
         for twin, decision in twins.items():
             session.journal.touch(twin)
@@ -125,10 +125,11 @@ class Storage(Carrier, One):
         """Return the storages that may be one with this, also by way of others, and what would have to tell them apart."""
         found: dict[Storage, Any] = {}
         todo: list[Storage] = [self]
+        holds = current().decisions.holds
         while todo:
             for shadow, decision in todo.pop().shadows:
                 twin = shadow()
-                if twin is not None and twin is not self and twin not in found:
+                if twin is not None and twin is not self and twin not in found and holds(decision):
                     found[twin] = decision
                     todo.append(twin)
         return found
