@@ -340,7 +340,7 @@ def delitem(obj: Any, index: Any) -> None:
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
     """``locals()`` without the variables that the rewriting adds."""
-    return {k: v for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
+    return {k: bound(v) for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
 
 
 def augment(op: str, x: Any, value: Any) -> Any:

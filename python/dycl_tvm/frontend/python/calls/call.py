@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import sys
 import types
 from typing import Any
@@ -22,14 +23,15 @@ from dycl_tvm.frontend.python.calls.searches import search, searches
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
-from dycl_tvm.frontend.python.flow.iteration import advancing
+from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
-from dycl_tvm.frontend.python.source.ownership import code_of, users_function
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function
 from dycl_tvm.frontend.python.source.rewrite import rewrite
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
+from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -131,6 +133,13 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):
             refuse_question(callee)
         _note_builtin(callee, args)
+        if (
+            callee.__name__ == "join"
+            and isinstance(getattr(callee, "__self__", None), (str, bytes))
+            and len(args) == 1
+            and hasattr(type(args[0]), "__next__")
+        ):
+            args = ([*unpacked(args[0])],)  # texts that depend on the path part it
         return _native(callee, args, kwargs)
     if isinstance(callee, CACHED):
         return cached_call(callee, args, kwargs, call)
@@ -148,6 +157,8 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     users = users_function(function)
     if users is None:
         return _native(function, args, kwargs)
+    if users is not function:
+        return _call_in_mode(function, args, kwargs, root)
     if not has_source(code_of(users)):
         return _call_as_it_is(users, args, kwargs)
     made = converted(users)
@@ -169,6 +180,26 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     finally:
         exits().offer_root(False)
     return session.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
+
+
+def _call_in_mode(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
+    """Call a function that a context manager decorates, in PyTorch's way: ``@torch.no_grad()``, ``@torch.autocast("cpu")``."""
+    held = inspect.getclosurevars(function).nonlocals
+    current().journal.touch(SETTINGS)
+    modes = exits().modes
+    modes.append(SETTINGS.read())
+    manager = held["ctx_factory"]() if "ctx_factory" in held else held["autocast_instance"]
+    kind: Any = type(manager)
+    try:
+        if not is_library_class(kind) or inspect.isgeneratorfunction(function):
+            return _native(function, args, kwargs)
+        _call(kind.__enter__, (manager,), {}, False)
+        try:
+            return _call_function(held["func"], args, kwargs, root)
+        finally:
+            _call(kind.__exit__, (manager, None, None, None), {}, False)
+    finally:
+        modes.pop()
 
 
 def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -449,6 +480,19 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
     finally:
         session.native_depth = depth
     program().trampolines.passing = before
-    if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):
-        return bool(result)  # Python itself called it, and takes nothing but a bool
+    if function.__name__ in _CHECKED:  # Python itself called it, and looks at the class of what it gets
+        if isinstance(result, Poison):
+            use(result)
+        if scalars.is_symbolic(result):
+            return scalars.known(result)
     return result
+
+
+#: Special methods whose results Python itself takes if they are of some class only.
+_CHECKED = frozenset(
+    f"__{name}__"
+    for name in (
+        *("bool", "bytes", "complex", "contains", "dir", "float", "format", "fspath", "getstate", "hash", "index", "instancecheck", "int"),
+        *("iter", "len", "length_hint", "reduce", "reduce_ex", "repr", "str", "subclasscheck"),
+    )
+)

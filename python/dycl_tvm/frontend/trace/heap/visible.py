@@ -14,6 +14,7 @@ import gc
 import threading
 import types
 import warnings
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +55,7 @@ _SEEN: tuple[type, ...] = (
     types.CellType,
     types.SimpleNamespace,
     types.MappingProxyType,
-    functools.partial,
+    weakref.ref,
     property,
     staticmethod,
     classmethod,
