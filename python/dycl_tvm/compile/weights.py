@@ -52,6 +52,13 @@ class WeightTable:
         return candidate
 
 
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return a copy of an array as a tensor; PyTorch does not know NumPy's bfloat16."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
 class BuildTimeKernels:
     """Runs kernels on this machine while building, whatever the target is."""
 
@@ -68,11 +75,7 @@ class BuildTimeKernels:
 
     def run(self, symbol: str, inputs: Sequence[torch.Tensor], outputs: Sequence[TensorType]) -> list[torch.Tensor]:
         """Return the results of a kernel."""
-        arrays = [_device_array(t.numpy()) for t in inputs]
-        results = [tvm.runtime.empty(o.shape, o.dtype) for o in outputs]
-        self._module[symbol](*arrays, *results)
-        return [torch.from_numpy(np.array(r.numpy())) for r in results]
-
-
-def _device_array(array: Any) -> Any:
-    return tvm.runtime.tensor(np.asarray(array, order="C"))  # ascontiguousarray would give a number one dimension
+        results = [torch.empty(o.shape, dtype=getattr(torch, o.dtype)) for o in outputs]
+        # The memory of PyTorch's tensors as it is: NumPy has no bfloat16.
+        self._module[symbol](*[tvm.runtime.from_dlpack(t.detach().contiguous()) for t in (*inputs, *results)])
+        return results

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,16 @@ def write_params(path: str | os.PathLike[str], tensors: Iterable[ParamTensor], f
         What :func:`data_digest` gave for the same tensors, where it is known.
     """
     chunks = list(_chunks(tensors))
+    write_laid_out(path, {name: entry for name, entry, _ in chunks}, [data for _, _, data in chunks], fingerprint, digest)
+
+
+def write_laid_out(
+    path: str | os.PathLike[str], entries: dict[str, dict[str, Any]], pieces: Sequence[memoryview], fingerprint: str, digest: str = ""
+) -> None:
+    """Write a params file of which it is known where each tensor lies in the data, which ``pieces`` make one after the other."""
     if not digest:
         hasher = hashlib.sha256()
-        for _, _, data in chunks:
+        for data in pieces:
             hasher.update(data)
         digest = hasher.hexdigest()
     header: dict[str, Any] = {
@@ -97,11 +104,11 @@ def write_params(path: str | os.PathLike[str], tensors: Iterable[ParamTensor], f
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "fingerprint": fingerprint,
-            "data_bytes": str(sum(len(data) for _, _, data in chunks)),
+            "data_bytes": str(sum(map(len, pieces))),
             "sha256": digest,
         }
     }
-    header.update((name, entry) for name, entry, _ in chunks)
+    header.update(entries)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGN)
     out = Path(path)
@@ -109,7 +116,7 @@ def write_params(path: str | os.PathLike[str], tensors: Iterable[ParamTensor], f
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
-            for _, _, data in chunks:
+            for data in pieces:
                 file.write(data)
         umask = os.umask(0)
         os.umask(umask)

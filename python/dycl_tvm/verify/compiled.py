@@ -10,24 +10,25 @@ from dycl_tvm import compile
 from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.compile import KernelOptions, Lowered
 from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.certificate import Kernels, Level
 from dycl_tvm.verify.kernels import check_kernels
 from dycl_tvm.verify.memory import CompiledKernels
 from dycl_tvm.verify.program import check_program
 
-#: Seconds for a full check of the kernels, and for one of the program.
-_FULL = 60.0
-#: For a default one of both together, and for each kernel: a build takes about a tenth of a second for it.
-_DEFAULT, _KERNEL = 1.0, 0.015
-
-
-def _seconds(lowered: Lowered, level: Level) -> float:
-    """Return about how long a check may take. It counts operations, and not time: two builds check the same."""
-    return _FULL if level == "full" else max(_DEFAULT, _KERNEL * len(lowered.program.kernels)) / 2
+#: What part of the budget is kept for the comparison of kernels by themselves, while the program is run in step with its graph.
+_KERNELS = 0.4
 
 
 def check_compiled(
-    graph: HCFG, lowered: Lowered, target: Any, twin: Any, level: Level = "default", accuracy: str = "default", seed: int = 0
+    graph: HCFG,
+    lowered: Lowered,
+    target: Any,
+    twin: Any,
+    level: Level = "default",
+    accuracy: str = "default",
+    seed: int = 0,
+    budget: BuildBudget | None = None,
 ) -> Kernels:
     """Compare a lowered network with its graph.
 
@@ -46,35 +47,37 @@ def check_compiled(
         As :func:`dycl_tvm.build` has it.
     seed : int
         Of all random choices.
+    budget : BuildBudget, optional
+        That of the build, of which all that is left may be spent; by default that of a build at this level without other checks.
 
     Raises
     ------
     VerificationError
         If something differs.
     """
-    seconds = _seconds(lowered, level)
+    left = (budget or BuildBudget(level)).for_kernels(len(lowered.program.kernels))
     here = lowered.program.device is None and runs_here(target)
     if here:
-        return _check(graph, lowered, level, accuracy, seed)
-    flow = check_program(graph, lowered, None, accuracy=accuracy, seconds=seconds, seed=seed)
+        return _check(graph, lowered, level, accuracy, seed, left)
+    flow = check_program(graph, lowered, None, accuracy=accuracy, budget=left, reserve=_KERNELS * left.left, seed=seed)
     if level == "full":
         of_cpu = accuracy if accuracy in ("strict", "default") else "default"
         other = compile.lower(graph, twin, options=KernelOptions(of_cpu))  # type: ignore[arg-type]
-        found = dataclasses.replace(_check(graph, other, level, of_cpu, seed), twin=str(twin.attrs.get("mcpu", twin.kind)))
+        found = dataclasses.replace(_check(graph, other, level, of_cpu, seed, left), twin=str(twin.attrs.get("mcpu", twin.kind)))
     else:
         found = Kernels(total=len(graph.sub_dnns()), reason="kernels of this target do not run on the machine that built them")
     return dataclasses.replace(found, calls=flow.calls, edges=flow.edges, edges_total=flow.edges_total)
 
 
-def _check(graph: HCFG, lowered: Lowered, level: Level, accuracy: str, seed: int) -> Kernels:
+def _check(graph: HCFG, lowered: Lowered, level: Level, accuracy: str, seed: int, budget: Budget) -> Kernels:
     """Check what runs on this machine."""
-    seconds, compiled = _seconds(lowered, level), CompiledKernels(lowered.library)
-    flow = check_program(graph, lowered, compiled, accuracy=accuracy, seconds=seconds, seed=seed)
+    compiled, reserve = CompiledKernels(lowered.library), _KERNELS * budget.left
+    flow = check_program(graph, lowered, compiled, accuracy=accuracy, budget=budget, reserve=reserve, seed=seed)
     calls, edges = flow.calls, flow.edges
     if edges < flow.edges_total:  # without kernels the rest is soon done
-        rest = check_program(graph, lowered, None, accuracy=accuracy, seconds=seconds, seed=seed)
+        rest = check_program(graph, lowered, None, accuracy=accuracy, budget=budget, reserve=reserve, seed=seed)
         calls, edges = calls + rest.calls, max(edges, rest.edges)
     found = check_kernels(
-        graph, lowered, compiled, accuracy=accuracy, seconds=seconds, seed=seed, thorough=level == "full", known=flow.compared
+        graph, lowered, compiled, accuracy=accuracy, budget=budget, seed=seed, thorough=level == "full", known=flow.compared
     )
     return dataclasses.replace(found, calls=calls, edges=edges, edges_total=flow.edges_total)

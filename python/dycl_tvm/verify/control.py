@@ -15,21 +15,20 @@ import torch
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.hostops import Number
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, HostOp, Switch
+from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.certificate import Control, Level
 from dycl_tvm.verify.coverage_map import Covered
+from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.inputs import like
 from dycl_tvm.verify.oracle import Oracle, candidates, constants_of, mixes_kinds
 from dycl_tvm.verify.runs import Call, Difference, Outcome, Program, Undecided, compare, run_graph
 
-#: Estimated seconds that may be spent (estimated, so that two builds make the same runs); runs after everything is covered.
-BUDGET = {"default": 2.0, "full": 60.0}
-_SHARE_OF_PASSES = 0.5
 #: Where the estimate is far off, the search ends after so many times its budget, in seconds of the processor.
 _MOST_TIMES = 5.0
+#: Runs after everything is covered.
 _RANDOM_RUNS = {"default": 8, "full": 400}
-_FEWEST_RUNS = 3
-#: The graph's side and the bookkeeping, in units of eager's side.
-_BOTH = 2.0
+#: What an operation takes beside its arithmetic, in seconds: under observation, and in the graph.
+_OBSERVED, _INTERPRETED = 4e-5, 1.3e-5
 _CALLS = 3
 #: Passes compute ahead and fold, so their results round in other places.
 _LOOSE = 3.0
@@ -74,17 +73,27 @@ class Checker:
         What it was turned into.
     args, kwargs
         Example inputs.
+    budget : Budget
+        What all runs may take.
     as_data : set of int, optional
         Where the program is the graph before the passes: its steps that read a number for which passes may take the tensor.
     """
 
     def __init__(
-        self, model: Callable[..., Any], graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], *, as_data: set[int] | None = None
+        self,
+        model: Callable[..., Any],
+        graph: HCFG,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        budget: Budget,
+        *,
+        as_data: set[int] | None = None,
     ) -> None:
         decisions = sum(isinstance(b.terminator, (Branch, Switch)) for b in graph.blocks)
         self.program = Program(model, limit=400 + 3 * decisions)
         self.graph, self._as_data, self._passes = graph, as_data, as_data is not None
         self._args, self._kwargs = args, kwargs
+        self._budget = budget
         self._constants, self._large = constants_of(graph), mixes_kinds(graph)
         self._prints = any(isinstance(s, HostOp) and s.op == "print" for b in graph.blocks for s in b.steps)
         self.covered = Covered(graph)
@@ -110,7 +119,12 @@ class Checker:
         """Make one run in eager and in the graph."""
         oracle = Oracle(plan.script, plan.policy, plan.seed, self._constants, self._large, plan.patience)
         calls = self.inputs(plan.inputs, plan.calls)
-        eager = self.program.run(calls, oracle, self.pinned)
+        operations, work = self.program.operations, self.program.work
+        try:
+            eager = self.program.run(calls, oracle, self.pinned)
+        finally:
+            operations, work = self.program.operations - operations, self.program.work - work
+            self._budget.spend(operations * _OBSERVED + work)
         # Whether the graph asks for what no input has a part in (a loop's first trip) cannot be seen, nor which expression of a line
         # it asks for, nor whether a pass lets it ask once for what was computed twice: it agrees if it does in one of these ways.
         crossings = [o.crossings for o in eager]
@@ -119,6 +133,7 @@ class Checker:
             if folded and all(c.free for asked in crossings for c in asked):
                 continue
             built = run_graph(self.graph, calls[: len(eager)], crossings, not self._passes, folded, columns, merged)
+            self._budget.spend(operations * _INTERPRETED + work)
             found = compare(eager, built, _LOOSE if self._passes else 1.0, self._prints)
             if found is None:
                 break
@@ -167,34 +182,38 @@ class Checker:
                 base += len(seen)
         return run
 
-    def search(self, level: Level, seed: int, seconds: float | None = None) -> None:
-        """Cover what can be covered, within the budget."""
+    def search(self, level: Level, seed: int) -> None:
+        """Cover what can be covered, within the budget; the first run is always made."""
         spare = _RANDOM_RUNS[level]
-        budget = seconds if seconds is not None else BUDGET[level] * (_SHARE_OF_PASSES if self._passes else 1.0)
         began = time.thread_time()
+        budget = self._budget
 
-        def late() -> bool:
-            if time.thread_time() - began < _MOST_TIMES * budget:
-                return False
-            self.reasons["runs took much longer than estimated, so fewer were made"] = None
-            return True
+        def enough() -> bool:
+            if time.thread_time() - began > _MOST_TIMES * budget.seconds:
+                self.reasons["runs took much longer than estimated, so fewer were made"] = None
+                return True
+            return not budget.allows(self._seconds_of_a_call())
 
         first = [
-            Plan(inputs=0, calls=2),
+            Plan(inputs=0, calls=1),
+            *([Plan(inputs=0, calls=2)] if not self._passes else ()),
             Plan(policy="yes", seed=seed + 1, inputs=1),
             Plan(policy="no", seed=seed + 1, inputs=2),
             *(Plan(policy=p, seed=seed, inputs=1, calls=1, patience=n) for n in self._bounds() for p in ("yes", "no")),
             *(Plan(policy="random", seed=seed + k, inputs=1 + k % 3) for k in range(1, 5)),
         ]
         for k, plan in enumerate(first):
-            if k >= _FEWEST_RUNS and (self.program.seconds * _BOTH > budget or late()):
+            if k and enough():
+                kinds = dict.fromkeys(p.policy for p in first[k:])
+                self.reasons[f"a call is dear, so these kinds of runs were left out or shortened: {', '.join(kinds)}"] = None
                 return
-            self.check(replace(plan, calls=self._calls(plan.calls, budget)))
-            if k == 2 and not self.crossings:  # no path depends on a tensor
-                self.check(Plan(inputs=3))
+            self.check(replace(plan, calls=self._calls(plan.calls)))
+            if plan.policy == "no" and not self.crossings:  # no path depends on a tensor
+                if not enough():
+                    self.check(Plan(inputs=3))
                 return
         k = 10
-        while self.program.seconds * _BOTH < budget and not late():
+        while not enough():
             k += 1
             wanted = self._towards_an_edge(seed + k)
             if wanted is not None:
@@ -204,13 +223,17 @@ class Checker:
                 return
             spare -= 1
             policy = ("random", "yes", "random", "no", "random", "natural")[k % 6]
-            self.check(Plan(policy=policy, seed=seed + k, inputs=k % 7, calls=self._calls(_CALLS, budget)))
+            self.check(Plan(policy=policy, seed=seed + k, inputs=k % 7, calls=self._calls(_CALLS)))
 
-    def _calls(self, wanted: int, budget: float) -> int:
-        """Return how many calls a run may have: one where a call is dear."""
+    def _seconds_of_a_call(self) -> float:
+        """Return what a call has taken so far, on both sides."""
+        return self._budget.spent / max(1, self.calls)
+
+    def _calls(self, wanted: int) -> int:
+        """Return how many calls a run may have: fewer where a call is dear."""
         if not self.calls:
             return wanted
-        return wanted if self.program.seconds / self.calls * _BOTH * wanted < budget / 8 else 1
+        return wanted if self._seconds_of_a_call() * wanted < self._budget.seconds / 8 else 1
 
     def _bounds(self) -> list[int]:
         """Return numbers of trips that lie beyond what the graph compares with: the bounds of its loops are among them."""
@@ -258,9 +281,14 @@ class Checker:
 
     def _told_apart(self, plan: Plan, run: Run, found: Difference) -> tuple[Run, Difference | None]:
         """Repeat a run in which one line read equal numbers and got different answers: passes may read them in another order, or once."""
+
+        def which(c: Crossing) -> tuple[Any, ...]:
+            return tuple(c.lines[:1]), c.dtype, repr(c.real)
+
         for _ in range(_TRIES_TO_TELL_APART):
-            first: dict[Any, Number] = {}
-            script = tuple(first.setdefault((tuple(c.lines[:1]), c.dtype, repr(c.real)), a) for c, a in run.given)
+            # What is pinned has the truth for its answer, so what equals it has that too.
+            first = {which(c): c.real for e in run.eager for c in e.crossings if c.site in self.pinned}
+            script = tuple(first.setdefault(which(c), a) for c, a in run.given)
             if script == tuple(a for _, a in run.given):
                 return run, found
             run, again = self.carry_out(replace(plan, script=script))
@@ -361,7 +389,7 @@ def check_control(
     *,
     level: Level = "default",
     seed: int = 0,
-    seconds: float | None = None,
+    budget: Budget | None = None,
 ) -> Control:
     """Check a staged graph against its program.
 
@@ -373,19 +401,19 @@ def check_control(
         As staged, before the passes.
     args, kwargs
         Example inputs.
-    seconds : float, optional
-        Another budget than that of the level. It is an estimate, so that two builds make the same runs.
+    budget : Budget, optional
+        By default that of a build at this level.
 
     Raises
     ------
     VerificationError
         If they differ: with the smallest path found and both results.
     """
-    checker = Checker(model, graph, args, kwargs)
+    checker = Checker(model, graph, args, kwargs, budget or BuildBudget(level).for_control())
     lost = checker.program.snapshot.lost
     if lost:
         return Control(reason=f"the model holds {sorted(lost)[0]}, whose state cannot be put back after a run")
-    checker.search(level, seed, seconds)
+    checker.search(level, seed)
     checker.prove_pinned(seed)
     pairs, pairs_total = checker.covered.pairs()
     return Control(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,18 +19,17 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
-from torch.utils.weak import WeakIdKeyDictionary
 
 from dycl_tvm.hcfg.hostops import Number
+from dycl_tvm.verify.operators import Bounds, Operator, operator_of, tensors_in
 from dycl_tvm.verify.places import Place, user_place
 
 aten = torch.ops.aten
 
-#: Seconds that an operation is taken to need, and the rate of its arithmetic; they only have to be of the right order.
-SECONDS_PER_OP, FLOPS_PER_SECOND, ELEMENTS_PER_SECOND = 1.5e-4, 5e9, 2e8
 #: Small tensors that are made of Python's numbers are known by their contents.
 _SMALL = 16
+#: Arguments that are known by themselves, with their type: 1 is not True. (Floats are not: -0.0 equals 0.0.)
+_ATOMS = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 #: Bounds on one call of a program.
 _MOST_OPERATIONS, _MOST_SECONDS = 50_000, 5.0
 #: How a program asks a tensor for a number.
@@ -39,19 +39,6 @@ _ASKS = frozenset(
 ) | {torch.is_nonzero, torch.equal, torch.allclose}
 #: Elements of a tensor that may go to NumPy with answers of their own.
 _MOST_FOR_NUMPY = 256
-#: Operators that use nothing of a tensor but its shape and type.
-_SHAPE_ONLY = frozenset(
-    {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}
-)
-#: Operators whose result numbers places along a dimension: which output, and which argument says the dimension.
-_PLACES = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
-#: Operators whose result holds some of the elements of their first argument and nothing else.
-_CARRY = frozenset(
-    {
-        *("select", "squeeze", "unsqueeze", "view", "_unsafe_view", "reshape", "slice", "alias", "detach", "clone", "expand", "permute"),
-        *("transpose", "t", "_to_copy", "unbind", "split", "max", "min", "amax", "amin", "index", "gather", "index_select", "flatten"),
-    }
-)
 
 
 @dataclass
@@ -71,17 +58,17 @@ class Crossing:
     lines: list[tuple[str, int]]
     site: tuple[str, int, int]
     column: int = 0
-    bounds: tuple[int, int] | None = None
+    bounds: Bounds | None = None
 
 
-@dataclass
 class _Known:
     """What is known of a tensor at one version of its contents."""
 
-    version: int
-    number: int
-    free: bool
-    bounds: tuple[int, int] | None = None
+    __slots__ = ("bounds", "free", "number", "tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor, number: int, free: bool, bounds: Bounds | None = None) -> None:
+        self.tensor, self.version = weakref.ref(tensor), _version(tensor)
+        self.number, self.free, self.bounds = number, free, bounds
 
 
 class Endless(BaseException):
@@ -116,10 +103,10 @@ class _Deadline:
 
 @dataclass
 class Log:
-    """What one call of the program showed."""
+    """What one call of the program showed; ``work`` is an estimate of the seconds of its arithmetic."""
 
     crossings: list[Crossing] = field(default_factory=list)
-    seconds: float = 0.0
+    work: float = 0.0
     operations: int = 0
     unforced: set[str] = field(default_factory=set)
 
@@ -153,7 +140,7 @@ class Watch:
         self.pinned = {} if pinned is None else pinned
         self._place = place
         self.asked = True  # whether the program itself asks, and not an operator that takes numbers from tensors
-        self._known: Any = WeakIdKeyDictionary()
+        self._known: dict[int, _Known] = {}  # by the tensors' ids
         self._numbers: dict[Any, int] = {}
         self._answers: dict[int, Number] = {}
         self.log = Log()
@@ -162,7 +149,7 @@ class Watch:
         """Call the program once; ``inputs`` are the tensors among its arguments."""
         self.log = Log()
         for tensor in inputs:
-            self._know(tensor, self._number(("input", object())), free=True)
+            self._know(tensor, self._number(("input", object())), True)
         with _Deadline(_MOST_SECONDS), torch.no_grad(), _Functions(self), _Operations(self):
             return function(*args, **kwargs)
 
@@ -170,59 +157,68 @@ class Watch:
     def _number(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _know(self, t: torch.Tensor, number: int, *, free: bool, bounds: tuple[int, int] | None = None) -> None:
-        self._known[t] = _Known(_version(t), number, free, bounds)
+    def _know(self, t: torch.Tensor, number: int, free: bool, bounds: Bounds | None = None) -> None:
+        self._known[id(t)] = _Known(t, number, free, bounds)
 
     def known(self, t: torch.Tensor) -> _Known:
         """Return what is known of a tensor; of one that nobody computed, that it is a constant."""
-        found: _Known | None = self._known.get(t)
+        found = self._known.get(id(t))
+        if found is not None and found.tensor() is not t:  # another one that lay there
+            found = None
         if found is not None and found.version == _version(t):
             return found
         if found is not None:  # changed through a view
-            made = _Known(_version(t), self._number(("changed", object())), True)
+            made = _Known(t, self._number(("changed", object())), True)
         elif t.numel() <= _SMALL and t.device.type == "cpu":
-            made = _Known(_version(t), self._number(("data", t.dtype, tuple(t.shape), _contents(t))), False)
+            made = _Known(t, self._number(("data", t.dtype, tuple(t.shape), _contents(t))), False)
         else:
-            made = _Known(_version(t), self._number(("made", object())), False)
-        self._known[t] = made
+            made = _Known(t, self._number(("made", object())), False)
+        self._known[id(t)] = made
         return made
 
-    def computed(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def computed(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """Note what an operation made, or what it wrote to."""
-        key: list[Any] = []
+        key: list[Any] = [operator.name, object() if operator.random else operator.overload]
         inputs: list[_Known] = []
-        self._describe((args, kwargs), key, inputs)
-        name = func._opname.rstrip("_")
-        free = name not in _SHAPE_ONLY and any(k.free for k in inputs)
-        random = torch.Tag.nondeterministic_seeded in func.tags
-        number = self._number((name, object() if random else func._overloadname, tuple(key)))
+        self._describe(args, key, inputs)
+        if kwargs:
+            self._describe(kwargs, key, inputs)
+        free = operator.random or (not operator.shape_only and any(k.free for k in inputs))
+        number = self._number(tuple(key))
         found: list[torch.Tensor] = []
-        _tensors(result, found)
+        tensors_in(result, found)
         for k, out in enumerate(found):
-            self._know(out, self._number(("output", number, k)), free=free or random, bounds=_bounds(name, args, k, inputs))
-        if func._schema.is_mutable:
-            written = [t for t in _written(func, args, kwargs) if all(t is not o for o in found)]
+            bounds = operator.bounds(args, k, [known.bounds for known in inputs]) if operator.bounded else None
+            self._know(out, self._number(("output", number, k)), free, bounds)
+        if operator.mutable:
+            written = [t for t in operator.written(args, kwargs) if all(t is not o for o in found)]
             for k, out in enumerate(written):
-                self._know(out, self._number(("written", number, k)), free=free or random)
+                self._know(out, self._number(("written", number, k)), free)
 
     def _describe(self, node: Any, key: list[Any], inputs: list[_Known]) -> None:
-        if isinstance(node, torch.Tensor):
+        kind = type(node)
+        if kind in _ATOMS:
+            key.append(kind)
+            key.append(node)
+        elif isinstance(node, torch.Tensor):
             known = self.known(node)
             inputs.append(known)
-            key.append(("t", known.number))
+            key.append("t")
+            key.append(known.number)
         elif isinstance(node, (list, tuple)):
             key.append(len(node))
             for item in node:
                 self._describe(item, key, inputs)
         elif isinstance(node, dict):
+            key.append(len(node))
             for name in sorted(node):
                 key.append(name)
                 self._describe(node[name], key, inputs)
         else:
-            key.append((type(node).__name__, repr(node)))
+            key.append((kind.__name__, repr(node)))
 
     # -- crossings --------------------------------------------------------------------------------------------------------
-    def cross(self, number: int, dtype: torch.dtype, real: Number, free: bool, bounds: tuple[int, int] | None = None) -> Number:
+    def cross(self, number: int, dtype: torch.dtype, real: Number, free: bool, bounds: Bounds | None = None) -> Number:
         """Return the answer for one number that Python asks of a tensor."""
         place = self._place()
         site = (*(place.lines[0] if place.lines else ("", 0)), place.instruction)
@@ -253,9 +249,9 @@ class Watch:
             return [self.cross(known.number, t.dtype, real[0], known.free, known.bounds)]
         return [self.cross(self._number(("element", known.number, k)), t.dtype, v, known.free, known.bounds) for k, v in enumerate(real)]
 
-    def about_to_write(self, func: Any, args: Any, kwargs: Any) -> None:
+    def about_to_write(self, operator: Operator, args: Any, kwargs: Any) -> None:
         """Tell of every memory that an operation is about to change."""
-        for t in _written(func, args, kwargs):
+        for t in operator.written(args, kwargs):
             self._before_write(t)
 
     def handed_out(self, t: torch.Tensor) -> None:
@@ -312,17 +308,17 @@ class _Operations(TorchDispatchMode):
         watch = self._watch
         if func is aten._local_scalar_dense.default:
             return watch.read(args[0], func(*args))
-        mutable = func._schema.is_mutable or func._opname in _UNDECLARED
-        if mutable:
-            watch.about_to_write(func, args, kwargs)
+        operator = operator_of(func)
+        if operator.writes:
+            watch.about_to_write(operator, args, kwargs)
         result = func(*args, **kwargs)
-        watch.log.seconds += _seconds(func, args, kwargs, result)
+        watch.log.work += operator.seconds(args, result)
         watch.log.operations += 1
         if watch.log.operations > _MOST_OPERATIONS:
             raise Endless
         if isinstance(result, (bool, int, float)) and not isinstance(result, torch.SymInt):
             tensors: list[torch.Tensor] = []
-            _tensors((args, kwargs), tensors)
+            tensors_in((args, kwargs), tensors)
             if not tensors or func.namespace != "aten" or not isinstance(result, bool):
                 return result
             key: list[Any] = []
@@ -330,7 +326,7 @@ class _Operations(TorchDispatchMode):
             watch._describe((args, kwargs), key, inputs)
             number = watch._number((func._opname, func._overloadname, tuple(key)))
             return watch.cross(number, torch.bool, result, any(k.free for k in inputs))
-        watch.computed(func, args, kwargs, result)
+        watch.computed(operator, args, kwargs, result)
         return result
 
 
@@ -341,54 +337,3 @@ def _version(t: torch.Tensor) -> int:
 def _contents(t: torch.Tensor) -> str:
     with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
         return repr(t.detach().tolist())
-
-
-def _tensors(node: Any, found: list[torch.Tensor]) -> None:
-    if isinstance(node, torch.Tensor):
-        found.append(node)
-    elif isinstance(node, (list, tuple)):
-        for item in node:
-            _tensors(item, found)
-    elif isinstance(node, dict):
-        for item in node.values():
-            _tensors(item, found)
-
-
-#: Arguments that operators change although their schemas do not say so.
-_UNDECLARED = dict.fromkeys(("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var"))
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for k, argument in enumerate(func._schema.arguments):
-        declared = argument.alias_info is not None and argument.alias_info.is_write
-        if declared or argument.name in _UNDECLARED.get(func._opname, ()):
-            _tensors(args[k] if k < len(args) else kwargs.get(argument.name), found)
-    return found
-
-
-def _bounds(name: str, args: Any, k: int, inputs: list[_Known]) -> tuple[int, int] | None:
-    """Return bounds of the elements of an integer result that hold whatever the inputs are."""
-    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if first is None:
-        return None
-    if _PLACES.get(name) == k and (k == 1 or name in ("argmax", "argmin", "argsort")) and (len(args) > 1 or name.startswith("arg")):
-        dim = args[1] if len(args) > 1 and name != "topk" else (args[2] if len(args) > 2 else -1)
-        if name in ("argmax", "argmin") and (len(args) < 2 or dim is None):
-            return 0, first.numel() - 1
-        dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
-        return 0, (first.shape[dim] if first.dim() else 1) - 1
-    if name in _CARRY and inputs:
-        return inputs[0].bounds
-    return None
-
-
-def _seconds(func: Any, args: Any, kwargs: Any, result: Any) -> float:
-    """Return an estimate of what an operation takes: the same on every machine."""
-    seconds = SECONDS_PER_OP
-    formula = flop_registry.get(func.overloadpacket)
-    if formula is not None:
-        seconds += float(formula(*args, **kwargs, out_val=result)) / FLOPS_PER_SECOND
-    elif isinstance(result, torch.Tensor):
-        seconds += result.numel() / ELEMENTS_PER_SECOND
-    return seconds

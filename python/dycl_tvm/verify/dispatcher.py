@@ -19,7 +19,6 @@ import torch
 
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.codegen.toolchain import Compiler
-from dycl_tvm.codegen.weights import weight_tensors
 from dycl_tvm.compile.program import (
     CondGoto,
     HostInstr,
@@ -30,18 +29,19 @@ from dycl_tvm.compile.program import (
     SwitchGoto,
 )
 from dycl_tvm.errors import RunError, VerificationError
+from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.module import Model, Module
-from dycl_tvm.runtime.params import data_digest, write_params
 from dycl_tvm.verify.machine import Machine, random_tensor
 from dycl_tvm.verify.memory import POISON
+from dycl_tvm.verify.stand_ins import StandIns
 
-#: Of a tensor that a kernel gets so many bytes are compared at its begin and at its end.
+#: Of a tensor so many bytes are compared at its begin and at its end, and made up where a kernel writes it.
 _BYTES = 2048
 #: Runs that bring nothing new, after which it is enough.
 _IDLE = 15
-#: Calls of kernels after which a run is given up.
-_LONG = 3000
+#: Calls of kernels after which a run is given up, and after which no further run is begun.
+_LONG, _ENOUGH = 3000, 5000
 _STUB = """#include <tvm/ffi/c_api.h>
 typedef int (*Hook)(int kernel, const TVMFFIAny* args, int count);
 static Hook hook;
@@ -93,8 +93,9 @@ class Dispatcher:
             If the dispatcher does something else than its Program.
         """
         with tempfile.TemporaryDirectory(prefix="dycl-verify-") as folder:
-            module, library = _load(program, compiler, objects, metadata, Path(folder))
-            self._run(program, module, library)
+            weights = None if metadata["embedded_params"] else StandIns(program)
+            module, library = _load(program, weights, compiler, objects, metadata, Path(folder))
+            self._run(weights.program if weights is not None else program, module, library)
 
     def _run(self, program: Program, module: Module, library: ctypes.CDLL) -> None:
         watched = _Watched(program, library, self.seed)
@@ -108,13 +109,13 @@ class Dispatcher:
             watched.call(module)
             self.runs = call + 1
             idle = 0 if len(watched.open) < left else idle + 1
-            if call >= 4 and (not watched.open or idle > _IDLE):
+            if call >= 4 and (not watched.open or idle > _IDLE or watched.kernels > _ENOUGH):
                 break
         self.decisions = self.decisions_total - len(watched.open)
 
 
 def _load(
-    program: Program, compiler: Compiler, objects: Sequence[Path], metadata: dict[str, Any], folder: Path
+    program: Program, weights: StandIns | None, compiler: Compiler, objects: Sequence[Path], metadata: dict[str, Any], folder: Path
 ) -> tuple[Module, ctypes.CDLL]:
     stub, out, params = folder / "stub.c", folder / "watched.so", folder / "watched.params"
     stub.write_text(_STUB + "".join(f"KERNEL({k}, {kernel.symbol})\n" for k, kernel in enumerate(program.kernels)))
@@ -124,9 +125,9 @@ def _load(
     inputs = [*map(str, objects), str(stub.with_suffix(".o"))]
     command = [*toolchain.LINK_FLAGS, *compiler.link_flags, "-o", str(out), *inputs, *toolchain.LINK_LIBRARIES]
     compiler.run([f for f in command if f != "-Wl,-z,nodelete"], "link the dispatcher for its check")
-    separate = bool(program.weights) and not metadata["embedded_params"]
-    if separate:
-        write_params(params, weight_tensors(program), metadata["fingerprint"], data_digest(weight_tensors(program)))
+    separate = weights is not None and bool(program.weights)
+    if weights is not None and separate:
+        weights.write(params, metadata["fingerprint"])
     library = capi.open_library(str(out))
     # leaves only: structures are not the dispatcher's
     flat = {
@@ -156,6 +157,8 @@ class _Watched:
         ways = {float(k) for b in program.blocks if isinstance(b.end, SwitchGoto) for k in range(len(b.end.targets))}
         self.numbers = sorted(ways | {float(a) for b in program.blocks for i in b.instrs if isinstance(i, HostInstr) for a in _numbers(i)})
         self.problem: Exception | None = None
+        self.kernels = 0
+        self._partly = False  # whether of some tensor the ends only were made up, so that nobody knows what lies between
         self.truth = 0.5
         self.steps: Iterator[KernelCall] = iter(())
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
@@ -193,13 +196,14 @@ class _Watched:
             raise self._wrong(f"{got[0]} {got[1] if got[0] == 'raises' else ''}, its program {kind} {error}")
         if not error:
             for k, (have, want) in enumerate(zip(got[1], self.machine.results, strict=True)):
-                if not _equal(have, want):
+                if not self._equal(have, want):
                     raise self._wrong(f"returns another result {k} than its program")
 
     def _kernel(self, kernel: int, args: int, count: int) -> int:
         """Stand for a kernel: compare its call with the Program's, and give both the same random results."""
         try:
             self.calls += 1
+            self.kernels += 1
             if self.calls > _LONG:
                 raise _Long
             instr = next(self.steps, None)
@@ -214,26 +218,45 @@ class _Watched:
                     raise self._wrong(f"gives {self.program.kernels[kernel].symbol} an argument {k} of another shape")
                 here = self.machine.memory.tensor(slot)
                 if k < instr.inputs:
-                    self._same(instr, k, tensor.data, _raw(here), slot)
+                    self._same(instr, k, tensor.data, here, slot)
                 else:
-                    here.copy_(self._invent(slot))
-                    raw = _raw(here)
-                    ctypes.memmove(tensor.data, raw.data_ptr(), raw.numel())
+                    self._fill(here, tensor.data, slot)
         except Exception as error:  # it must not leave through C
             self.problem = error
             return -1
         return 0
 
-    def _same(self, instr: KernelCall, k: int, address: int, raw: torch.Tensor, slot: Slot) -> None:
-        size = raw.numel()
-        for start in {0, max(0, size - _BYTES)}:
-            want = raw[start : min(size, start + _BYTES)]
-            if not want.numel():
-                continue
-            have = torch.frombuffer((ctypes.c_uint8 * want.numel()).from_address(address + start), dtype=torch.uint8)
-            if not torch.equal(have, want) and not bool(((have == want) | (want == POISON)).all()):
+    def _same(self, instr: KernelCall, k: int, address: int, here: torch.Tensor, slot: Slot) -> None:
+        for start, size in _ends(slot.type.nbytes):
+            have, want = ctypes.string_at(address + start, size), ctypes.string_at(here.data_ptr() + start, size)
+            if have != want and any(h != w and w != POISON for h, w in zip(have, want)):
                 call = f"{self.program.kernels[instr.kernel].symbol} (call {instr.number} of {instr.sub_dnn})"
                 raise self._wrong(f"gives {call} other numbers in argument {k} ({slot.space}) than its program")
+
+    def _fill(self, here: torch.Tensor, address: int, slot: Slot) -> None:
+        """Give the Program and the dispatcher the same random numbers: all of a small tensor, of a large one those that are compared."""
+        ends = _ends(slot.type.nbytes)
+        if len(ends) == 1:
+            here.copy_(self._invent(slot))
+        else:
+            self._partly = True
+            flat, count = here.reshape(-1), _BYTES // here.element_size()
+            some = random_tensor(TensorType((2 * count,), slot.type.dtype), self.noise)
+            flat[:count], flat[-count:] = some[:count], some[count:]
+        for start, size in ends:
+            ctypes.memmove(address + start, here.data_ptr() + start, size)
+
+    def _equal(self, have: Any, want: Any) -> bool:
+        if not isinstance(want, torch.Tensor):
+            return bool(have == want) or (have != have and want != want)
+        if not isinstance(have, torch.Tensor):  # a network that is given no tensor returns arrays, bfloat16 as its bits
+            have = torch.tensor(have)
+            have = have.view(want.dtype) if want.dtype == torch.bfloat16 else have
+        if have.shape != want.shape or have.dtype != want.dtype:
+            return False
+        bits = _raw(want)
+        same = _raw(have) == bits
+        return bool(same.all()) or (self._partly and bool((same | (bits == POISON)).all()))
 
     def _invent(self, slot: Slot) -> torch.Tensor:
         """Return random numbers; few together are likely to be read by the host, which compares them with its own."""
@@ -262,13 +285,9 @@ class _Argument(ctypes.Structure):
     _fields_ = (("type_index", ctypes.c_int32), ("padding", ctypes.c_uint32), ("value", ctypes.POINTER(capi.DLTensor)))
 
 
-def _equal(have: Any, want: Any) -> bool:
-    if isinstance(want, torch.Tensor):
-        if not isinstance(have, torch.Tensor):  # a network that is given no tensor returns arrays, bfloat16 as its bits
-            have = torch.tensor(have)
-            have = have.view(want.dtype) if want.dtype == torch.bfloat16 else have
-        return have.shape == want.shape and have.dtype == want.dtype and torch.equal(_raw(have), _raw(want))
-    return bool(have == want) or (have != have and want != want)
+def _ends(size: int) -> tuple[tuple[int, int], ...]:
+    """Return where the bytes of a tensor lie that are compared, as pairs of begin and size."""
+    return ((0, size),) if size <= 2 * _BYTES else ((0, _BYTES), (size - _BYTES, _BYTES))
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,14 +15,16 @@ from dycl_tvm.compile.program import KernelCall, Slot
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
 from dycl_tvm.verify.memory import CompiledKernels, Memory, pack, unpack
-from dycl_tvm.verify.reference import Deviation, Reference, Undefined, compare, has_products, spreads_infinities, work_of
+from dycl_tvm.verify.operation import Undefined
+from dycl_tvm.verify.reference import Deviation, Reference, Work, compare, has_products, spreads_infinities, work_of
 
 #: Disturbed runs of a comparison, and of one that is in doubt.
 _SAMPLES, _MORE_SAMPLES = 2, 24
-#: What :func:`work_of` counts: in float64 and in float32 this much is done in a second.
-_RATE = {torch.float64: 1.5e9, torch.float32: 1.5e10}
+#: Seconds that a comparison takes beside its reference: for itself, for an element that is drawn, for a byte of the memory.
+_COMPARISON, _DRAWN, _BYTE = 5e-4, 1.5e-8, 1e-9
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def check_kernels(
     compiled: CompiledKernels,
     *,
     accuracy: str = "default",
-    seconds: float = 2.0,
+    budget: Budget,
     seed: int = 0,
     thorough: bool = False,
     known: Collection[str] = (),
@@ -77,8 +79,8 @@ def check_kernels(
         Its kernels, which run on this machine.
     accuracy : str
         As :func:`dycl_tvm.build` has it.
-    seconds : float
-        About how long this may take. It counts operations, not time: two builds check the same.
+    budget : Budget
+        What it may take.
     seed : int
         Of all random numbers.
     thorough : bool
@@ -91,23 +93,22 @@ def check_kernels(
     VerificationError
         If a result differs by more than rounding errors can explain.
     """
-    sites = list(_sites(lowered))
+    sites = sorted(_sites(lowered), key=lambda site: site.seconds(torch.float64))
     if not sites:
         return Kernels(total=len(graph.sub_dnns()), checked=len(graph.sub_dnns()))
     checker = _Checker(lowered, compiled, accuracy, seed)
-    left, done = seconds, set(known)
+    done = set(known)
     for number, regime in enumerate(REGIMES):
         if regime.thorough and not thorough:
             continue
-        for site in sorted(sites, key=lambda s: work_of(s.sub)):
+        for site in sites:
             wide = torch.float64
-            if number == 0 and checker.cost(site, wide) > max(left, seconds / 4):
+            if number == 0 and not budget.allows(site.seconds(wide)):
                 wide = torch.float32
-            cost = checker.cost(site, wide)
-            if cost > left or (wide == torch.float32 and site.sub.name in known):
+            if not budget.allows(site.seconds(wide)) or (wide == torch.float32 and site.sub.name in known):
                 continue
             if checker.check(site, number, wide):
-                left -= cost
+                budget.spend(site.seconds(wide))
                 done.add(site.sub.name)
     missing = [s.sub.name for s in sites if s.sub.name not in done]
     reason = f"{len(missing)} of {len(sites)} sub-DNNs would have taken too long" if missing else ""
@@ -117,13 +118,23 @@ def check_kernels(
 
 @dataclass
 class _Site:
-    """A place at which a sub-DNN is called, and the instructions that the call became."""
+    """A place at which a sub-DNN is called, and the instructions that the call became.
+
+    ``memory`` is how many bytes the network has, ``work`` what its reference takes.
+    """
 
     sub: SubDNN
     step: SubDNNCall
     calls: list[KernelCall]
     args: list[Slot | None]
     results: list[Slot | None]
+    memory: int
+    work: Work
+
+    def seconds(self, wide: torch.dtype) -> float:
+        """Return about how many seconds a comparison takes."""
+        drawn = sum(a.type.numel for v, a in zip(self.step.args, self.args) if a is not None and not isinstance(v, Constant))
+        return self.work.seconds(1 + _SAMPLES, wide) + _COMPARISON + _DRAWN * drawn + _BYTE * self.memory
 
 
 def _sites(lowered: Lowered) -> Iterator[_Site]:
@@ -137,7 +148,8 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
                 calls = [code.instrs[k] for k in where.instrs[id(step)]]
                 if calls:
                     args = [where.slots.get(id(a)) for a in step.args]
-                    yield _Site(step.callee, step, calls, args, [where.slots.get(id(r)) for r in step.outputs])  # type: ignore[arg-type]
+                    results = [where.slots.get(id(r)) for r in step.outputs]
+                    yield _Site(step.callee, step, calls, args, results, lowered.program.arena_bytes, work_of(step.callee))  # type: ignore[arg-type]
 
 
 class _Checker:
@@ -145,10 +157,6 @@ class _Checker:
         self.program, self.kernels, self.accuracy, self.seed = lowered.program, kernels, accuracy, seed
         self.memory = Memory(lowered.program)
         self.result = Kernels()
-
-    def cost(self, site: _Site, wide: torch.dtype) -> float:
-        """Return about how many seconds a comparison takes."""
-        return (1 + _SAMPLES) * work_of(site.sub) / _RATE[wide] + 2e-4 * len(site.sub.ops)
 
     def check(self, site: _Site, number: int, wide: torch.dtype) -> bool:
         """Compare one execution; whether there was one."""
@@ -169,7 +177,7 @@ class _Checker:
         if found.error > 1:  # in doubt: more samples, and what eager itself gives
             with torch.no_grad():
                 own = reference.in_own_types(args)
-            more = reference.expect(args, _MORE_SAMPLES if work_of(site.sub) < 1e8 else 6, self.seed + 1)
+            more = reference.expect(args, _MORE_SAMPLES if site.work.seconds(1, wide) < 0.1 else 6, self.seed + 1)
             more.samples += expected.samples
             found = compare(more, got, own)
             if found.error > 1:

@@ -112,13 +112,12 @@ class Memory:
 
     def tensor(self, slot: Slot) -> torch.Tensor:
         """Return the tensor at a place: a view of the memory, as it lies there."""
-        if slot.space == "arena":
+        if slot.space in ("arena", "weight"):
             known = self._views.get(id(slot))
             if known is None:
-                known = self._views[id(slot)] = slot, view(self.arena[slot.offset : slot.offset + slot.type.nbytes], slot.type)
+                begin, memory = (slot.offset, self.arena) if slot.space == "arena" else (0, _bytes(self._weight(slot.index)))
+                known = self._views[id(slot)] = slot, view(memory[begin : begin + slot.type.nbytes], slot.type)
             return known[1]
-        if slot.space == "weight":
-            return view(_bytes(self._weight(slot.index))[: slot.type.nbytes], slot.type)
         home = self.inputs if slot.space == "input" else self.state
         return view(_bytes(home[slot.index]), slot.type)
 

@@ -11,6 +11,7 @@ import torch
 
 from dycl_tvm.errors import DyclError
 from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.by_inputs import check_by_inputs, example_call, exported_reference, onnx_reference
 from dycl_tvm.verify.certificate import Control, Level
 from dycl_tvm.verify.control import check_control
@@ -18,7 +19,14 @@ from dycl_tvm.verify.runs import Call
 
 
 def check_model(
-    model: Any, graph: HCFG, call: Call | None, *, level: Level = "default", seed: int = 0, input_values: Mapping[str, Any] | None = None
+    model: Any,
+    graph: HCFG,
+    call: Call | None,
+    *,
+    level: Level = "default",
+    seed: int = 0,
+    input_values: Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
 ) -> Control:
     """Compare a model with the graph that was staged of it.
 
@@ -32,6 +40,8 @@ def check_model(
         Example inputs; by default random ones of the graph's types.
     input_values : dict, optional
         Inputs of an ONNX model that are fixed.
+    budget : Budget, optional
+        By default that of a build at this level.
 
     Raises
     ------
@@ -42,7 +52,7 @@ def check_model(
     if isinstance(model, torch.export.ExportedProgram):
         return check_by_inputs(exported_reference(model), graph, (args, kwargs), level, seed)
     if callable(model):
-        return check_control(model, graph, args, kwargs, level=level, seed=seed)
+        return check_control(model, graph, args, kwargs, level=level, seed=seed, budget=budget)
     try:
         reference = onnx_reference(model, dict(input_values) if input_values else None)
     except DyclError:

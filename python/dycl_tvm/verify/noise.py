@@ -17,3 +17,16 @@ def noise(shape: Sequence[int], draw: Callable[[int], torch.Tensor]) -> torch.Te
     count = math.prod(shape)
     drawn = draw(min(count, _DRAWN))
     return (drawn if count <= _DRAWN else drawn.repeat(-(-count // _DRAWN))[:count]).reshape(shape)
+
+
+def scaled(tensor: torch.Tensor, draw: Callable[[int], torch.Tensor]) -> torch.Tensor:
+    """Return a tensor whose elements are multiplied by random numbers, of which ``draw(count)`` makes so many."""
+    flat = tensor.reshape(-1)
+    count = flat.numel()
+    drawn = draw(min(count, _DRAWN))
+    if count <= _DRAWN:
+        return (flat * drawn).reshape(tensor.shape)
+    made, whole = torch.empty_like(flat), count - count % _DRAWN
+    torch.mul(flat[:whole].view(-1, _DRAWN), drawn, out=made[:whole].view(-1, _DRAWN))
+    torch.mul(flat[whole:], drawn[: count - whole], out=made[whole:])
+    return made.reshape(tensor.shape)

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from dycl_tvm.hcfg.nodes import HCFG, HostOp, Value
+from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.by_inputs import example_call
 from dycl_tvm.verify.certificate import Level, Passes
 from dycl_tvm.verify.control import Checker
 from dycl_tvm.verify.runs import Call, Interpreted
 
 
-def check_passes(before: HCFG, after: HCFG, call: Call | None, *, level: Level = "default", seed: int = 0) -> Passes:
+def check_passes(
+    before: HCFG, after: HCFG, call: Call | None, *, level: Level = "default", seed: int = 0, budget: Budget | None = None
+) -> Passes:
     """Check that the passes kept the meaning of a graph.
 
     Parameters
@@ -19,6 +22,8 @@ def check_passes(before: HCFG, after: HCFG, call: Call | None, *, level: Level =
         They share no blocks.
     call : (tuple, dict), optional
         Example inputs; by default random ones of the graph's types.
+    budget : Budget, optional
+        By default that of a build at this level.
 
     Raises
     ------
@@ -26,7 +31,8 @@ def check_passes(before: HCFG, after: HCFG, call: Call | None, *, level: Level =
         If they differ: with the smallest path found and both results.
     """
     args, kwargs = call if call is not None else example_call(before, seed)
-    checker = Checker(Interpreted(before), after, args, kwargs, as_data=_made_tensors(before))
+    granted = budget or BuildBudget(level).for_passes()
+    checker = Checker(Interpreted(before), after, args, kwargs, granted, as_data=_made_tensors(before))
     checker.search(level, seed)
     checker.prove_pinned(seed)
     return Passes(

@@ -42,20 +42,23 @@ from dycl_tvm.hcfg.nodes import (
     Jump,
     Raise,
     Return,
+    SubDNN,
     SubDNNCall,
     Switch,
     Value,
     operand_type,
 )  # fmt: skip
 from dycl_tvm.hcfg.types import ScalarType, TensorType
+from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.machine import Machine, random_tensor
 from dycl_tvm.verify.memory import CompiledKernels, unpack
-from dycl_tvm.verify.reference import Reference, Undefined, compare, reads_indices, work_of
+from dycl_tvm.verify.operation import Undefined
+from dycl_tvm.verify.reference import Reference, compare, reads_indices, work_of
 
-#: Operations a second, as in the check of kernels.
-_RATE = 1.5e10
-#: Seconds that a call of a kernel, or of an operator of PyTorch, takes beside them.
-_CALL = 6e-5
+#: Seconds that a call of a kernel, or of an operator of PyTorch, takes beside its arithmetic; what a step takes; a byte that is looked at.
+_CALL, _STEP, _BYTE = 4e-5, 2e-5, 3e-10
+#: Seconds that a multiplication in a kernel takes.
+_PRODUCT = 3e-11
 #: Blocks of one call, after which it goes the shortest way out.
 _LONG = 300
 
@@ -73,12 +76,30 @@ class Flow:
     compared: frozenset[str] = frozenset()
 
 
+class _Callee:
+    """What is known of a sub-DNN wherever it is called."""
+
+    def __init__(self, sub: SubDNN, accuracy: str) -> None:
+        self.reference = Reference(sub, accuracy, torch.float32)
+        self.work = work_of(sub)
+        self.reads_indices = reads_indices(sub)
+        touched = sum(v.type.nbytes for v in (*sub.params, *sub.results) if isinstance(v.type, TensorType))
+        self.seconds = _PRODUCT * self.work.products + _BYTE * touched
+
+
 class _Ends(Exception):
     """A call ends where the graph says that it raises, or where forced numbers make no sense."""
 
 
 def check_program(
-    graph: HCFG, lowered: Lowered, compiled: CompiledKernels | None, *, accuracy: str = "default", seconds: float = 1.0, seed: int = 0
+    graph: HCFG,
+    lowered: Lowered,
+    compiled: CompiledKernels | None,
+    *,
+    accuracy: str = "default",
+    budget: Budget,
+    reserve: float,
+    seed: int = 0,
 ) -> Flow:
     """Run a Program and its graph in step.
 
@@ -91,8 +112,10 @@ def check_program(
         None: for another machine. Then kernels give random numbers, and only what flows between them is compared.
     accuracy : str
         As :func:`dycl_tvm.build` has it.
-    seconds : float
-        About how long this may take; it counts operations, not time.
+    budget : Budget
+        What it may take.
+    reserve : float
+        Seconds of it that only the first comparison of each sub-DNN may use.
     seed : int
         Of all random choices.
 
@@ -101,13 +124,15 @@ def check_program(
     VerificationError
         If the Program holds other numbers than the graph.
     """
-    return _Lockstep(graph, lowered, compiled, accuracy, seconds, seed).run()
+    return _Lockstep(graph, lowered, compiled, accuracy, budget, reserve, seed).run()
 
 
 class _Lockstep:
-    def __init__(self, graph: HCFG, lowered: Lowered, compiled: CompiledKernels | None, accuracy: str, seconds: float, seed: int) -> None:
+    def __init__(
+        self, graph: HCFG, lowered: Lowered, compiled: CompiledKernels | None, accuracy: str, budget: Budget, reserve: float, seed: int
+    ) -> None:
         self.graph, self.program, self.where, self.kernels = graph, lowered.program, lowered.placement, compiled
-        self.accuracy, self.left, self.most, self.seed = accuracy, seconds, 2 * seconds, seed
+        self.accuracy, self.budget, self.reserve, self.seed = accuracy, budget, reserve, seed
         self.blocks = self.where.blocks
         self.index = {id(b): k for k, b in enumerate(self.blocks)}
         self.choices = random.Random(seed)
@@ -119,7 +144,7 @@ class _Lockstep:
         self.out = self._distances({k for k, b in enumerate(self.blocks) if not b.edges()})
         self.machine = Machine(self.program)
         self.memory, self.regs = self.machine.memory, self.machine.regs
-        self.references: dict[int, tuple[Reference, float]] = {}
+        self.references: dict[int, _Callee] = {}
         self.read: dict[int, set[tuple[str, int, int]]] = {}
         self.truth: dict[int, Any] = {}
         self.path: list[str] = []
@@ -129,11 +154,12 @@ class _Lockstep:
         if len(self.blocks) != len(self.program.blocks):
             raise VerificationError(f"the graph has {len(self.blocks)} blocks, its program {len(self.program.blocks)}")
         calls = idle = 0
-        while calls == 0 or (self.left > 0 and idle < 6):
+        while calls == 0 or (self.budget.left > self.reserve and idle < 6):
             known = len(self.open) + len(self.unseen)
             if calls % 3 == 0:
                 self.reset()
             self.memory.poison()
+            self.budget.spend(_BYTE * self.program.arena_bytes)
             calls += 1
             try:
                 self.call()
@@ -171,7 +197,7 @@ class _Lockstep:
             self.path.append(block.name)
             for step in block.steps:
                 self._step(step, [code.instrs[k] for k in self.where.instrs[id(step)]])
-            self.left -= 2e-5 * (1 + len(block.steps))
+            self.budget.spend(_STEP * (1 + len(block.steps)))
             if self._leaves(block, code):
                 return
             at = self._edge(at, passed)
@@ -204,15 +230,15 @@ class _Lockstep:
 
     def _sub_dnn(self, step: SubDNNCall, instrs: list[Any]) -> None:
         args = [a.data if isinstance(a, Constant) else self.truth[id(a)] for a in step.args]
-        if id(step.callee) not in self.references:
-            self.references[id(step.callee)] = Reference(step.callee, self.accuracy, torch.float32), work_of(step.callee)
-        reference, work = self.references[id(step.callee)]
-        folded = any(id(v) not in self.where.slots for v in step.outputs)
+        callee = self.references.get(id(step.callee))
+        if callee is None:
+            callee = self.references[id(step.callee)] = _Callee(step.callee, self.accuracy)
+        needs_own = callee.reads_indices or any(id(v) not in self.where.slots for v in step.outputs)
         try:
-            own = reference.in_own_types(args) if folded or reads_indices(step.callee) else []
+            own = callee.reference.in_own_types(args) if needs_own else []
         except Undefined:
             raise _Ends from None  # numbers that the program would never have here
-        self.left -= work / _RATE + _CALL * (len(instrs) + (len(step.callee.ops) if own else 0))
+        self.budget.spend(callee.seconds + _CALL * (len(instrs) + (len(step.callee.ops) if own else 0)))
         if self.kernels is None:
             self._pretend(step, instrs)
         else:
@@ -223,19 +249,19 @@ class _Lockstep:
             slot = self.where.slots.get(id(value))
             self.truth[id(value)] = own[k] if slot is None else unpack(self.memory.tensor(slot), value.type).clone()  # type: ignore[arg-type]
         if id(step) in self.unseen:
-            if self.kernels is not None and not self._compare(step, reference, args):
+            if self.kernels is not None and not self._compare(step, callee, args):
                 return
             self.unseen.discard(id(step))
 
-    def _compare(self, step: SubDNNCall, reference: Reference, args: list[Any]) -> bool:
+    def _compare(self, step: SubDNNCall, callee: _Callee, args: list[Any]) -> bool:
         """Compare the results of one place of call with ATen: with its weights, at its addresses."""
-        cost = 2 * self.references[id(step.callee)][1] / _RATE + 2e-4 * len(step.callee.ops)
-        if cost > (self.left if step.callee.name in self.compared else self.most):
+        seconds = callee.work.seconds(2, torch.float32)
+        if not self.budget.allows(seconds + (self.reserve if step.callee.name in self.compared else 0.0)):
             return False
-        self.left -= cost
+        self.budget.spend(seconds)
         got = [self.truth[id(v)] for v in step.outputs]
         try:
-            found = compare(reference.expect(args, 1, self.seed), got)
+            found = compare(callee.reference.expect(args, 1, self.seed), got)
             if found.error > 1:
                 exact = Reference(step.callee, self.accuracy)
                 found = compare(exact.expect(args, 12, self.seed), got, exact.in_own_types(args))

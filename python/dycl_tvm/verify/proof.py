@@ -14,6 +14,7 @@ from dycl_tvm.compile import Lowered
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.progress import Phases
 from dycl_tvm.target import resolve_target
+from dycl_tvm.verify.budget import BuildBudget
 from dycl_tvm.verify.certificate import Certificate, Control, Kernels, Level, Passes
 from dycl_tvm.verify.compiled import check_compiled
 from dycl_tvm.verify.graphs import copied_graph, digest
@@ -53,6 +54,7 @@ class Proof:
         self._level, self._phases, self._seed = level, phases, seed
         self._staging = as_json(staging) if level != "off" else {}
         self._staged = copied_graph(graph) if level != "off" else None
+        self._budget = BuildBudget(level)
         self._call: Call | None = None
         self._control: Control | None = None
         self._passes: Passes | None = None
@@ -63,20 +65,24 @@ class Proof:
         self._call = call
         if self._staged is not None:
             with self._phases.phase("verify", "the model against its graph"), _one_thread():
-                self._control = check_model(model, self._staged, call, level=self._level, seed=self._seed, input_values=input_values)
+                budget = self._budget.for_control()
+                self._control = check_model(
+                    model, self._staged, call, level=self._level, seed=self._seed, input_values=input_values, budget=budget
+                )
 
     def of_passes(self, graph: HCFG) -> None:
         """Compare the graph with what the passes made of it."""
         if self._staged is not None:
             with self._phases.phase("verify", "the graph before and after the passes"), _one_thread():
-                self._passes = check_passes(self._staged, graph, self._call, level=self._level, seed=self._seed)
+                budget = self._budget.for_passes()
+                self._passes = check_passes(self._staged, graph, self._call, level=self._level, seed=self._seed, budget=budget)
 
     def of_kernels(self, graph: HCFG, lowered: Lowered, target: Any, accuracy: str) -> None:
         """Compare the kernels, and the instructions that call them, with the graph."""
         if self._staged is not None:
             with self._phases.phase("verify", "the kernels"), _one_thread():
                 here = resolve_target("native").target
-                self._kernels = check_compiled(graph, lowered, target, here, self._level, accuracy, self._seed)
+                self._kernels = check_compiled(graph, lowered, target, here, self._level, accuracy, self._seed, self._budget)
 
     def certificate(self) -> Certificate:
         """Return what was proved."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from dycl_tvm.hcfg.interpreter import resolve
-from dycl_tvm.hcfg.nodes import Constant, SubDNN, TensorOp, Value, map_operands
+from dycl_tvm.hcfg.nodes import SubDNN, TensorOp, Value
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.verify.noise import noise
+from dycl_tvm.verify.noise import noise, scaled
+from dycl_tvm.verify.operation import Operation, wide
 
 #: Unit roundoff by dtype.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -37,10 +38,12 @@ _PRODUCTS = frozenset(
     )
 ) | frozenset(("aten.conv_transpose2d.input", "aten.conv_transpose3d.input", "aten.lstm.input", "aten.gru.input", "aten.conv1d.padding",
     "aten.conv2d.padding"))  # fmt: skip
-#: Operators that look at the bits of a number, which float64 does not share.
-_BITS = frozenset(("aten.view.dtype", "aten.nextafter.default", "aten.frexp.Tensor", "aten.signbit.default"))
 #: Disturbances in units of roundoff: of one element-wise operation, and for each sum of k terms that many times its square root.
 _ELEMENT, _SUM = 32.0, 8.0
+#: Seconds for preparing an operator, and for running it on few elements; for a multiplication of a product, and for an element touched.
+_PREPARED, _OPERATOR = 1.2e-5, 3e-5
+_PRODUCT = {torch.float64: 1e-10, torch.float32: 6e-11}
+_TOUCHED = {torch.float64: 2e-9, torch.float32: 1e-9}
 #: Elements of which the usual deviation in a tensor is estimated.
 _SAMPLE = 4096
 
@@ -63,10 +66,6 @@ class Expected:
     types: list[TensorType]
 
 
-class Undefined(Exception):
-    """PyTorch refuses the operands: there is no result to compare with."""
-
-
 class Reference:
     """Runs a sub-DNN on tensors.
 
@@ -87,6 +86,7 @@ class Reference:
         self.element_wise = all(torch.Tag.pointwise in resolve(op.op).tags or op.op in _MOVES for op in sub.ops)
         self._terms = [_terms(op) for op in sub.ops]
         self._amounts = [self._amount(op, terms) for op, terms in zip(sub.ops, self._terms)]
+        self._operations = [Operation(op, wide) for op in sub.ops]
 
     def expect(self, args: Sequence[torch.Tensor], samples: int, seed: int) -> Expected:
         """Return the results, with ``samples`` disturbed runs.
@@ -97,39 +97,49 @@ class Reference:
             If PyTorch refuses the operands.
         """
         generator = torch.Generator().manual_seed(seed)
+        args = [wide(a, self.wide) for a in args]
+        constants: dict[int, Any] = {}
         with _computing_in(self.wide):
-            results, rounding = self._run(args, None, [])
-            disturbed = [self._run(args, generator, rounding)[0] for _ in range(samples)]
+            results, rounding = self._run(args, constants, None, [])
+            disturbed = [self._run(args, constants, generator, rounding)[0] for _ in range(samples)]
         types = [v.type for v in self.sub.results]
         return Expected(results, disturbed, types)  # type: ignore[arg-type]  # results of sub-DNNs are tensors
+
+    @functools.cached_property
+    def _in_own_types(self) -> list[Operation]:
+        return [Operation(op, None) for op in self.sub.ops]
 
     def in_own_types(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the results of PyTorch's eager mode, in the types of the graph."""
         frame: dict[Value, Any] = dict(zip(self.sub.params, args))
         with torch.no_grad():
-            for op in self.sub.ops:
-                for value, result in zip(op.outputs, _run_op(op, frame, lambda t: t, None)):
+            for operation in self._in_own_types:
+                for value, result in zip(operation.outputs, operation.run(frame, {})):
                     if value is not None:
                         frame[value] = result
         return [frame[v] for v in self.sub.results]
 
-    def _run(self, args: Sequence[torch.Tensor], generator: torch.Generator | None, rounding: list[bool]) -> tuple[list[Any], list[bool]]:
+    def _run(
+        self, args: Sequence[torch.Tensor], constants: dict[int, Any], generator: torch.Generator | None, rounding: list[bool]
+    ) -> tuple[list[Any], list[bool]]:
         """Run the operators; ``rounding`` says which of them round, and is found out by the run without noise."""
-        frame: dict[Value, Any] = {p: _wide(a, self.wide) for p, a in zip(self.sub.params, args)}
+        frame: dict[Value, Any] = dict(zip(self.sub.params, args))
         found: list[bool] = []
-        for k, op in enumerate(self.sub.ops):
-            terms, amount = self._terms[k], self._amounts[k]
+        for k, operation in enumerate(self._operations):
+            op, amount = operation.op, self._amounts[k]
             ties = op.op in _TIES
             disturbs = generator is not None and (rounding[k] or ties)
-            change = functools.partial(_disturbed, generator=generator if disturbs and terms else None, amount=amount, apart=ties)
-            raw = _run_op(op, frame, change, self.wide)
+            change = functools.partial(_disturbed, generator=generator, amount=amount, apart=ties) if disturbs and self._terms[k] else None
+            raw = operation.run(frame, constants, change)
             rounds = False
             for value, result in zip(op.outputs, raw):
                 if value is None or result is None:
                     continue
                 assert isinstance(value.type, TensorType)
-                exact = _wide(result, self.wide)
-                if generator is None:
+                exact = wide(result, self.wide)
+                if op.op in _MOVES:  # every element is one of an operand's, and those are of their types
+                    frame[value] = exact
+                elif generator is None:
                     frame[value] = _rounded(exact, value.type)
                     rounds = rounds or self._rounds(op, exact, frame[value])
                 else:
@@ -141,8 +151,8 @@ class Reference:
         if not exact.is_floating_point():
             return False
         if self.wide == torch.float64 and UNIT[op.results()[0].type.dtype] > UNIT["float64"]:  # type: ignore[union-attr]
-            return not torch.equal(exact.nan_to_num(), rounded.nan_to_num())
-        return op.op not in _MOVES
+            return not torch.equal(exact, rounded) and not torch.equal(exact.nan_to_num(), rounded.nan_to_num())
+        return True
 
     def _amount(self, op: TensorOp, terms: int) -> float:
         """Return how much an operator's numbers are disturbed, relative to themselves."""
@@ -163,7 +173,7 @@ _MOVES = frozenset(
         "view.default", "reshape.default", "permute.default", "transpose.int", "t.default", "unsqueeze.default",
         "squeeze.dim", "squeeze.default", "squeeze.dims", "expand.default", "slice.Tensor", "select.int", "cat.default",
         "stack.default", "flatten.using_ints", "_unsafe_view.default", "split.Tensor", "split_with_sizes.default",
-        "chunk.default", "unbind.int", "constant_pad_nd.default", "flip.default", "roll.default", "repeat.default",
+        "chunk.default", "unbind.int", "flip.default", "roll.default", "repeat.default",
         "clone.default", "alias.default", "detach.default", "narrow.default", "expand_as.default", "contiguous.default",
         "movedim.intlist", "unflatten.int",
     )
@@ -182,65 +192,10 @@ def _computing_in(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _run_op(op: TensorOp, frame: dict[Value, Any], change: Callable[[Any], Any], wide: torch.dtype | None) -> list[Any]:
-    """Run an operator on operands that ``change`` has seen; in ``wide``, or (None) in the graph's own types."""
-    own = wide is None or op.op in _BITS
-
-    def operand(value: Value) -> Any:
-        tensor = value.data if isinstance(value, Constant) else frame[value]
-        if own:
-            return tensor.to(getattr(torch, value.type.dtype))  # type: ignore[union-attr]
-        return change(_wide(tensor, wide))  # type: ignore[arg-type]
-
-    args, kwargs = map_operands(op.args, operand), map_operands(op.kwargs, operand)
-    if not own:
-        args, kwargs = _with_type(args, wide), _with_type(kwargs, wide)
-    try:
-        result = resolve(op.op)(*args, **kwargs)
-    except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:
-        raise Undefined(f"{op.op}: {error}") from None
-    found: list[Any] = []
-    _flatten(result, found)
-    if op.op.startswith("aten._to_copy") and _leaves_range(args[0], found[0]):
-        raise Undefined(f"{op.op}: a number is outside of the range of the integers, and machines make of it what they like")
-    return found
-
-
-def _leaves_range(operand: torch.Tensor, made: torch.Tensor) -> bool:
-    """Whether numbers became integers that cannot hold them."""
-    if not operand.is_floating_point() or made.is_floating_point() or made.dtype is torch.bool:
-        return False
-    info = torch.iinfo(made.dtype)
-    return not bool(((operand > info.min - 1.0) & (operand < info.max + 1.0)).all())
-
-
-def _with_type(node: Any, wide: Any) -> Any:
-    """Replace the floating-point types that an operator is asked for."""
-    if isinstance(node, torch.dtype):
-        return wide if node.is_floating_point else node
-    if isinstance(node, (list, tuple)):
-        return type(node)(_with_type(n, wide) for n in node)
-    if isinstance(node, dict):
-        return {k: _with_type(v, wide) for k, v in node.items()}
-    return node
-
-
-def _flatten(result: Any, out: list[Any]) -> None:
-    if isinstance(result, (list, tuple)):
-        for r in result:
-            _flatten(r, out)
-    else:
-        out.append(result)
-
-
-def _wide(tensor: torch.Tensor, wide: torch.dtype = torch.float64) -> torch.Tensor:
-    return tensor.to(wide) if tensor.is_floating_point() else tensor
-
-
 def _rounded(tensor: torch.Tensor, type_: TensorType) -> torch.Tensor:
     """Return a result rounded to its type, in the type in which it came if both are floating-point ones."""
     rounded = tensor.to(getattr(torch, type_.dtype))
-    return _wide(rounded, tensor.dtype) if tensor.is_floating_point() else rounded
+    return wide(rounded, tensor.dtype) if tensor.is_floating_point() else rounded
 
 
 def _disturbed(tensor: Any, generator: torch.Generator | None, amount: float, apart: bool = False) -> Any:
@@ -248,11 +203,11 @@ def _disturbed(tensor: Any, generator: torch.Generator | None, amount: float, ap
     if generator is None or not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
         return tensor
 
-    def factors(count: int) -> torch.Tensor:
-        return torch.empty(count, dtype=torch.float32).uniform_(-amount, amount, generator=generator).to(tensor.dtype)
+    def factors(count: int, about: float = 0.0) -> torch.Tensor:
+        return torch.empty(count, dtype=tensor.dtype).uniform_(about - amount, about + amount, generator=generator)
 
     if not apart:
-        return tensor * noise(tensor.shape, lambda count: factors(count) + 1)
+        return scaled(tensor, lambda count: factors(count, 1.0))
     largest = tensor.abs().nan_to_num(0, 0, 0).max() if tensor.numel() else 0.0
     if not bool(tensor.isfinite().all()):  # infinities, and NaN which sorts above them, are equal too
         beyond = (1 + torch.rand(tensor.shape, generator=generator).to(tensor.dtype)) * (1 + 2 * largest)
@@ -300,9 +255,9 @@ def compare(expected: Expected, got: Sequence[torch.Tensor], own: Sequence[torch
         samples = [s[k] for s in expected.samples]
         found = _ratios(want, samples, have, type_)
         if own is not None and bool((found > 1).any()):
-            exact = _wide(own[k])
-            same = (exact - _wide(have)).abs() <= 1e-5 * exact.abs() if have.is_floating_point() else exact == have
-            same |= (exact == _wide(have)) | (exact.isnan() & have.isnan() if have.is_floating_point() else False)
+            exact = wide(own[k])
+            same = (exact - wide(have)).abs() <= 1e-5 * exact.abs() if have.is_floating_point() else exact == have
+            same |= (exact == wide(have)) | (exact.isnan() & have.isnan() if have.is_floating_point() else False)
             found = torch.where(same, torch.zeros(()), found)
         if found.numel() == 0:
             continue
@@ -357,13 +312,30 @@ def spreads_infinities(sub: SubDNN) -> bool:
     return any(word in op.op for op in sub.ops for word in ("conv", "linalg", "attention"))
 
 
-def work_of(sub: SubDNN) -> float:
-    """Return about how many multiplications and element operations a sub-DNN has."""
-    total = 0.0
+@dataclass(frozen=True)
+class Work:
+    """What running a sub-DNN takes: multiplications of its products, elements that its operators touch, operators."""
+
+    products: float
+    elements: float
+    operators: int
+
+    def seconds(self, runs: int, dtype: torch.dtype) -> float:
+        """Return about how long some runs in a type take, all but the first disturbed. It is the same on every machine."""
+        return self.operators * (_PREPARED + runs * _OPERATOR) + runs * (self.products * _PRODUCT[dtype] + self.elements * _TOUCHED[dtype])
+
+
+def work_of(sub: SubDNN) -> Work:
+    """Return the work of one run."""
+    products = elements = 0.0
     for op in sub.ops:
         out = sum(v.type.numel for v in op.results() if isinstance(v.type, TensorType))
-        total += 10 * out + (out * _terms(op) if op.op in _PRODUCTS else 0)
-    return total
+        terms = _terms(op)
+        elements += out if op.op not in _MOVES else 0
+        if terms:  # its operands are disturbed
+            elements += sum(v.type.numel for v in op.operands() if isinstance(v.type, TensorType))
+        products += out * terms if op.op in _PRODUCTS else 0
+    return Work(products, elements, len(sub.ops))
 
 
 def reads_indices(sub: SubDNN) -> bool:

@@ -90,3 +90,24 @@ def test_other_dtypes(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     artifact = dycl_tvm.build(CASES[name], (x,))
     module = dycl_tvm.load(artifact.export_library(tmp_path / "m.so"), artifact.save_params(tmp_path / "m.params"))
     assert difference(CASES[name](x), module(x), rtol=1e-3) is None
+
+
+@pytest.mark.parametrize("passes", [(), ("fold_batch_norm",)], ids=["folded", "as_it_is"])
+def test_batch_norm_without_a_bias_keeps_the_sign_of_zero(passes: tuple[str, ...], tmp_path: Path) -> None:
+    norm = torch.nn.BatchNorm1d(1, affine=False).eval()
+    x = torch.tensor([[0.0], [-0.0], [1.0]])
+    artifact = dycl_tvm.build(norm, (x,), disable_passes=passes)
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "m.so"), artifact.save_params(tmp_path / "m.params"))
+    assert torch.equal(module(x).signbit(), norm(x).signbit())
+
+
+def test_kernels_of_bfloat16_weights_run_at_build_time(tmp_path: Path) -> None:
+    scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.bfloat16)
+    x = torch.tensor([[1.0, -2.0, 3.0]], dtype=torch.bfloat16)
+
+    def model(x: Tensor) -> Tensor:
+        return x * torch.exp(scale) + scale.sum()
+
+    artifact = dycl_tvm.build(model, (x,))
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "m.so"), artifact.save_params(tmp_path / "m.params"))
+    assert difference(model(x).float().detach(), module(x).float(), rtol=1e-2) is None

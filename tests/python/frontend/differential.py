@@ -17,6 +17,7 @@ from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.runtime.classes import name_of
 from dycl_tvm.runtime.structure import flatten_call
+from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.control import check_control
 
 
@@ -73,7 +74,7 @@ def check(
     inputs = list(inputs)
     graph = stage(model, inputs[0], **options)
     verify(graph)
-    check_control(model, graph, inputs[0], {}, seconds=0.3)
+    check_control(model, graph, inputs[0], {}, budget=Budget(0.1))
     taken = set()
     for args in inputs:
         want: Any

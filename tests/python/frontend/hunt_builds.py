@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from judge import OPTIONS, SESSIONS, Verdict, agree, load, net_of, outcome
+from judge import OPTIONS, SESSIONS, Verdict, compare_sessions, eager, load, net_of
 
 import dycl_tvm
 from dycl_tvm.errors import DyclError
@@ -46,14 +46,8 @@ def judge_built(sources: list[str], verify: str = "default") -> list[Verdict]:
 
 
 def _compare(module: Any, number: int, source: str) -> Verdict:
-    for session in SESSIONS:
-        net, built = net_of(source), module.new_session()
-        for call, x in enumerate(session):
-            want = outcome(lambda net=net, x=x: net(x.clone()))
-            got = outcome(lambda built=built, x=x: built(x.clone(), torch.tensor(number)))
-            alike = agree(want, got)
-            if alike is None:
-                break
-            if not alike:
-                return Verdict("wrong", f"call {call} of the library: eager {want!r}, built {got!r}"[:600])
-    return Verdict("right")
+    def new() -> Any:
+        session = module.new_session()
+        return lambda x: session(x, torch.tensor(number))
+
+    return compare_sessions([eager(source, session) for session in SESSIONS], new, "built")

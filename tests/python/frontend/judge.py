@@ -25,6 +25,7 @@ from effects import HEADER
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
+from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes import run_passes
 
@@ -111,7 +112,7 @@ def judge(source: str, **options: Any) -> Verdict:
     """Stage a program, and compare every call of every session with eager; ``options`` are those of staging."""
     try:
         with limited(5):
-            wanted = [_eager(source, session) for session in SESSIONS]
+            wanted = [eager(source, session) for session in SESSIONS]
     except TooLong:
         return Verdict("invalid", "eager does not end")
     try:
@@ -134,15 +135,25 @@ def _compare(source: str, wanted: list[list[Any]], options: dict[str, Any]) -> V
             return Verdict("crashed", f"{type(error).__name__}: {reason_of(error)}")
         except Exception as error:
             return Verdict("crashed", f"{type(error).__name__}: {error}"[:200])
-        for session, results in zip(SESSIONS, wanted):
-            state = [graph_initial(v.initial) for v in graph.state]
-            for call, (x, want) in enumerate(zip(session, results)):
-                got = outcome(lambda x=x, state=state: interpret(graph, given(graph, (x.clone(),)), state)[0])
-                alike = agree(want, got)
-                if alike is None:
-                    break
-                if not alike:
-                    return Verdict("wrong", f"call {call}: eager {want!r}, staged {got!r}"[:600])
+        return compare_sessions(wanted, lambda: _interpreted(graph), "staged")
+
+
+def _interpreted(graph: HCFG) -> Callable[[torch.Tensor], Any]:
+    state = [graph_initial(v.initial) for v in graph.state]
+    return lambda x: interpret(graph, given(graph, (x,)), state)[0]
+
+
+def compare_sessions(wanted: list[list[Any]], new: Callable[[], Callable[[torch.Tensor], Any]], what: str) -> Verdict:
+    """Compare every call of every session with what eager does; ``new`` begins a session."""
+    for session, results in zip(SESSIONS, wanted):
+        run = new()
+        for call, (x, want) in enumerate(zip(session, results)):
+            got = outcome(lambda x=x, run=run: run(x.clone()))
+            alike = agree(want, got)
+            if alike is None:
+                break
+            if not alike:
+                return Verdict("wrong", f"call {call}: eager {want!r}, {what} {got!r}"[:600])
     return Verdict("right")
 
 
@@ -156,7 +167,8 @@ def agree(want: Any, got: Any) -> bool | None:
     return same(want, got)
 
 
-def _eager(source: str, session: list[torch.Tensor]) -> list[Any]:
+def eager(source: str, session: list[torch.Tensor]) -> list[Any]:
+    """Return what each call of a session does in eager."""
     net = net_of(source)
     return [outcome(lambda x=x: net(x.clone())) for x in session]
 

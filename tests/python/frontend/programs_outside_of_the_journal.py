@@ -429,4 +429,19 @@ class Net(nn.Module):
         r = weakref.ref(self.l)
         return x + (r() is not None)
 """,
+    "caches of the standard library": """
+import fnmatch
+import re
+import urllib.parse
+def net(x):
+    re.purge()
+    n = []
+    def seen(match):
+        n.append(match.start() * x.sum())
+        return 'b'
+    if x.sum() > 0:
+        n.append(len(re.sub('a[q]*', seen, 'aba')) + fnmatch.fnmatch('abc', 'a*[c]'))
+        n.append(len(urllib.parse.quote('a b')))
+    return x, n
+""",
 }

@@ -56,6 +56,8 @@ def divide(a: Any, b: Any) -> Any:
 
 def maximum(a: Any, b: Any) -> Any:
     """Return the larger; NaN if either is NaN."""
+    if dtype_of(a) == "bool":
+        return tirx.Or(a, b)
     if "float" not in dtype_of(a):
         return tirx.Select(a > b, a, b)
     # unordered operands fail both comparisons, and their sum is NaN
@@ -64,6 +66,8 @@ def maximum(a: Any, b: Any) -> Any:
 
 def minimum(a: Any, b: Any) -> Any:
     """Return the smaller; NaN if either is NaN."""
+    if dtype_of(a) == "bool":
+        return tirx.And(a, b)
     if "float" not in dtype_of(a):
         return tirx.Select(a < b, a, b)
     return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b))

@@ -18,13 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.unrecorded import unrecorded
 
 
 @contextmanager
 def _not_recording() -> Any:
     """Suspend the modes that record operations."""
     with ExitStack() as stack:
-        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())  # type: ignore[attr-defined]
+        stack.enter_context(unrecorded())
         for _ in range(torch._C._len_torch_function_stack()):
             stack.enter_context(torch.overrides._pop_mode_temporarily())
         yield

@@ -33,6 +33,7 @@ from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE
+from dycl_tvm.frontend.trace.heap.reach import slots_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -207,8 +208,7 @@ def _parts_of_subject(x: Any) -> list[Any]:
         return list(x)
     if isinstance(x, dict):
         return list(x.values())
-    slots = [name for c in type(x).__mro__ for name in getattr(c, "__slots__", ())]
-    return [*getattr(x, "__dict__", {}).values(), *(getattr(x, name, None) for name in slots)]
+    return [*getattr(x, "__dict__", {}).values(), *(getattr(x, name, None) for name in slots_of(type(x)))]  # type: ignore[arg-type]
 
 
 class _Singleton:

@@ -178,7 +178,7 @@ class ModelState:
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
         self.finalizers.reached_from(roots)
-        self._note(reach(roots, is_library, code_of))
+        self._note(reach(roots, is_library, code_of).complete())
 
     def _note(self, reached: Reached) -> None:
         twins: dict[int, tuple[Any, Any]] = {}
@@ -425,7 +425,7 @@ class ModelState:
         if path in self._variants:
             self._keep_variant(path, now, name, found, left)
             return
-        self._first.setdefault(path, (str(name).strip("`"), initial))
+        self._first.setdefault(path, (name.plain, initial))
         if path in self._poisoned:
             if may_be_unset(now) and now.obj is not initial.obj:
                 self._poisoned[path] = replace(self._poisoned[path], unset=True)
@@ -441,7 +441,7 @@ class ModelState:
                 found[path] = now.obj
             elif now.obj is not initial.obj:
                 assert isinstance(initial.obj, Constant)
-                self._leaves[path] = _Leaf(str(name).strip("`"), initial.obj.type, initial.obj)
+                self._leaves[path] = _Leaf(name.plain, initial.obj.type, initial.obj)
         elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
             left[path] = now
             if initial.obj is not now.obj and storage_of(now.obj).shared:
@@ -453,7 +453,7 @@ class ModelState:
                     self._poisoned[path] = Why(f"{name} may be changed under another name")
             elif initial.obj is not now.obj:
                 constant = constants().of(initial.obj)
-                self._leaves[path] = _Leaf(str(name).strip("`"), constant.type, constant)
+                self._leaves[path] = _Leaf(name.plain, constant.type, constant)
                 self._links.add((path, initial.obj))
         elif (
             isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand)
@@ -462,7 +462,7 @@ class ModelState:
                 found[path] = now.operand
             elif not same_number(initial, now):
                 assert not isinstance(initial.operand, Value)
-                self._leaves[path] = _Leaf(str(name).strip("`"), scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
+                self._leaves[path] = _Leaf(name.plain, scalars.ScalarType(scalars._kind(now.operand)), initial.operand)  # type: ignore[arg-type]
         elif isinstance(initial, Items) and isinstance(now, Items) and same_structure(initial, now):
             if isinstance(now.obj, tuple) or initial.obj is not now.obj:
                 left[path] = now

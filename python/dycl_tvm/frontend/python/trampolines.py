@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.python.source.locate import is_library_file
-from dycl_tvm.frontend.python.source.ownership import code_of, is_rewritten_class, replaced, users_function
+from dycl_tvm.frontend.python.source.ownership import code_of, is_rewritten_class, replaced, users_function, with_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
-from dycl_tvm.frontend.trace.heap.reach import Reached
+from dycl_tvm.frontend.trace.heap.compiled import module_of
+from dycl_tvm.frontend.trace.heap.reach import Reached, names_of
 from dycl_tvm.frontend.trace.session import staging
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
 
@@ -118,7 +119,7 @@ class Trampolines:
         if key in self._entered:
             return
         self._entered[key] = code
-        space, names = function.__globals__, _names(code)
+        space, names = function.__globals__, names_of(code)
         for name in names:
             value = space.get(name)
             if isinstance(value, types.ModuleType):
@@ -206,9 +207,7 @@ class _Entry:
         return caller_is != "staging"
 
     def _as_written(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        native = types.FunctionType(self._code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-        native.__kwdefaults__ = function.__kwdefaults__
-        return native(*args, **kwargs)
+        return with_code(function, self._code)(*args, **kwargs)
 
 
 #: Code of staging that calls, or reads attributes, as the program asks for it.
@@ -289,8 +288,7 @@ def _holds_nothing(kind: type) -> bool:
 
 def _is_stagings(kind: type) -> bool:
     """Whether objects of a class belong to staging itself."""
-    module = kind.__module__
-    return isinstance(module, str) and module.startswith("dycl_tvm.") and not module.startswith("dycl_tvm.zoo")
+    return module_of(kind).startswith("dycl_tvm.") and not module_of(kind).startswith("dycl_tvm.zoo")
 
 
 def _contents(cells: tuple[types.CellType, ...] | None) -> list[Any]:
@@ -301,14 +299,3 @@ def _contents(cells: tuple[types.CellType, ...] | None) -> list[Any]:
         except ValueError:
             continue
     return found
-
-
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    known = _known_names.get(id(code))
-    if known is None or known[0] is not code:
-        inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _names(c)]
-        known = _known_names[id(code)] = (code, tuple(dict.fromkeys([*code.co_names, *inner])))
-    return known[1]
-
-
-_known_names: dict[int, tuple[types.CodeType, tuple[str, ...]]] = {}

@@ -17,6 +17,7 @@ from dycl_tvm.frontend.trace.heap.places import MISSING
 from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, Plain, TensorLeaf, same_plain
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
@@ -121,7 +122,7 @@ def _variant(c: Captured, real: torch.Tensor | None = None) -> Variant:
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
     """Return a real tensor: what a variable holds before there is anything to hold."""
-    with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+    with unrecorded():
         return torch.zeros(like.shape, dtype=like.dtype)
 
 

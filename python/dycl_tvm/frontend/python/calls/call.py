@@ -26,8 +26,8 @@ from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function
-from dycl_tvm.frontend.python.source.rewrite import rewrite
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
+from dycl_tvm.frontend.python.source.rewritten import rewritten
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
@@ -213,9 +213,7 @@ def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
             "define the function in a file that is there (not by exec or eval, on stdin, or as .pyc alone)",
         )
     program().enter(function)
-    native = types.FunctionType(looked_at(code), function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    native.__kwdefaults__ = function.__kwdefaults__
-    return _native(native, args, kwargs)
+    return _native(with_code(function, looked_at(code)), args, kwargs)
 
 
 _MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
@@ -457,7 +455,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def converted(function: types.FunctionType) -> types.FunctionType:
     """Return the rewritten form of a function."""
     program().enter(function)
-    return rewrite(function, program().operators)
+    return rewritten(function, program().operators)
 
 
 def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,10 +9,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.session import current, set_current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 
 
 def importing(space: dict[str, Any], name: str, parts: tuple[str, ...], level: int) -> None:
@@ -45,7 +44,7 @@ def _outside() -> Iterator[None]:
     session = current()
     set_current(None)
     try:
-        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        with plainly():
             yield
     finally:
         set_current(session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
 import sys
 import types
 from collections.abc import Iterable
@@ -15,18 +16,23 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python, module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import ATOMS, ClassBody, Step, names_of, reach
+from dycl_tvm.frontend.trace.heap.watch import LIMIT
 from dycl_tvm.frontend.trace.session import current
 
 #: Results that hold nothing that can change, or are found otherwise.
 _NO_STATE = (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
-#: How many functions are followed from one that is called.
-_FOLLOWED = 300
+#: What the functions of ``re`` keep of expressions that they have seen.
+_CACHES = [cache for cache in (getattr(re, name, None) for name in ("_cache", "_cache2")) if cache is not None]
+_CACHED = type(functools.lru_cache(len))
+#: How many functions are followed from one that is called, at most.
+_FOLLOWED = 4000
 
 
 class Shared:
@@ -48,7 +54,9 @@ class Shared:
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
         self._given = {id(x) for _, x in given}
         roots = [(f"what {function.__name__}() keeps", x) for x in objects]
-        self.steps = [step for step in reach(roots, is_library, code_of) if id(step[1]) not in self._given] if roots else []
+        self.steps = (
+            [step for step in reach(roots, is_library, code_of, LIMIT).complete() if id(step[1]) not in self._given] if roots else []
+        )
         owners = [x if isinstance(x, type) else type(x) for x in (getattr(callee, "__self__", None), *args[:1])]
         self.places = [*places, *(body for cls in owners for body in _bodies(cls))]
 
@@ -63,12 +71,10 @@ class Shared:
 
     def adopt_result(self, result: Any) -> None:
         """Make the result a part of the model's state if it is held by what nobody sees."""
-        if sys.getrefcount(result) <= _FRESH or isinstance(
-            result, (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
-        ):
+        if sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
-            program().state.adopt(reach([("what a library keeps", result)], is_library, code_of))
+            program().state.adopt(reach([("what a library keeps", result)], is_library, code_of).complete())
 
 
 def _count(result: Any) -> int:
@@ -109,9 +115,22 @@ def _shared_by(function: types.FunctionType) -> tuple[tuple[Any, ...], tuple[Pla
                     todo += [m for m in methods if isinstance(m, types.FunctionType)]
                 places += _bodies(v)
                 objects += [m for m in vars(v).values() if isinstance(m, MUTABLE)]
-            elif not isinstance(v, (*ATOMS, types.ModuleType, staticmethod, classmethod, property)):
+            elif not isinstance(v, (*ATOMS, types.ModuleType, staticmethod, classmethod, property)) and not _is_cache(v):
                 objects.append(v)
+    if todo:
+        raise UnsupportedError(
+            f"{function.__name__}() leads to more than {_FOLLOWED} functions: too many to see what they share",
+            current().origin(),
+            "call it outside of the forward, and pass in what it gives",
+        )
     return tuple(objects), tuple({p.key: p for p in places}.values())
+
+
+def _is_cache(x: Any) -> bool:
+    """Whether the standard library keeps something only to be faster: what its functions give does not depend on it."""
+    if isinstance(x, _CACHED):
+        return module_of(x).partition(".")[0] in sys.stdlib_module_names
+    return any(x is cache for cache in _CACHES)
 
 
 @functools.cache

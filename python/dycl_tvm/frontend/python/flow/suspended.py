@@ -8,18 +8,17 @@ closed, on every path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
-from dycl_tvm.frontend.trace.heap.places import Place
+from dycl_tvm.frontend.trace.heap.places import Indivisible
 from dycl_tvm.frontend.trace.session import OfOneRun, current, staging
 from dycl_tvm.hcfg.nodes import Origin
 
 
-class Suspended(OfOneRun, Place):
+class Suspended(OfOneRun, Indivisible):
     """The blocks of a ``try`` or ``with`` in generators that have been entered and not left, on the path at hand."""
 
     def __init__(self) -> None:
@@ -42,12 +41,6 @@ class Suspended(OfOneRun, Place):
 
     def write(self, contents: Any) -> None:
         self._entered = contents
-
-    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
-        return contents, ()
-
-    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
-        return contents
 
     def refuse(self) -> None:
         """Refuse a path that ends while generators wait within a block."""

@@ -53,6 +53,13 @@ def code_of(function: types.FunctionType) -> types.CodeType:
     return known[1] if known is not None and known[0] is function else function.__code__
 
 
+def with_code(function: types.FunctionType, code: types.CodeType, closure: tuple[types.CellType, ...] | None = None) -> types.FunctionType:
+    """Return a function like another one, with other code; ``closure`` is for code that closes over other variables."""
+    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure or function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
 def users_function(function: Any) -> types.FunctionType | None:
     """Return the function if it runs rewritten, seen through ``@torch.no_grad()``; None if it runs as it is."""
     while isinstance(function, types.FunctionType):

@@ -106,13 +106,16 @@ def jumps(statements: list[ast.stmt]) -> set[str]:
     return kinds
 
 
+_YIELDS = (ast.Yield, ast.YieldFrom, ast.Await)
+
+
 def binds_or_yields(node: ast.expr) -> bool:
-    return any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(node))
+    return any(isinstance(n, (ast.NamedExpr, *_YIELDS)) for n in ast.walk(node))
 
 
 def yields(body: list[Any]) -> bool:
     """Whether statements of a function give values to its caller before they are done."""
-    return any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk_scope(body))
+    return any(isinstance(n, _YIELDS) for n in walk_scope(body))
 
 
 def in_block(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -70,6 +70,18 @@ class Place(ABC):
         return [f"[{i}]" for i in range(len(self.flatten(contents)[1]))]
 
 
+class Indivisible(Place):
+    """A place without values that can be joined one by one: paths that leave other contents there part."""
+
+    __slots__ = ()
+
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        return contents, ()
+
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        return contents
+
+
 class Owned(Place):
     """A place that is all of an object, or all of one kind in it."""
 
@@ -257,7 +269,7 @@ class Cell(One):
             del self._owner.cell_contents
 
 
-class Bytes(Owned):
+class Bytes(Indivisible, Owned):
     """The bytes of an array, with its shape and dtype. Paths that leave other bytes part."""
 
     __slots__ = ()
@@ -296,12 +308,6 @@ class Bytes(Owned):
             owner[...] = np.frombuffer(items, dtype).reshape(shape)
             if not writeable:
                 owner.flags.writeable = False
-
-    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
-        return contents, ()
-
-    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
-        return contents
 
 
 def attribute_of(owner: Any, name: str) -> Attribute:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.heap.places import Place
+from dycl_tvm.frontend.trace.heap.places import Indivisible, Place
 
 #: Those that PyTorch keeps in C, and that are asked for without an argument.
 _PAIRS = tuple(
@@ -30,7 +30,7 @@ _PAIRS = tuple(
 )
 
 
-class Settings(Place):
+class Settings(Indivisible):
     """PyTorch's own settings, by the functions that read and write them."""
 
     __slots__ = ()
@@ -64,12 +64,6 @@ class Settings(Place):
         for (read, write), value in zip(self._FUNCTIONS, contents):
             if read() != value:
                 write(value)
-
-    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
-        return contents, ()
-
-    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
-        return contents
 
 
 class Context(Place):

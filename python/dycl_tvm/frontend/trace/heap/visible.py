@@ -8,6 +8,7 @@ of an iterator, the frame of a generator. An object that offers none of them, an
 
 from __future__ import annotations
 
+import copyreg
 import ctypes
 import functools
 import gc
@@ -16,14 +17,14 @@ import types
 import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from dycl_tvm.frontend.trace.heap.compiled import is_python, is_unknown, is_unknown_class
-from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Owned
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Indivisible, Owned
+from dycl_tvm.frontend.trace.unrecorded import plainly
 
 #: Classes in C whose state is what their places, or their items, hold.
 _SEEN: tuple[type, ...] = (
@@ -111,7 +112,7 @@ class Seen:
             raise TypeError("the state cannot be restored")
 
 
-class Hidden(Owned):
+class Hidden(Indivisible, Owned):
     """The state that a compiled object keeps for itself."""
 
     __slots__ = ()
@@ -140,12 +141,6 @@ class Hidden(Owned):
             return restored and Seen(self._owner) == now
         except Exception:
             return False
-
-    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
-        return contents, ()
-
-    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
-        return contents
 
 
 @functools.cache
@@ -240,7 +235,8 @@ def _reduced(x: Any) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = x.__reduce_ex__(4)
+            registered = copyreg.dispatch_table.get(cls)
+            made = x.__reduce_ex__(4) if registered is None else registered(x)
             if isinstance(made, str):
                 return INVISIBLE
             _, args, state, *items = (*made, None)[: max(3, len(made))]
@@ -278,7 +274,7 @@ def _plain(x: Any, seen: dict[int, Any]) -> Any:
 def _tensor_bytes(t: torch.Tensor) -> bytes:
     if t.layout != torch.strided or t.numel() > _LARGE:
         raise _CannotTell
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+    with plainly():
         return bytes_of(t)
 
 

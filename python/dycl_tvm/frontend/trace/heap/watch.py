@@ -21,8 +21,9 @@ from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
+from dycl_tvm.frontend.trace.unrecorded import plainly
 
-#: A call that reaches more objects than this is compared no further.
+#: A call of code that is not known may reach no more objects than this.
 LIMIT = 1 << 17
 #: Tensors of more elements are not compared byte by byte.
 SMALL = 4096
@@ -158,7 +159,7 @@ def _held_by(x: Any) -> tuple[Any, ...]:
 
 def _data_of(tensors: list[Step]) -> list[bytes]:
     """Return what tensors hold, if they are small."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+    with plainly():
         return [bytes_of(t) if t.numel() <= SMALL and t.layout == torch.strided else b"" for _, t in tensors]
 
 

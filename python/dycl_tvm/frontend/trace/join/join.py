@@ -27,11 +27,11 @@ from dycl_tvm.frontend.trace.join.captured import (
     capture_place,
     containers_in,
     form_of,
+    memories_in,
     rebuild,
     same_number,
     same_plain,
     same_structure,
-    tensors_in,
 )
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
@@ -40,7 +40,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, memory_of, storage_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
 
@@ -300,8 +300,7 @@ class Join:
         if not containers.isdisjoint(path.places):
             held = {k: state.raw for k, state in path.places.items() if isinstance(state.place, Contents)}
             base = capture_place(base.place, base.raw, held)
-        memories = {memory_of(t): None for t in tensors_in(base.items)}
-        left = [path.places[m] for m in memories if m in path.places]
+        left = [path.places[m] for m in set(memories_in(base.items)) if m in path.places]
         if not left:
             return base
         builder = self.session.builder

@@ -119,6 +119,11 @@ class Name:
         name = (self._of if isinstance(self._of, str) else self._of.text).strip("`")
         return name if name.isidentifier() and not self._label else ""
 
+    @property
+    def plain(self) -> str:
+        """The name without the marks of code."""
+        return str(self).strip("`")
+
     def __str__(self) -> str:
         name = self._of if isinstance(self._of, str) else _name_of(self._of)
         if not self._label:

@@ -19,6 +19,7 @@ from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.session import current, set_current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 
@@ -92,9 +93,10 @@ def _is_torchs(function: Any) -> bool:
 
 
 def _hold_staged(objects: list[Any]) -> bool:
-    """Whether objects hold values known only at run time."""
-    steps = reach([("", x) for x in objects], lambda x: True, limit=_SEARCHED)
-    return any(isinstance(v, StagedTensor) or scalars.is_symbolic(v) for _, x in steps for v in gc.get_referents(x))
+    """Whether objects hold values known only at run time; if there are too many to tell, they may."""
+    found = reach([("", x) for x in objects], lambda x: True, limit=_SEARCHED)
+    held = (v for _, x in found for v in gc.get_referents(x))
+    return not found.is_all or any(isinstance(v, StagedTensor) or scalars.is_symbolic(v) for v in held)
 
 
 def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> bool:
@@ -102,7 +104,7 @@ def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs
     session = current()
     set_current(None)
     try:
-        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        with plainly():
             owner, args, kwargs = torch.utils._pytree.tree_map(lambda x: _stand_in(x, value), (owner, args, kwargs))
             (function if owner is None else getattr(owner, function.__name__))(*args, **kwargs)
     except Exception as error:

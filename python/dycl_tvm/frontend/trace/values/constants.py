@@ -9,10 +9,10 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.identity import Identity
 from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory, View, covers, memory_key, views_to, whole
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
-from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 from dycl_tvm.hcfg.nodes import Constant
 
 
@@ -44,7 +44,7 @@ class Constants:
         known = self._constants.get(id(t))
         shared = self.is_shared(t)
         if known is None or shared:
-            with torch._C.DisableTorchFunction(), unrecorded():
+            with plainly():
                 data = t.detach().contiguous()
                 # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
                 data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, tensors_of
-from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 
 aten = torch.ops.aten
 
@@ -54,7 +54,7 @@ def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
 
 
 def _new_meta(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype) -> torch.Tensor:
-    with torch._C.DisableTorchFunction(), unrecorded():
+    with plainly():
         if strides is None:
             return torch.empty(shape, dtype=dtype, device="meta")
         return torch.empty_strided(shape, strides, dtype=dtype, device="meta")

@@ -11,6 +11,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 
 aten = torch.ops.aten
 View = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -43,7 +44,7 @@ class ReachedMemory:
 
     def is_shared(self, t: torch.Tensor) -> bool:
         """Whether an array may lie in the memory of a real tensor: one that is reached, or the one that the program made it of."""
-        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+        with plainly():
             if t.layout != torch.strided or t.device.type != "cpu":
                 return False
             storage = t.untyped_storage()
@@ -76,7 +77,7 @@ def covers(t: torch.Tensor) -> bool:
 
 def whole(t: torch.Tensor) -> torch.Tensor:
     """Return a tensor of one dimension that is all of the memory that ``t`` lies in."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+    with plainly():
         storage = t.untyped_storage()
         return torch.empty(0, dtype=t.dtype).set_(storage, 0, (storage.nbytes() // t.element_size(),), (1,))  # type: ignore[call-overload,no-any-return]
 
@@ -89,7 +90,7 @@ def views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...]:
     UnsupportedError
         If no chain of slices, reshapes and permutations does.
     """
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+    with plainly():
         chain = _views_to(base, t) if base.dtype == t.dtype else None
         if chain is not None:
             made = base.detach()

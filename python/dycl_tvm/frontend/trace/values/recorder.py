@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.blame import of_program
@@ -27,7 +28,6 @@ from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, view_of, write
-from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 

@@ -17,12 +17,12 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current, staging
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, settle
 from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.unrecorded import unrecorded
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -171,7 +171,7 @@ def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, An
     assert isinstance(value.type, TensorType)
     if op is SELECT_AT:
         return _select_at(value, *args)
-    with unrecorded(), torch._C.DisableTorchFunction():
+    with plainly():
         meta = op(meta_of(value.type.shape, None, DTYPES[value.type.dtype]), *args, **kwargs)
     (result,) = current().builder.tensor_op(op_name(op), (value, *args), kwargs, [TensorType(tuple(meta.shape), value.type.dtype)])
     assert result is not None
@@ -191,7 +191,7 @@ def select_at(base: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...],
     """Return the view of ``base`` (of a storage, by a chain) at an index known only at run time."""
     value = _select_at(read(base), dim, position)
     like = meta_of(tuple(base.shape), base.stride(), base.dtype)  # forks if it has several
-    with unrecorded(), torch._C.DisableTorchFunction():
+    with plainly():
         meta = like.select(dim, 0)
     return view_of(base, StagedTensor(meta, storage, (*chain, (SELECT_AT, (dim, position), {})), value))
 

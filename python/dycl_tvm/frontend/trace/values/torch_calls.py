@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.identity import settle
@@ -68,7 +69,7 @@ def _refuse(what: str) -> Callable[..., Any]:
     def method(t: Any, *args: Any, **kwargs: Any) -> Any:
         constant = as_constant(t) if isinstance(t, torch.Tensor) else None
         if constant is not None and what == "numpy()":
-            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            with plainly():
                 made = constant.data.clone().numpy()
             storage_of(t).lent = True
             current().heap.lend(made)

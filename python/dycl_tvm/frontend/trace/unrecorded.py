@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,3 +18,10 @@ def unrecorded() -> AbstractContextManager[Any]:
         return _NOTHING
     disabled: AbstractContextManager[Any] = torch.utils._python_dispatch._disable_current_modes()  # type: ignore[attr-defined]
     return disabled
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Let operations run as on plain tensors: they are not recorded, and no subclass of a tensor sees them."""
+    with torch._C.DisableTorchFunction(), unrecorded():
+        yield

@@ -1,0 +1,135 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What is known of ATen's operators that a program runs: what they write, what their results may hold, what they take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: Multiplications and additions, and elements, of which an operator computes so many in a second; they only have to be of the right order.
+PRODUCTS_PER_SECOND, ELEMENTS_PER_SECOND = 4e10, 1e9
+#: What a convolution takes however small it is.
+_CONVOLUTION = 1e-4
+#: Operators that use nothing of a tensor but its shape and type.
+_SHAPE_ONLY = frozenset(
+    {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}
+)
+#: Operators whose result numbers places along a dimension: which output, and which argument says the dimension.
+_PLACES = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
+#: Operators whose result holds some of the elements of their first argument and nothing else.
+_CARRY = frozenset(
+    {
+        *("select", "squeeze", "unsqueeze", "view", "_unsafe_view", "reshape", "slice", "alias", "detach", "clone", "expand", "permute"),
+        *("transpose", "t", "_to_copy", "unbind", "split", "max", "min", "amax", "amin", "index", "gather", "index_select", "flatten"),
+    }
+)
+#: Arguments that operators change although their schemas do not say so.
+_UNDECLARED = dict.fromkeys(("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var"))
+#: Bounds of the elements of an integer tensor.
+Bounds = tuple[int, int]
+
+
+class Operator:
+    """An overload of an operator.
+
+    Attributes
+    ----------
+    name : str
+        Without the underscore of an operator in place.
+    mutable : bool
+        Whether its schema says that it writes to an argument.
+    writes : bool
+        Whether it does.
+    shape_only, random : bool
+        Whether it uses nothing of a tensor but shape and type; whether it draws random numbers.
+    """
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.name = func._opname.rstrip("_")
+        self.overload = func._overloadname
+        self.mutable: bool = schema.is_mutable
+        undeclared = _UNDECLARED.get(func._opname, ())
+        self._written = [
+            (k, a.name)
+            for k, a in enumerate(schema.arguments)
+            if (a.alias_info is not None and a.alias_info.is_write) or a.name in undeclared
+        ]
+        self.writes = self.mutable or func._opname in _UNDECLARED
+        self.shape_only = self.name in _SHAPE_ONLY
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.bounded = self.name in _PLACES or self.name in _CARRY
+        self._terms = _TERMS.get(self.name)
+
+    def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """Return the tensors to which a call writes."""
+        found: list[torch.Tensor] = []
+        for k, name in self._written:
+            tensors_in(args[k] if k < len(args) else kwargs.get(name), found)
+        return found
+
+    def bounds(self, args: Any, k: int, inputs: list[Bounds | None]) -> Bounds | None:
+        """Return bounds of the elements of the ``k``-th integer result that hold whatever the inputs are."""
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if first is None:
+            return None
+        name = self.name
+        if _PLACES.get(name) == k and (k == 1 or name in ("argmax", "argmin", "argsort")) and (len(args) > 1 or name.startswith("arg")):
+            dim = args[1] if len(args) > 1 and name != "topk" else (args[2] if len(args) > 2 else -1)
+            if name in ("argmax", "argmin") and (len(args) < 2 or dim is None):
+                return 0, first.numel() - 1
+            dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
+            return 0, (first.shape[dim] if first.dim() else 1) - 1
+        if name in _CARRY and inputs:
+            return inputs[0]
+        return None
+
+    def seconds(self, args: Any, result: Any) -> float:
+        """Return an estimate of what its arithmetic takes: the same on every machine."""
+        if not isinstance(result, torch.Tensor):
+            result = result[0] if isinstance(result, (tuple, list)) and result and isinstance(result[0], torch.Tensor) else None
+            if result is None:
+                return 0.0
+        count = result.numel()
+        if self._terms is None:
+            return count / ELEMENTS_PER_SECOND
+        return count * self._terms(args) / PRODUCTS_PER_SECOND + (_CONVOLUTION if self._terms is _of_convolution else 0.0)
+
+
+@functools.cache
+def operator_of(func: Any) -> Operator:
+    """Return what is known of an overload."""
+    return Operator(func)
+
+
+def tensors_in(node: Any, found: list[torch.Tensor]) -> None:
+    """Collect the tensors of an argument or a result."""
+    if isinstance(node, torch.Tensor):
+        found.append(node)
+    elif isinstance(node, (list, tuple)):
+        for item in node:
+            tensors_in(item, found)
+    elif isinstance(node, dict):
+        for item in node.values():
+            tensors_in(item, found)
+
+
+def _of_convolution(args: Any) -> float:
+    weight = args[1]
+    return float(weight[0].numel()) if not (len(args) > 6 and args[6]) else float(weight.numel()) / max(1, weight.shape[1])
+
+
+#: How many terms the sums of products have.
+_TERMS: dict[str, Callable[[Any], float]] = {
+    "mm": lambda args: args[0].shape[-1],
+    "bmm": lambda args: args[0].shape[-1],
+    "addmm": lambda args: args[1].shape[-1],
+    "baddbmm": lambda args: args[1].shape[-1],
+    "mv": lambda args: args[0].shape[-1],
+    "convolution": _of_convolution,
+    "_convolution": _of_convolution,
+    "_scaled_dot_product_flash_attention_for_cpu": lambda args: 2 * args[1].shape[-2],
+}
