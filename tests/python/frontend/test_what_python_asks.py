@@ -170,6 +170,41 @@ def net(x):
     t = Text(x)
     return x[:, t], [1, 2, 3][t], float(t), int(t), str(t), f"{t}", "%s" % t, hash(t)
 """,
+    "items of a dict at numbers known at run time": """
+def net(x):
+    load, rows = {0: 0, 1: 10, 2.0: 20}, defaultdict(list)
+    i = int(x[0].argmax())
+    load[i] += 1
+    for k in range(2): rows[bool(x[k].sum() > 0)].append(k)
+    try:
+        del load[int(x[1].argmax())]
+        return x, load, list(rows.items()), load[i]
+    except KeyError:
+        return x, load
+""",
+    "a context variable": """
+import contextvars
+LEVEL = contextvars.ContextVar("LEVEL", default=1)
+def net(x):
+    token = LEVEL.set(2)
+    if x.sum() > 0:
+        LEVEL.reset(token)
+        return x * LEVEL.get()
+    y = x + LEVEL.get()
+    LEVEL.reset(token)
+    return y
+""",
+    "a dict class of the library's": """
+from collections import UserDict
+class Table(UserDict):
+    missed = 0
+    def __missing__(self, key):
+        self.missed += 1
+        return len(key)
+def net(x):
+    table = Table(a=1)
+    return x * table["abc" if x.sum() > 0 else "a"], table.missed
+""",
     "texts that are joined": """
 def net(x):
     try:
@@ -238,6 +273,11 @@ REFUSED = {
         "import functools\n"
         + kept("self.p.__setstate__((torch.add, (), {}, {}))\nreturn self.p(x, x)", "self.p = functools.partial(torch.mul)"),
         "the partial `p` of the model is left with other contents",
+    ),
+    "a class that is registered": (
+        "import abc\nclass Shape(abc.ABC): pass\nclass A: pass\n"
+        "def net(x):\n    if x.sum() > 0: Shape.register(A)\n    return x, isinstance(A(), Shape)\n",
+        "changes what isinstance() says",
     ),
     "texts that a library's function joins": (
         "def net(x):\n    try:\n        return x, str.join('', ('a' if v > 0 else None for v in x[0]))\n"

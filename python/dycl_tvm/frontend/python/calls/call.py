@@ -374,6 +374,8 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, "gives another result at every call")
     if modules[0] in _OF_THE_PROCESS and name.startswith(_SETTING):
         _refuse_effect(f"{modules[0]}.{name}", "changes a setting of the whole process")
+    if name == "ABCMeta.register":
+        _refuse_effect(name, "changes what isinstance() says in the whole process")
     if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
         _refuse_effect(name, "may wait for another thread")
     for module in modules:

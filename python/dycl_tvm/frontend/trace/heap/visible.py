@@ -8,6 +8,8 @@ of an iterator, the frame of a generator. An object that offers none of them, an
 
 from __future__ import annotations
 
+import abc
+import contextvars
 import copyreg
 import ctypes
 import functools
@@ -57,6 +59,8 @@ _SEEN: tuple[type, ...] = (
     types.SimpleNamespace,
     types.MappingProxyType,
     weakref.ref,
+    contextvars.ContextVar,  # what it holds is a place of its own
+    type(abc.ABC._abc_impl),  # type: ignore[attr-defined]  # which classes were asked for; those that are registered are refused
     property,
     staticmethod,
     classmethod,
