@@ -42,10 +42,22 @@ def net(x):
     drop()
     try:
         read()
-        z = [y]
     except NameError:
         return x - 1
     return x
+""",
+    "a variable that an inner function deletes": """
+def net(x):
+    y = 1
+    def drop():
+        nonlocal y
+        if x.sum() > 0: del y
+    drop()
+    try:
+        z = (y, 2)
+    except NameError:
+        return x - 1
+    return x + z[1]
 """,
     "a variable of a loop": """
 def net(x):
@@ -117,13 +129,17 @@ from torch.utils._contextlib import _DecoratorContextManager
 class Count(_DecoratorContextManager):
     n = 0
     def __enter__(self): Count.n += 1
-    def __exit__(self, *error): Count.n += 10
+    def __exit__(self, kind, *error):
+        Count.n += 10
+        return kind is ValueError
 @Count()
 def helper(x):
-    if x.sum() > 0: return x
+    if x.sum() > 0: raise ValueError
     return x + 1
 class Net(nn.Module):
-    def forward(self, x): return helper(x), Count.n
+    def forward(self, x):
+        y = helper(x)
+        return x if y is None else y, Count.n
 """,
     "an attribute that takes tensors only": """
 def net(x):
@@ -159,6 +175,9 @@ def net(x):
     "a property computed once and not used": _CACHED
     + kept("if x.sum() > 0:\n    self.c.eye\nn, self.c.k = self.c.k, 0\nreturn x, n", "self.c = Config()"),
     "a property computed in the first call": _CACHED + kept("return x @ self.c.eye, self.c.k", "self.c = Config()"),
+    "None before the first call and a tensor after it": kept(
+        "y = x\nif self.n > 0:\n    y = x @ self.w\nself.n += 1\nself.w = torch.eye(3) * self.n\nreturn y, self.n", "self.n, self.w = 0, None"
+    ),
     "special methods with results that depend on the path": """
 class Text:
     def __init__(self, v): self.v = v
