@@ -440,7 +440,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
     session.native_depth += python
     try:
-        result = watching(program().trampolines.watch, callee, args, kwargs, pure)
+        result = watching(program().trampolines.watch, callee, args, kwargs, pure, about)
     finally:
         session.native_depth -= python
     if not hasattr(type(result), "__next__"):

@@ -84,15 +84,20 @@ def about_callee(callee: Any) -> AboutCallee:
     return about
 
 
-def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: bool) -> Any:
+def watching(
+    run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: bool, about: AboutCallee | None = None
+) -> Any:
     """Return ``run(callee, args, kwargs)``, a call of code that is not rewritten, and note what it changes.
+
+    ``about`` is :func:`about_callee` of the callee, where it was asked for already.
 
     Raises
     ------
     UnsupportedError
         If it changes what lives on between calls, and cannot be kept.
     """
-    heap, about = current().heap, about_callee(callee)
+    heap = current().heap
+    about = about or about_callee(callee)
     if about.unknown:
         refuse_unknown(callee)
     if about.module.startswith("torch"):

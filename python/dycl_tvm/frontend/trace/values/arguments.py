@@ -7,6 +7,7 @@ without its registry of node types: staging walks several times an operation.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -16,9 +17,16 @@ import torch
 _PLAIN = frozenset((int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 
 
+@functools.lru_cache(maxsize=256)
+def _is_tensor(kind: type) -> bool:
+    """Whether objects of a class are tensors. To ask ``isinstance`` of each takes five times as long, as the class has a metaclass."""
+    return issubclass(kind, torch.Tensor)
+
+
 def leaves(node: Any) -> list[Any]:
     """Return all that is no tuple, list or dict, in order; None is a leaf too."""
-    if isinstance(node, torch.Tensor):
+    kind: Any = type(node)
+    if _is_tensor(kind):
         return [node]
     found: list[Any] = []
     _collect((node,), found)
@@ -27,7 +35,8 @@ def leaves(node: Any) -> list[Any]:
 
 def _collect(nodes: Any, found: list[Any]) -> None:
     for node in nodes:
-        if type(node) in _PLAIN or isinstance(node, torch.Tensor):
+        kind: Any = type(node)
+        if kind in _PLAIN or _is_tensor(kind):
             found.append(node)
         elif isinstance(node, (tuple, list)):
             _collect(node, found)
@@ -46,10 +55,11 @@ def tensors_of(*nodes: Any) -> list[torch.Tensor]:
 
 def _collect_tensors(nodes: Any, found: list[torch.Tensor]) -> None:
     for node in nodes:
-        if isinstance(node, torch.Tensor):
-            found.append(node)
-        elif type(node) in _PLAIN:
+        kind: Any = type(node)
+        if kind in _PLAIN:
             continue
+        if _is_tensor(kind):
+            found.append(node)
         elif isinstance(node, (tuple, list)):
             _collect_tensors(node, found)
         elif isinstance(node, dict):
@@ -65,7 +75,8 @@ def unusual(*nodes: Any) -> list[Any]:
 
 def _collect_unusual(nodes: Any, found: list[Any]) -> None:
     for node in nodes:
-        if type(node) in _PLAIN or isinstance(node, torch.Tensor):
+        kind: Any = type(node)
+        if kind in _PLAIN or _is_tensor(kind):
             continue
         if isinstance(node, (tuple, list)):
             _collect_unusual(node, found)
@@ -88,10 +99,11 @@ def map_leaves(fn: Callable[[Any], Any], node: Any) -> Any:
 
 def map_tensors(fn: Callable[[torch.Tensor], Any], node: Any) -> Any:
     """Return the same structure with ``fn`` of each tensor, called in order, and all else as it is."""
-    if isinstance(node, torch.Tensor):
-        return fn(node)
-    if type(node) in _PLAIN:
+    kind: Any = type(node)
+    if kind in _PLAIN:
         return node
+    if _is_tensor(kind):
+        return fn(node)
     if isinstance(node, tuple):
         return tuple([map_tensors(fn, n) for n in node])
     if isinstance(node, list):
@@ -110,12 +122,12 @@ def key_of(node: Any) -> Hashable:
     Tensors count by shape, strides and dtype. Numbers carry their type (``1``, ``1.0`` and ``True`` are equal in Python), floats
     their digits (so do ``0.0`` and ``-0.0``).
     """
-    kind = type(node)
+    kind: Any = type(node)
     if kind is int or kind is bool:
         return kind, node
     if node is None:
         return None
-    if isinstance(node, torch.Tensor):
+    if _is_tensor(kind):
         layouts = getattr(node, "layouts", None)  # the strides of some depend on the path, see layouts.py
         return node.shape, node.stride() if layouts is None else layouts.strides, node.dtype
     if kind is list and {*map(type, node)} == _INTS:

@@ -40,8 +40,16 @@ class Known:
     def __init__(self) -> None:
         self.folded: dict[Any, Any] = {}
         self.metas: dict[Any, Any] = {}
+        self._types: dict[int, tuple[torch.Tensor, TensorType]] = {}
         #: The least and the largest element of integer tensors.
         self.bounds: dict[Value, tuple[int, int]] = {}
+
+    def type_of(self, meta: torch.Tensor) -> TensorType:
+        """Return the type of a result's shape, which is mostly one of those known."""
+        known = self._types.get(id(meta))
+        if known is None:
+            known = self._types[id(meta)] = (meta, tensor_type(meta))
+        return known[1]
 
 
 def known_bounds() -> dict[Value, tuple[int, int]]:
@@ -183,7 +191,8 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         raise UnsupportedError(
             f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
         )
-    types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
+    type_of = current().get(Known).type_of
+    types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
     operands = iter(values)
     hargs = map_tensors(lambda _: next(operands), args)
     hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
@@ -286,12 +295,12 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
             return _constant_view(func, base, args, kwargs)
     meta = _meta_result(func, args, kwargs)
-    source, bounds = read(base), known_bounds()
-    (value,) = current().builder.tensor_op(op_name(func), (source, *args[1:]), kwargs, [tensor_type(meta)])
+    source, known = read(base), current().get(Known)
+    (value,) = current().builder.tensor_op(op_name(func), (source, *args[1:]), kwargs, [known.type_of(meta)])
     assert value is not None
-    known = bounds.get(source)
-    if known is not None:
-        bounds[value] = known
+    bounds = known.bounds.get(source)
+    if bounds is not None:
+        known.bounds[value] = bounds
     storage, chain = home(base)
     view = StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, int(base.storage_offset() + meta.storage_offset()))
     return view if func._opname == "detach" else view_of(base, view)
