@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
 from dycl_tvm.compile import arena
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
@@ -36,7 +34,7 @@ from dycl_tvm.compile.program import (
     SwitchGoto,
     WriteItem,
 )
-from dycl_tvm.compile.weights import BuildTimeKernels, WeightTable
+from dycl_tvm.compile.weights import BuildTimeKernels, WeightTable, tensor_of
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import (
     HCFG,
@@ -248,7 +246,7 @@ class Lowering:
         lst = self.lists[step.callee.name]
         where: dict[int, _Place] = {k: self._where(a) for k, a in enumerate(step.args)}
         for number, data in lst.constants.items():
-            where[number] = _Place(constant=(torch.from_numpy(data.copy()), f"{lst.name}.constant"))
+            where[number] = _Place(constant=(tensor_of(data), f"{lst.name}.constant"))
         known = {k for k, p in where.items() if p.constant is not None}
         folded = constant_calls(lst, known, self._foldable)
         draft: list[Any] = []

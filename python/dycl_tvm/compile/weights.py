@@ -52,6 +52,13 @@ class WeightTable:
         return candidate
 
 
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return a copy of an array as a tensor; PyTorch does not know NumPy's bfloat16."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
 class BuildTimeKernels:
     """Runs kernels on this machine while building, whatever the target is."""
 
@@ -68,11 +75,14 @@ class BuildTimeKernels:
 
     def run(self, symbol: str, inputs: Sequence[torch.Tensor], outputs: Sequence[TensorType]) -> list[torch.Tensor]:
         """Return the results of a kernel."""
-        arrays = [_device_array(t.numpy()) for t in inputs]
-        results = [tvm.runtime.empty(o.shape, o.dtype) for o in outputs]
+        arrays = [_device_array(t.shape, str(t.dtype).removeprefix("torch.")) for t in inputs]
+        results = [_device_array(o.shape, o.dtype) for o in outputs]
+        for array, t in zip(arrays, inputs):
+            torch.from_dlpack(array).copy_(t)
         self._module[symbol](*arrays, *results)
-        return [torch.from_numpy(np.array(r.numpy())) for r in results]
+        return [torch.from_dlpack(r).clone() for r in results]
 
 
-def _device_array(array: Any) -> Any:
-    return tvm.runtime.tensor(np.asarray(array, order="C"))  # ascontiguousarray would give a number one dimension
+def _device_array(shape: Sequence[int], dtype: str) -> Any:
+    """Return memory that is aligned as kernels need it; PyTorch writes to it, for NumPy has no bfloat16."""
+    return tvm.runtime.empty(tuple(shape), dtype)

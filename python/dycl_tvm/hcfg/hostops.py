@@ -165,6 +165,8 @@ def may_raise(step: HostOp) -> bool:
     return step.output.type == INT and step.op in ("add", "sub", "mul", "floordiv", "neg", "abs")
 
 
+#: What ends a call where Python would go on with a complex number, which a host scalar cannot be.
+COMPLEX_POWER = "a power with a complex result"
 _NARROW = frozenset({"int32", "int16", "int8", "uint8"})
 
 
@@ -178,7 +180,7 @@ def _power(base: Number, exponent: Number, result: ScalarType) -> Number:
         return base**exponent
     value = float(base) ** float(exponent)
     if isinstance(value, complex):
-        raise ValueError("a power with a complex result")
+        raise ValueError(COMPLEX_POWER)
     return value
 
 

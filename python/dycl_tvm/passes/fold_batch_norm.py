@@ -95,8 +95,7 @@ def _affine(step: TensorOp) -> _Affine:
     scale = torch.rsqrt(var + _eps(step))
     if weight is not None:
         scale = scale * weight.data.double()
-    shift = -mean * scale
-    return _Affine(scale, shift if bias is None else shift + bias.data.double())
+    return _Affine(scale, (0.0 if bias is None else bias.data.double()) - mean * scale)  # no bias is +0, as in eager
 
 
 def _eps(step: TensorOp) -> float:

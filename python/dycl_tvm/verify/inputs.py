@@ -37,5 +37,6 @@ def like(example: Any, generator: torch.Generator, scale: float = 1.0, unit: boo
         elif t.dtype.is_floating_point:
             memory.copy_(torch.rand(shape, generator=generator) if unit else torch.randn(shape, generator=generator) * scale)
         else:
-            memory.copy_(torch.randint(0, max(1, int(t.max())) + 1, shape, generator=generator))
+            most = min(max(1, int(t.max())), torch.iinfo(torch.int64).max - 1)  # randint takes no larger bound
+            memory.copy_(torch.randint(0, most + 1, shape, generator=generator))
     return made

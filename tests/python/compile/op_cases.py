@@ -290,6 +290,7 @@ def _indexing() -> list[Case]:
             for name, fn in (("shift_left", torch.bitwise_left_shift), ("shift_right", torch.bitwise_right_shift))
             for dtype, by in ((torch.int64, [0, 1, 63, 64, 2, 62]), (torch.int32, [0, 1, 31, 32, 2, -1]), (torch.uint8, [0, 1, 7, 8, 2, 5]))
         ),
+        ("neg_uint8", torch.neg, [torch.tensor([0, 1, 128, 255], dtype=torch.uint8)]),
         ("det", torch.linalg.det, [f(2, 3, 5, 5)]),
         ("det_swaps", torch.linalg.det, [torch.tensor([[0.0, 2, 1], [3, 0, 1], [0, 0, 4]])]),
         ("det_singular", torch.linalg.det, [torch.tensor([[[1.0, 2], [2, 4]], [[0, 3], [0, 5]], [[0, 0], [7, 1]]])]),

@@ -415,3 +415,41 @@ def test_a_class_that_cannot_be_changed_runs_as_it_is() -> None:
         return scale.scaled(x) + 1
 
     check(f, [(torch.ones(3),), (-torch.ones(3),)])
+
+
+class Decorated(nn.Module):
+    """Functions that use private names of the class, though their own names are others: made by ``functools.wraps``, or within a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__scale = 2.0
+
+        def inner(x, *, __less=1.0):
+            return x * self.__scale if x.sum() > 0 else x - __less
+
+        self.inner = inner
+
+    def __shifted(self, f):
+        @functools.wraps(f)
+        def shifted(*args, __by=4.0):
+            return f(*args) + __by
+
+        return shifted
+
+    def _scaled(f):  # type: ignore[misc]  # noqa: N805  (a decorator)
+        @functools.wraps(f)
+        def scaled(self, x):
+            return f(self, x) * self.__scale
+
+        return scaled
+
+    @_scaled
+    def step(self, x):
+        return x if x.sum() > 1 else -x
+
+    def forward(self, x):
+        return self.inner(x), self.__shifted(torch.exp)(x), self.step(x)
+
+
+def test_private_names_in_functions_that_decorators_make() -> None:
+    check(Decorated(), X, paths=3)

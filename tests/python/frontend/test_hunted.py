@@ -137,8 +137,128 @@ def net(x):
     a += 1
     return b.total, a is b
 """,
+    "a list is changed and then replaced in one call": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.s, self.t = [0], {"h": torch.zeros(2, 3)}
+    def forward(self, x):
+        self.s[0] += 1
+        self.t["h"] = self.t["h"] + x
+        if x.sum() > 0:
+            self.s = [self.s[0] + 10]
+            self.t = {"h": self.t["h"] * 2}
+        return self.s[0], self.t["h"] * 1
+""",
+    "a list of an object is replaced on one side and changed on the other": """
+class Box:
+    pass
+def net(x):
+    box = Box()
+    box.q, box.t = [1.0, [x, 2.0]], ([x.clone()], 2)
+    old = box.q
+    if x.sum() > 0:
+        box.q, box.t = [5.0, [x + 1, 3.0]], ([x + 1], 3)
+    elif x[0, 0] > 0:
+        box.q[0] += 1
+        box.t[0][0] = x * 2
+    else:
+        box.q[1][0].add_(1)
+        box.q[1][1] = -1.0
+        box.t[0][0].mul_(3)
+    return box.q[0], box.q[1][0] * 1, box.q[1][1], old[0], box.t[0][0] * 1, box.t[1]
+""",
+    "a state is replaced on one side and changed on the other": """
+from collections import deque
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = deque([0.0, 1.0, 2.0], maxlen=3)
+    def forward(self, x):
+        self.q.append(x.sum().item())
+        if x[0, 0] > 0:
+            self.q = deque(reversed(self.q), maxlen=3)
+        elif x[0, 1] > 0:
+            self.q.rotate(1)
+        return list(self.q)
+""",
+    "a container is replaced on one side and changed on the other, in a loop": """
+class Box:
+    pass
+def net(x):
+    box = Box()
+    box.q = {"k": [1.0, 0.0]}
+    n = 0
+    while x.sum() > n and n < 4:
+        n += 1
+        if x[0, 0] > n / 2:
+            box.q = {"k": [box.q["k"][0] * 2, float(n)]}
+        else:
+            box.q["k"][1] += 1
+    return box.q["k"][0], box.q["k"][1], n
+""",
+    "nested lists are changed and then replaced in one call": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.s = [[0, 1], 2]
+    def forward(self, x):
+        self.s[0][0] += 1
+        if x.sum() > 0:
+            self.s = [[self.s[0][0] + 1, 3], self.s[1] + 1]
+        return self.s[0][0], self.s[0][1], self.s[1]
+""",
+    "a list with two names is replaced under one": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.s = [torch.zeros(2, 3)]
+        self.all = {"s": self.s}
+    def forward(self, x):
+        self.s = [self.s[0] + x]
+        return self.s[0] * 1, self.all["s"][0] * 1
+""",
+    "a range of a run-time length is what Python takes it for": """
+def net(x):
+    n = min(int(x.sum()), 4)
+    r = range(n) if x[0, 0] > 0 else range(n, -3, -2)
+    left = iter(r)
+    first = next(left, None) if x[0, 1] > 0.6 else None
+    pairs = [(i, float(v)) for i, v in zip(r, x[0])]
+    return len(r), list(r), sum(i * i for i in r), 1 if r else 0, 1 in r, isinstance(r, range), type(r) is range, pairs, first, list(left)
+""",
+    "math asks whether a number is finite": """
+import math
+def net(x):
+    v = (x / (x[0, 1] - 1)).sum().item()
+    return math.isfinite(v), math.isinf(v), math.isnan(v), math.fabs(v)
+""",
 }
 REFUSED = {
+    "the items of a range without a bound": (
+        "def net(x):\n    return list(range(int(x.sum())))\n",
+        "of which there may be any number",
+    ),
+    "ranges of run-time lengths are compared": (
+        "def net(x):\n    return range(int(x.sum())) == range(3)\n",
+        "a comparison of a range with a bound known only at run time",
+    ),
+    "a list with two names is replaced under one, and changed": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.s = [0, 5]
+        self.all = [self.s]
+    def forward(self, x):
+        if x.sum() > 0:
+            self.s = [self.s[0] + 10, self.s[1]]
+        else:
+            self.s[0] += 1
+        return self.s[0], self.all[0][0]
+""",
+        "a list that two variables share on one path only is changed",
+    ),
     "a generator yields in a loop": (
         """
 def steps(x):

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import time
 
 import pytest
 import torch
 
-from dycl_tvm.errors import DyclError, InternalError, StagingLimitError
+from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python import stage, stage_model
+from dycl_tvm.frontend.python.calls import effects
 from dycl_tvm.progress import Phases
 
 X = (torch.ones(2, 3),)
@@ -137,3 +139,15 @@ def test_an_error_of_the_listener_is_its_own():
 
     with pytest.raises(KeyError, match="mine"), Phases(listener).phase("passes", "simplify"):
         pass
+
+
+def test_more_objects_than_can_be_watched_are_refused(monkeypatch):
+    table = [[k] for k in range(100)]
+
+    def looks_up(x):
+        return x + len(pickle.dumps(table)) if x.sum() > 0 else x
+
+    assert stage(looks_up, X).blocks
+    monkeypatch.setattr(effects, "LIMIT", 50)
+    with pytest.raises(UnsupportedError, match=r"objects that may change can be reached from dumps\(\), and still more"):
+        stage(looks_up, X)

@@ -238,6 +238,16 @@ def test_a_bound_of_the_artefact_is_no_difference() -> None:
     assert proved.inconclusive > 0 and "max_loop_trips" in proved.reason and proved.runs > 0
 
 
+def test_a_complex_power_is_no_difference_whatever_eager_does_with_it() -> None:
+    def program(x):
+        if x.sum() > 0:
+            return x, 1.0
+        return x, min(2.0, 0.9 * x.max().item() ** 0.5)  # eager compares a complex number: a TypeError
+
+    proved = check_control(program, stage(program, (X,)), (X,), {})
+    assert proved.inconclusive > 0 and "complex" in proved.reason and proved.runs > 0
+
+
 def test_short_circuits_and_repeated_questions_align() -> None:
     def program(x):
         a, b = x.sum(), x.max()
@@ -316,6 +326,27 @@ def test_what_a_pass_asks_for_once():
     graph, before = stage(_asks_twice, (X,)), stage(_asks_twice, (X,))
     run_passes(graph)
     check_passes(before, graph, ((X,), {}))
+
+
+def _number_and_tensors(x):
+    z = x.double().sum()
+    return z.item(), torch.tensor(z.item()), torch.tensor(z.item(), dtype=torch.float64)
+
+
+def test_what_a_pass_asks_for_once_may_be_pinned() -> None:
+    """Two of three equal numbers become tensors again, so the truth is their answer; a pass makes one of them the third."""
+    graph, before = stage(_number_and_tensors, (X,)), stage(_number_and_tensors, (X,))
+    run_passes(graph)
+    check_passes(before, graph, ((X,), {}))
+
+
+@pytest.mark.parametrize("largest", [2**63 - 1, 127])
+def test_whole_numbers_of_any_size_are_inputs(largest: int) -> None:
+    def program(x):
+        return x + 1 if x.sum() > 0 else x
+
+    example = torch.tensor([largest, 1])
+    assert check_control(program, stage(program, (example,)), (example,), {}).runs > 3
 
 
 _MADE = types.ModuleType("made")

@@ -214,6 +214,8 @@ for _name in (
 
 @converter("neg.default")
 def _neg(ctx: OpContext, x: Any) -> Any:
+    if ctx.type.dtype == "uint8":  # TVM negates by a product with -1, which is no uint8
+        return ctx.binary("subtract", 0, x, ctx.type.dtype)
     return ctx.emit(relax.op.negative(x))
 
 

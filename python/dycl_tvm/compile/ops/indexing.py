@@ -106,6 +106,10 @@ def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, 
     ``source`` has the shape of ``index``. The last entry wins, as it does in PyTorch on a CPU. ``own`` says whether the element of ``x``
     takes part in a reduction; if not, it stands only where no entry names it.
     """
+    if ctx.dtype(x) == "bool" and how in _REDUCTIONS:  # a sum of bools is whether one of them is true
+        how = {"add": "amax", "prod": "amin"}.get(how, how)
+        x, source = ctx.cast(x, "int8"), ctx.cast(source, "int8")
+        return ctx.cast(_scatter_kernel(ctx, x, axis, index, source, how, name, own), "bool")
     shape, span = ctx.shape(x), ctx.shape(index)
     n = span[axis]
     dtype = ctx.dtype(x)

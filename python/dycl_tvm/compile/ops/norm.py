@@ -42,7 +42,7 @@ def _batch_norm(ctx: OpContext, x: Any, weight: Any, bias: Any, mean: Any, var: 
     deviation = ctx.emit(relax.op.sqrt(ctx.binary("add", var, eps, ctx.dtype(var))))
     scale = ctx.binary("divide", 1.0 if weight is None else weight, deviation, dtype)
     shift = ctx.emit(relax.op.multiply(mean, scale))
-    shift = ctx.emit(relax.op.negative(shift)) if bias is None else ctx.emit(relax.op.subtract(bias, shift))
+    shift = ctx.binary("subtract", 0.0 if bias is None else bias, shift, dtype)  # without a bias +0, as in eager
     y = _affine(ctx, x, scale, shift, shape)
     return y if len(ctx.out) == 1 else (y, *([None] * (len(ctx.out) - 1)))
 

@@ -161,8 +161,8 @@ def _arg_extreme(ctx: OpContext, x: Any, axis: int, is_max: bool) -> tuple[Any, 
     kept = [int64(s) for k, s in enumerate(shape) if k != axis]
     reducer = semantics.arg_reducer(is_max)
     name = "argmax" if is_max else "argmin"
-    if ctx.dtype(x) == "bool":
-        x = ctx.cast(x, "int8")
+    if ctx.dtype(x) in ("bool", "bfloat16"):  # TVM has no reductions of two values of these
+        x = ctx.cast(x, "int8" if ctx.dtype(x) == "bool" else "float32")
 
     def build(t: Any) -> Any:
         k = te.reduce_axis((int64(0), int64(shape[axis])), name="k")

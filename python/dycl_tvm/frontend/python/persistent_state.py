@@ -10,6 +10,7 @@ the value that the model happened to have when it was built.
 from __future__ import annotations
 
 import types
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,14 +22,15 @@ from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_re
 from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach
+from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Attribute, Cell, Contents, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach, slots_of
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
     Items,
     Memory,
     NumberLeaf,
+    PlaceState,
     TensorLeaf,
     capture_place,
     rebuild,
@@ -115,10 +117,13 @@ class ModelState:
         self.registered: list[types.FunctionType] = []
         #: Places of the model that hold such an object, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
+        #: How many places hold each container before the first call, by identity: whether they still do depends on the calls.
+        self._holders: Counter[int] = Counter()
+        self._counted = 0
         self._note(reached)
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
-        self._raw: dict[Any, Any] = {}
+        self._initial: dict[Any, PlaceState] = {}
         self._leaves: dict[Path, _Leaf] = {}
         self._poisoned: dict[Path, Why] = {}
         #: The names of paths that change, and what they held before the first call.
@@ -160,7 +165,7 @@ class ModelState:
 
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
-        self._note(reach(roots, is_library, code_of))
+        self._note(reach(roots, is_library, code_of).complete())
 
     def _note(self, reached: Reached) -> None:
         twins: dict[int, tuple[Any, Any]] = {}
@@ -221,11 +226,15 @@ class ModelState:
         """Give the places of the state what they hold at entry."""
         self._entry = dict(zip(self._leaves, params))
         made = self._made = {}
+        if self._counted != len(self._reachable) and any(isinstance(c, Items) for s in self._initial.values() for c in s.items):
+            self._counted = len(self._reachable)
+            self._holders = Counter(id(x) for holder in self._reachable.values() for x in _held_by(holder) if isinstance(x, MUTABLE))
         for key, place in self._places.items():
             if isinstance(place, Storage):
                 assert place.real is not None
                 place = self._places[key] = constants().storage(place.real)
-            state = capture_place(place, place.read())
+                self._initial[key] = capture_place(place, place.read())
+            state = self._initial[key]
             items = [self._at_entry((key, i), c, made) for i, c in enumerate(state.items)]
             current().journal.touch(place)
             place.write(place.unflatten(state.raw, items))
@@ -256,8 +265,8 @@ class ModelState:
             return value
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
-            if path in self._shared:
-                current().heap.guarded[id(copy)] = self._decision
+            if path in self._shared or self._holders[id(c.obj)] > 1:
+                current().heap.guarded.update({id(copy): self._decision, id(c.obj): self._decision})
             return copy
         return c.obj
 
@@ -317,21 +326,37 @@ class ModelState:
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
         before = session.journal.before(mark)
-        for key, place in session.journal.changes(mark).items():
+        changes = session.journal.changes(mark)
+        for key, place in changes.items():
             if place is CONTEXT:
                 self._refuse_context(dict(before[key]), dict(place.read()))
                 continue
             name = None if session.heap.is_newer(place.owner, session.heap.run_started) else self._name(place)
             if name is None:
                 continue
-            raw = self._raw[key] if key in self._places else before[key]
+            initial = self._initial[key] if key in self._places else self._before_the_first_run(place, before[key], changes, before)
             known = self.size
-            self._compare_place(key, place, raw, name, found, left)
+            self._compare_place(key, initial, capture_place(place, place.read()), name, found, left)
             if self.size != known and key not in self._places:
-                self._places[key], self._raw[key] = place, raw
+                self._places[key], self._initial[key] = place, initial
         self._refuse_growing()
         self._note_sharing(left)
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
+
+    def _before_the_first_run(self, place: Place, raw: Any, changes: dict[Any, Place], before: dict[Any, Any]) -> PlaceState:
+        """Return what a place held, with the containers in it as they were then: the path may have changed these too."""
+        state = capture_place(place, raw)
+        if not any(isinstance(item, Items) for item in state.items):
+            return state
+        now = [
+            (p, p.read(), self._initial[k].raw if k in self._places else before[k]) for k, p in changes.items() if isinstance(p, Contents)
+        ]
+        for p, _, then in now:
+            p.write(then)
+        state = capture_place(place, raw)
+        for p, held, _ in now:
+            p.write(held)
+        return state
 
     def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
         for variable, value in now.items():
@@ -365,13 +390,15 @@ class ModelState:
             return f"{label}.{place.name}" if label and not isinstance(place.owner, types.ModuleType) else place.name
         return label
 
-    def _compare_place(self, key: Any, place: Place, raw: Any, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
-        initial, now = capture_place(place, raw), capture_place(place, place.read())
+    def _compare_place(
+        self, key: Any, initial: PlaceState, now: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]
+    ) -> None:
+        place = now.place
         if initial.structure != now.structure:
             self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), verb_of(place))
             self._growing.setdefault(name, type(place.owner).__name__)
             return
-        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(raw))):
+        for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(initial.raw))):
             self._compare((key, i), old, new, Name(f"`{name}`").item(label), found, left)
 
     def _refuse_growing(self) -> None:
@@ -472,6 +499,18 @@ def _shared_name(place: Place) -> str | None:
     if isinstance(owner, type) and is_rewritten_class(owner):
         return None  # a number for each handle of a hook
     return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
+
+
+def _held_by(holder: Any) -> Iterable[Any]:
+    """Return what an object holds by itself, and not in its ``__dict__``."""
+    if isinstance(holder, dict):
+        return list(dict.values(holder))
+    if isinstance(holder, (list, tuple, set, deque)):
+        return tuple(holder)
+    if isinstance(holder, types.CellType):
+        return [Cell(holder).read()]
+    kind: Any = type(holder)
+    return [attribute_of(holder, name).read() for name in slots_of(kind)]
 
 
 def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:

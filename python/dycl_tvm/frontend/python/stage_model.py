@@ -88,7 +88,7 @@ def stage(
 def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
-    reached = reach([("", model)], is_library, code_of)
+    reached = reach([("", model)], is_library, code_of).complete()
     with apart_from_the_forward(), no_trace(reached), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
         for _ in range(MAX_ROUNDS):
             known = state.size

@@ -21,11 +21,12 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
+from dycl_tvm.frontend.python.calls.iterators import OwnIterator
 from dycl_tvm.frontend.python.calls.printing import substitute_print
+from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.iteration import advancing
-from dycl_tvm.frontend.python.flow.loops import SymbolicRange
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.trace.clock import OwnValue
@@ -107,7 +108,7 @@ def _range(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not any(scalars.is_symbolic(b) for b in bounds):
         return range(*[int(b) for b in bounds])
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0], bounds[1], bounds[2] if len(bounds) > 2 else 1)
-    return SymbolicRange(start, stop, step)
+    return RunTimeRange(start, stop, step)
 
 
 def _abs(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -235,7 +236,7 @@ def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if isinstance(x, Poison):
         use(x)
-    return _stood_for(x, "given to type()") or (x.__class__ if issubclass(type(x), OwnValue) else type(x))
+    return _stood_for(x, "given to type()") or (x.__class__ if issubclass(type(x), (OwnValue, OwnIterator, RunTimeRange)) else type(x))
 
 
 def class_of(x: Any) -> Any:
@@ -264,6 +265,12 @@ def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(numbers[0], f"__{scalars.MATH_ROUNDING[callee]}__")()
     if callee is math.isnan:
         return numbers[0] != numbers[0]
+    if callee is math.isinf:
+        return abs(numbers[0]) == math.inf
+    if callee is math.isfinite:
+        return abs(numbers[0]) < math.inf
+    if callee is math.fabs:
+        return abs(scalars.convert(numbers[0], "float"))
     raise UnsupportedError(
         f"math.{callee.__name__}() of a number known only at run time",
         current().origin(),
@@ -402,6 +409,8 @@ def _id(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(args[0], Poison):
         use(args[0])
+    if issubclass(type(args[0]), RunTimeRange):
+        return args[0].length()
     method = special_method(args[0], "__len__")
     return len(args[0]) if method is None else method()
 
@@ -466,7 +475,19 @@ TABLE: dict[Any, Substitute] = {
         _numpy,
     ),
     **dict.fromkeys(
-        (*scalars.MATH_FUNCTIONS, *scalars.MATH_ROUNDING, math.isnan, math.isinf, math.log2, math.log10, math.pow, math.tan), _math
+        (
+            *scalars.MATH_FUNCTIONS,
+            *scalars.MATH_ROUNDING,
+            math.isnan,
+            math.isinf,
+            math.isfinite,
+            math.fabs,
+            math.log2,
+            math.log10,
+            math.pow,
+            math.tan,
+        ),
+        _math,
     ),
     **dict.fromkeys(
         (

@@ -26,7 +26,7 @@ from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function, with_code
-from dycl_tvm.frontend.python.source.rewrite import rewrite
+from dycl_tvm.frontend.python.source.rewritten import rewritten
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
@@ -451,7 +451,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def converted(function: types.FunctionType) -> types.FunctionType:
     """Return the rewritten form of a function."""
     program().enter(function)
-    return rewrite(function, program().operators)
+    return rewritten(function, program().operators)
 
 
 def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

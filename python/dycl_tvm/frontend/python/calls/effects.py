@@ -106,7 +106,8 @@ def watching(
         return run(callee, args, kwargs)
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
-    given = reach([("", callee), *(("", a) for a in (owner, *args, *kwargs.values()))], is_library, code_of, LIMIT)
+    roots = [("", x) for x in (callee, owner, *args, *kwargs.values())]
+    given = reach(roots, is_library, code_of, LIMIT).complete(current().origin())
     shared = Shared(callee, args, given)
     given.steps += shared.steps
     snapshot = Snapshot(given)

@@ -92,7 +92,7 @@ def _known(number: Any, least: int, most: int) -> int:
     if number.node.decision is not None:
         return int(number.node.int_())
     for k in range(least, most):
-        if _decided(number == k):
+        if decided(number == k):
             return k
     return most
 
@@ -289,7 +289,7 @@ class Filter(OwnIterator):
     def __next__(self) -> Any:
         while True:
             item = next(self.source)
-            if _decided(item if self.function is None else _call(self.function, item)) == self.wanted:
+            if decided(item if self.function is None else _call(self.function, item)) == self.wanted:
                 return item
 
 
@@ -308,7 +308,7 @@ class While(OwnIterator):
             item = next(self.source)
             if self.open:
                 return item
-            passed = _decided(_call(self.function, item))
+            passed = decided(_call(self.function, item))
             if passed and self.takes:
                 return item
             if not passed:
@@ -396,7 +396,7 @@ def _call(function: Any, *args: Any) -> Any:
     return program().operators.call(function, *args)
 
 
-def _decided(x: Any) -> bool:
+def decided(x: Any) -> bool:
     cond = truth(x)
     return current().decisions.decide(cond) if isinstance(cond, Value) else bool(cond)
 

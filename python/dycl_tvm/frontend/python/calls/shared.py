@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python, module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import ATOMS, ClassBody, Step, names_of, reach
+from dycl_tvm.frontend.trace.heap.watch import LIMIT
 from dycl_tvm.frontend.trace.session import current
 
 #: Results that hold nothing that can change, or are found otherwise.
@@ -29,8 +31,8 @@ _NO_STATE = (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, O
 #: What the functions of ``re`` keep of expressions that they have seen.
 _CACHES = [cache for cache in (getattr(re, name, None) for name in ("_cache", "_cache2")) if cache is not None]
 _CACHED = type(functools.lru_cache(len))
-#: How many functions are followed from one that is called.
-_FOLLOWED = 300
+#: How many functions are followed from one that is called, at most.
+_FOLLOWED = 4000
 
 
 class Shared:
@@ -52,7 +54,9 @@ class Shared:
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
         self._given = {id(x) for _, x in given}
         roots = [(f"what {function.__name__}() keeps", x) for x in objects]
-        self.steps = [step for step in reach(roots, is_library, code_of) if id(step[1]) not in self._given] if roots else []
+        self.steps = (
+            [step for step in reach(roots, is_library, code_of, LIMIT).complete() if id(step[1]) not in self._given] if roots else []
+        )
         owners = [x if isinstance(x, type) else type(x) for x in (getattr(callee, "__self__", None), *args[:1])]
         self.places = [*places, *(body for cls in owners for body in _bodies(cls))]
 
@@ -70,7 +74,7 @@ class Shared:
         if sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
-            program().state.adopt(reach([("what a library keeps", result)], is_library, code_of))
+            program().state.adopt(reach([("what a library keeps", result)], is_library, code_of).complete())
 
 
 def _count(result: Any) -> int:
@@ -113,6 +117,12 @@ def _shared_by(function: types.FunctionType) -> tuple[tuple[Any, ...], tuple[Pla
                 objects += [m for m in vars(v).values() if isinstance(m, MUTABLE)]
             elif not isinstance(v, (*ATOMS, types.ModuleType, staticmethod, classmethod, property)) and not _is_cache(v):
                 objects.append(v)
+    if todo:
+        raise UnsupportedError(
+            f"{function.__name__}() leads to more than {_FOLLOWED} functions: too many to see what they share",
+            current().origin(),
+            "call it outside of the forward, and pass in what it gives",
+        )
     return tuple(objects), tuple({p.key: p for p in places}.values())
 
 

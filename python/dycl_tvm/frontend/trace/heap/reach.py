@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
 from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Owned, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.visible import Hidden, has_hidden
+from dycl_tvm.hcfg.nodes import Origin
 
 #: Objects that hold nothing that changes.
 ATOMS = (
@@ -70,16 +72,37 @@ class Reached:
     empty, empty_labels : list of object, list of str
         Containers that hold nothing, by far most of what there is: each module has a dozen for its hooks. Some may be there twice.
     unopened : list of object
-        What was not looked into: functions, classes and modules of libraries, and what lies beyond the limit.
+        What was not looked into: functions, classes and modules of libraries.
+    is_all : bool
+        Whether there was no more than the limit.
     """
 
-    __slots__ = ("empty", "empty_labels", "steps", "unopened")
+    __slots__ = ("empty", "empty_labels", "is_all", "steps", "unopened")
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self.steps = list(steps)
         self.empty: list[Any] = []
         self.empty_labels: list[str] = []
         self.unopened: list[Any] = []
+        self.is_all = True
+
+    def complete(self, origin: Origin | None = None) -> Reached:
+        """Return this if it is all that there is; ``origin`` is where it is asked for.
+
+        Raises
+        ------
+        UnsupportedError
+            If there was more than the limit: changes of the rest would not be seen.
+        """
+        if not self.is_all:
+            label, x = self.steps[0]
+            name = label or (f"{x.__name__}()" if hasattr(x, "__name__") else f"a {type(x).__name__}")
+            raise UnsupportedError(
+                f"{len(self.steps)} objects that may change can be reached from {name}, and still more: too many to see which of them do",
+                origin,
+                "keep large tables in tensors or NumPy arrays",
+            )
+        return self
 
     def __iter__(self) -> Iterator[Step]:
         return chain(self.steps, zip(self.empty_labels, self.empty))
@@ -120,7 +143,7 @@ def reach(
             continue
         found.steps.append(step)
         todo += children(label, x, code_of)
-    found.unopened += [x for _, x in todo]
+    found.is_all = not todo
     return found
 
 

@@ -23,7 +23,7 @@ from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_onl
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
 from dycl_tvm.frontend.trace.unrecorded import plainly
 
-#: A call that reaches more objects than this is compared no further.
+#: A call of code that is not known may reach no more objects than this.
 LIMIT = 1 << 17
 #: Tensors of more elements are not compared byte by byte.
 SMALL = 4096

@@ -15,11 +15,11 @@ from typing import Any, Union, cast
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import Place, exact
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, exact
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale
-from dycl_tvm.frontend.trace.values.tensors import peek
+from dycl_tvm.frontend.trace.values.tensors import memory_of, peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 
 
@@ -115,13 +115,22 @@ def capture_place(place: Place, raw: Any) -> PlaceState:
     return PlaceState(place, raw, structure, [capture(item) for item in items])
 
 
-def tensors_in(found: list[Captured]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among captured values, and in the containers among these."""
+def memories_in(found: list[Captured]) -> Iterator[Any]:
+    """Yield the keys of the memory of the tensors among captured values, and in the containers among these."""
     for c in found:
         if isinstance(c, TensorLeaf):
-            yield c.obj
+            yield memory_of(c.obj)
         elif isinstance(c, Items):
-            yield from tensors_in(c.items)
+            yield from memories_in(c.items)
+
+
+def containers_in(found: list[Captured]) -> Iterator[Any]:
+    """Yield the keys of the contents of the containers among captured values that can be changed, and of those in these."""
+    for c in found:
+        if isinstance(c, Items):
+            if isinstance(c.obj, MUTABLE):
+                yield Contents(c.obj).key
+            yield from containers_in(c.items)
 
 
 @dataclass
@@ -181,7 +190,7 @@ def same_number(a: NumberLeaf, b: NumberLeaf) -> bool:
 
 def same_plain(objects: list[Any]) -> bool:
     first = objects[0]
-    if all(isinstance(o, _IMMUTABLE) and type(o) is type(first) for o in objects):
+    if issubclass(type(first), _IMMUTABLE) and all(type(o) is type(first) for o in objects):
         return all(o == first for o in objects)
     if all(isinstance(o, types.MethodType) for o in objects):
         return all(o.__self__ is first.__self__ and o.__func__ is first.__func__ for o in objects)

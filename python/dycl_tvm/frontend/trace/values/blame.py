@@ -77,9 +77,10 @@ def _is_torchs(function: Any) -> bool:
 
 
 def _hold_staged(objects: list[Any]) -> bool:
-    """Whether objects hold values known only at run time."""
-    steps = reach([("", x) for x in objects], lambda x: True, limit=_SEARCHED)
-    return any(isinstance(v, StagedTensor) or scalars.is_symbolic(v) for _, x in steps for v in gc.get_referents(x))
+    """Whether objects hold values known only at run time; if there are too many to tell, they may."""
+    found = reach([("", x) for x in objects], lambda x: True, limit=_SEARCHED)
+    held = (v for _, x in found for v in gc.get_referents(x))
+    return not found.is_all or any(isinstance(v, StagedTensor) or scalars.is_symbolic(v) for v in held)
 
 
 def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> bool:
