@@ -75,7 +75,14 @@ class BuildTimeKernels:
 
     def run(self, symbol: str, inputs: Sequence[torch.Tensor], outputs: Sequence[TensorType]) -> list[torch.Tensor]:
         """Return the results of a kernel."""
-        results = [torch.empty(o.shape, dtype=getattr(torch, o.dtype)) for o in outputs]
-        # The memory of PyTorch's tensors as it is: NumPy has no bfloat16.
-        self._module[symbol](*[tvm.runtime.from_dlpack(t.detach().contiguous()) for t in (*inputs, *results)])
-        return results
+        arrays = [_device_array(t.shape, str(t.dtype).removeprefix("torch.")) for t in inputs]
+        results = [_device_array(o.shape, o.dtype) for o in outputs]
+        for array, t in zip(arrays, inputs):
+            torch.from_dlpack(array).copy_(t)
+        self._module[symbol](*arrays, *results)
+        return [torch.from_dlpack(r).clone() for r in results]
+
+
+def _device_array(shape: Sequence[int], dtype: str) -> Any:
+    """Return memory that is aligned as kernels need it; PyTorch writes to it, for NumPy has no bfloat16."""
+    return tvm.runtime.empty(tuple(shape), dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,8 @@ _COMPARISON, _DRAWN, _BYTE = 5e-4, 1.5e-8, 1e-9
 class Regime:
     """A kind of operands: ``scale`` of normally distributed numbers, or the ``values`` among which a ``share`` of the elements is drawn.
 
-    Not ``anywhere``: only where it is known what such operands must give. ``thorough`` is for the full check.
+    Not ``anywhere``: only where it is known what such operands must give. ``thorough`` is for the full check. Whole numbers are drawn
+    among ``whole``; where PyTorch refuses these (they are indices), among zero and one.
     """
 
     name: str
@@ -40,19 +41,23 @@ class Regime:
     share: float = 1.0
     anywhere: bool = True
     thorough: bool = False
+    whole: tuple[int, ...] = (0, 1)
 
 
+_SIGNED = (-100, -7, -3, -2, -1, 0, 1, 2, 3, 5, 100)
 _TINY, _HUGE = 1e-40, 3e38
 REGIMES = (
     Regime("normal"),
-    Regime("ties", values=(-1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0)),
+    Regime("ties", values=(-1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0), whole=(-2, -1, 0, 1, 2)),
     Regime("small", 1e-6),
-    Regime("large", 1e3),
+    Regime("large", 1e3, whole=_SIGNED),
     Regime("huge", 1e20, anywhere=False, thorough=True),
     Regime("infinities", values=(math.inf, -math.inf), share=0.05, anywhere=False),
     Regime("NaN", values=(math.nan,), share=0.02, anywhere=False),
+    Regime("ties of NaN", values=(math.nan, math.inf, -math.inf, 1.0), anywhere=False),
     Regime("extremes", values=(_HUGE, -_HUGE, 1e38, 1e30, 1e19, 1e10, 1e5, 88.0, -88.0, 1e-5, 1e-6, 1e-19, 1e-38, _TINY, -_TINY, 0.0, -0.0,
-           math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0), anywhere=False),
+           math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0), anywhere=False,
+           whole=(*_SIGNED, *(v for bits in (7, 8, 15, 31, 63) for v in (2**bits - 1, 1 - 2**bits)))),
 )  # fmt: skip
 
 
@@ -164,13 +169,19 @@ class _Checker:
         reference = Reference(site.sub, self.accuracy, wide)
         if not regime.anywhere and self._blind(site.sub, regime, reference):
             return False
-        if number and not any(a is not None and a.type.dtype.startswith(("float", "bfloat")) for a in site.args):
-            return False
+        floats = any(a is not None and a.type.dtype.startswith(("float", "bfloat")) for a in site.args)
+        draws = [regime.whole, (0, 1)] if regime.whole != (0, 1) and not _trusts_indices(site.sub) else [(0, 1)]
+        if number and not floats:
+            draws.remove((0, 1))  # that was tried with the first regime
         noise = torch.Generator().manual_seed(self.seed * 1009 + number)
-        try:
-            args = self.place(site, regime, noise)
-            expected = reference.expect(args, _SAMPLES, self.seed)
-        except Undefined:
+        for whole in draws:
+            try:
+                args = self.place(site, regime, whole, noise)
+                expected = reference.expect(args, _SAMPLES, self.seed)
+                break
+            except Undefined:
+                continue
+        else:
             return False
         got = self.run(site)
         found = compare(expected, got)
@@ -195,13 +206,13 @@ class _Checker:
             return True
         return spreads_infinities(sub) or (has_products(sub) and self.accuracy not in ("default", "strict"))
 
-    def place(self, site: _Site, regime: Regime, noise: torch.Generator) -> list[torch.Tensor]:
+    def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> list[torch.Tensor]:
         """Fill the memory with operands; return what a kernel finds there."""
         self.memory.poison()
         for value, slot in zip(site.step.args, site.args):
             if isinstance(value, Constant) or slot is None:
                 continue
-            array = pack(_draw(value.type, regime, noise), slot.type)  # type: ignore[arg-type]
+            array = pack(_draw(value.type, regime, whole, noise), slot.type)  # type: ignore[arg-type]
             if slot.space == "arena":
                 self.memory.tensor(slot).copy_(array)
             else:
@@ -243,13 +254,20 @@ class _Checker:
         )
 
 
-def _draw(type_: TensorType, regime: Regime, noise: torch.Generator) -> torch.Tensor:
+def _trusts_indices(sub: SubDNN) -> bool:
+    """Whether a sub-DNN has an operator that does not look whether its indices are in range, in PyTorch neither."""
+    return any("_unsafe" in op.op for op in sub.ops)
+
+
+def _draw(type_: TensorType, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> torch.Tensor:
     """Return a random tensor."""
     dtype = getattr(torch, type_.dtype)
     if dtype == torch.bool:
         return torch.rand(type_.shape, generator=noise) < 0.5
     if not dtype.is_floating_point:
-        return torch.randint(0, 2, type_.shape, generator=noise).to(dtype)
+        info = torch.iinfo(dtype)
+        fits = torch.tensor([v for v in whole if info.min < v <= info.max], dtype=dtype)
+        return fits[torch.randint(0, len(fits), type_.shape, generator=noise)]
     drawn = torch.randn(type_.shape, generator=noise) * regime.scale
     if regime.values:
         among = torch.tensor(regime.values, dtype=torch.float64).to(dtype).double()

@@ -102,10 +102,10 @@ def _holds_values(node: Any) -> bool:
 
 
 def _leaves_range(operand: torch.Tensor, made: torch.Tensor) -> bool:
-    """Whether numbers became integers that cannot hold them."""
+    """Whether numbers became integers that cannot hold them; narrow ones get the last bits of an int32."""
     if not operand.is_floating_point() or made.is_floating_point() or made.dtype is torch.bool:
         return False
-    info = torch.iinfo(made.dtype)
+    info = torch.iinfo(torch.int64 if made.dtype is torch.int64 else torch.int32)
     return not bool(((operand > info.min - 1.0) & (operand < info.max + 1.0)).all())
 
 

@@ -102,7 +102,7 @@ def test_batch_norm_without_a_bias_keeps_the_sign_of_zero(passes: tuple[str, ...
 
 
 def test_kernels_of_bfloat16_weights_run_at_build_time(tmp_path: Path) -> None:
-    scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.bfloat16)
+    scale = torch.tensor([9.0, 0.5, 1.0, 2.0], dtype=torch.bfloat16)[1:]  # where no vector could be read
     x = torch.tensor([[1.0, -2.0, 3.0]], dtype=torch.bfloat16)
 
     def model(x: Tensor) -> Tensor:
@@ -111,3 +111,26 @@ def test_kernels_of_bfloat16_weights_run_at_build_time(tmp_path: Path) -> None:
     artifact = dycl_tvm.build(model, (x,))
     module = dycl_tvm.load(artifact.export_library(tmp_path / "m.so"), artifact.save_params(tmp_path / "m.params"))
     assert difference(model(x).float().detach(), module(x).float(), rtol=1e-2) is None
+
+
+def test_the_index_of_the_largest_in_a_window_is_that_of_its_last_nan(tmp_path: Path) -> None:
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        pool = torch.nn.functional
+        return (*pool.max_pool2d(x, 2, return_indices=True), *pool.adaptive_max_pool2d(x, (2, 3), return_indices=True))
+
+    x = torch.tensor([[nan, 1, 2, nan], [3, nan, nan, 5], [1, 1, 7, 7], [1, 1, nan, 7.0]]).reshape(1, 1, 4, 4)
+    artifact = dycl_tvm.build(model, (x,))
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "m.so"), artifact.save_params(tmp_path / "m.params"))
+    assert all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(model(x), module(x)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_narrow_integers_keep_the_last_bits(dtype: torch.dtype, tmp_path: Path) -> None:
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        return x.to(torch.uint8), x.to(torch.int8), x.to(torch.int16)
+
+    x = torch.tensor([256.0, 300.0, -1.0, -300.0, 40000.0, -40000.0, 127.9, 128.0, 60000.0, nan]).to(dtype)
+    artifact = dycl_tvm.build(model, (x,))  # the check of kernels tries numbers that do not fit
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "m.so"), artifact.save_params(tmp_path / "m.params"))
+    assert all(torch.equal(a, b) for a, b in zip(model(x), module(x)))
+    assert artifact.certificate["kernels"]["runs"] > 3

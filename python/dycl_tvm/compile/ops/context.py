@@ -166,6 +166,9 @@ class OpContext:
         if dtype == "bfloat16" and self.dtype(expr) != "bool":
             # TVM computes such values in float32 and drops the conversion there and back
             expr = self.elementwise(semantics.bfloat16_of, self.cast(expr, "float32"), name="rounded")
+        if dtype in ("int8", "uint8", "int16") and is_float(self.dtype(expr)):
+            # PyTorch keeps the last bits of a number that does not fit; LLVM leaves it open, and saturates where it has vectors
+            expr = self.emit(relax.op.astype(expr, "int32"))
         return self.emit(relax.op.astype(expr, dtype))
 
     def operand(self, value: Any, dtype: str) -> Any:

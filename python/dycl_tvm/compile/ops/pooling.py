@@ -52,7 +52,7 @@ def _max_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, di
 
         if not indices:
             return te.compute(extents, lambda *i: semantics.max_reducer(value(i)[1], axis=taps), name="max_pool")
-        return list(te.compute(extents, lambda *i: semantics.arg_reducer(True)(value(i), axis=taps), name="max_pool"))
+        return list(te.compute(extents, lambda *i: semantics.arg_reducer(True, last_nan=True)(value(i), axis=taps), name="max_pool"))
 
     both = ctx.call_te(build, x, name=f"max_pool{n}d")
     if not indices:
@@ -168,7 +168,7 @@ def _adaptive(ctx: OpContext, x: Any, n: int, is_max: bool, indices: bool) -> An
             return tirx.if_then_else(inside, flat, int64(-1)), tirx.if_then_else(inside, t(*i[: len(lead)], *at), outside)
 
         if is_max and indices:
-            reducer = semantics.arg_reducer(True)
+            reducer = semantics.arg_reducer(True, last_nan=True)
             return list(te.compute(extents, lambda *i: reducer(value(i, semantics.lowest(dtype)), axis=taps), name="adaptive_max_pool"))
         if is_max:
             low = semantics.lowest(dtype)

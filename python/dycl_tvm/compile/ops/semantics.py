@@ -206,14 +206,18 @@ max_reducer = te.comm_reducer(maximum, lowest, name="max_nan")
 min_reducer = te.comm_reducer(minimum, highest, name="min_nan")
 
 
-def arg_combine(is_max: bool, lhs: Any, rhs: Any) -> tuple[Any, Any]:
-    """Return the better of two (index, value) pairs: the first NaN wins, else the first of the best."""
+def arg_combine(is_max: bool, lhs: Any, rhs: Any, last_nan: bool = False) -> tuple[Any, Any]:
+    """Return the better of two (index, value) pairs: the first NaN wins (the last if ``last_nan``), else the first of the best."""
     better = lhs[1] > rhs[1] if is_max else lhs[1] < rhs[1]
     tie = lhs[1] == rhs[1]
     if "float" in dtype_of(lhs[1]):
         # NaN beats everything; between two NaN the earlier one
         better = tirx.Or(better, tirx.And(is_nan(lhs[1]), tirx.Not(is_nan(rhs[1]))))
-        tie = tirx.Or(tie, tirx.And(is_nan(lhs[1]), is_nan(rhs[1])))
+        both = tirx.And(is_nan(lhs[1]), is_nan(rhs[1]))
+        if last_nan:
+            better = tirx.Or(better, tirx.And(both, lhs[0] > rhs[0]))
+        else:
+            tie = tirx.Or(tie, both)
     # the identity has index -1: it never wins a tie against a real element
     earlier = tirx.Or(rhs[0] < tirx.const(0, dtype_of(rhs[0])), tirx.And(lhs[0] < rhs[0], lhs[0] >= tirx.const(0, dtype_of(lhs[0]))))
     left = tirx.Or(better, tirx.And(tie, earlier))
@@ -225,13 +229,13 @@ def arg_identity(is_max: bool, index_type: str, value_type: str) -> tuple[Any, A
     return tirx.const(-1, index_type), (lowest if is_max else highest)(value_type)
 
 
-def arg_reducer(is_max: bool) -> Any:
+def arg_reducer(is_max: bool, last_nan: bool = False) -> Any:
     """Return the reducer of (index, value) pairs."""
 
     def combine(lhs: Any, rhs: Any) -> Any:
-        return arg_combine(is_max, lhs, rhs)
+        return arg_combine(is_max, lhs, rhs, last_nan)
 
     def identity(index_type: str, value_type: str) -> Any:
         return arg_identity(is_max, index_type, value_type)
 
-    return te.comm_reducer(combine, identity, name="argmax_nan" if is_max else "argmin_nan")
+    return te.comm_reducer(combine, identity, name=("argmax" if is_max else "argmin") + ("_last_nan" if last_nan else "_nan"))

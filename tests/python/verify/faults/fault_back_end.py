@@ -89,6 +89,14 @@ def pooled(x):  # type: ignore[no-untyped-def]
     return F.max_pool2d(y, 3, 2, 1), F.avg_pool2d(y, 3, 2, 1, count_include_pad=False)
 
 
+def whole(n):  # type: ignore[no-untyped-def]
+    return n // 3, n % -4
+
+
+def windows(x):  # type: ignore[no-untyped-def]
+    return F.max_pool2d(x[None, None], 2, return_indices=True)[1]
+
+
 def wide(x):  # type: ignore[no-untyped-def]
     y = x.repeat(3, 14) * 40
     return torch.softmax(y, 1), torch.softmax(y, 0).sum(1)
@@ -202,12 +210,22 @@ def cpp(file: str, old: str, new: str) -> Callable[[], Any]:
 
 
 ARITHMETIC, POOLED, WIDE = program("arithmetic", arithmetic), program("pooled", pooled), program("wide", wide)
+WHOLE = program("whole", whole, [(torch.tensor([[-7, 5, -3]]),), (torch.tensor([[8, -9, 100]]),)])
+WINDOWS = program("windows", windows, [(torch.full((2, 4), float("nan")),)])
 SWAPPING, TURNING = program("swapping", swapping), program("turning", turning)
 _OPS, _CPU, _KERNELS = "dycl_tvm.compile.ops.", "dycl_tvm.backends.tir_cpu.", "dycl_tvm.backends.tir_cpu.families."
 
 IMPORT = [
     ("the operands of rsub change places", ARITHMETIC, _OPS + "elementwise:_rsub", '"subtract", b, a', '"subtract", a, b'),
     ("floor division truncates", ARITHMETIC, _OPS + "elementwise:_div_mode", "_floor_divide if", "_trunc_divide if"),
+    (
+        "whole numbers are divided towards zero",
+        WHOLE,
+        _OPS + "semantics:floor_divide",
+        "tirx.Select(wrong, quotient - one, quotient)",
+        "quotient",
+    ),
+    ("the first NaN of a window counts", WINDOWS, _OPS + "pooling:_max_pool", "last_nan=True", "last_nan=False"),
     ("a power has one factor too many", ARITHMETIC, _OPS + "elementwise:_pow", "range(int(b) - 1)", "range(int(b))"),
     ("a norm forgets epsilon", ARITHMETIC, _OPS + "norm:normalised", "relax.const(eps, dtype)", "relax.const(0.0, dtype)"),
     ("windows begin at the wrong place", POOLED, _OPS + "pooling:_window", "- int64(p)", "+ int64(p)"),
