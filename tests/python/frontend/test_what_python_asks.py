@@ -176,7 +176,8 @@ def net(x):
     + kept("if x.sum() > 0:\n    self.c.eye\nn, self.c.k = self.c.k, 0\nreturn x, n", "self.c = Config()"),
     "a property computed in the first call": _CACHED + kept("return x @ self.c.eye, self.c.k", "self.c = Config()"),
     "None before the first call and a tensor after it": kept(
-        "y = x\nif self.n > 0:\n    y = x @ self.w\nself.n += 1\nself.w = torch.eye(3) * self.n\nreturn y, self.n", "self.n, self.w = 0, None"
+        "y = x\nif self.n > 0:\n    y = x @ self.w\nself.n += 1\nself.w = torch.eye(3) * self.n\nreturn y, self.n",
+        "self.n, self.w = 0, None",
     ),
     "special methods with results that depend on the path": """
 class Text:

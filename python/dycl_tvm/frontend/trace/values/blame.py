@@ -31,8 +31,8 @@ _SEARCHED = 1 << 12
 _NUMBERS: dict[str, Callable[[int], Any]] = {"int": int, "float": float, "bool": bool}
 
 
-#: The classes of staging that stand for the program's values.
-_OWN_NAMES = re.compile(r"\b(Poison|StagedTensor|Host(Int|Float|Bool))\b")
+#: The classes of staging that stand for values of several classes, or for numbers.
+_OWN_NAMES = re.compile(r"\b(Poison|Host(Int|Float|Bool))\b")
 
 
 def names_staging(error: Exception) -> bool:
