@@ -243,6 +243,10 @@ def getitem(obj: Any, index: Any) -> Any:
         return switch(obj, index)
     if isinstance(index, torch.Tensor) and isinstance(obj, (list, tuple, deque)):
         return getitem(obj, _index_of(index))
+    if type(obj) is torch.nn.ModuleList and type(index) is int:
+        found = _item_of_modules(obj, index)
+        if found is not None:
+            return note_module(found)
     if isinstance(obj, torch.nn.Module) and not isinstance(index, (int, str, builtins.slice)):
         if isinstance(obj, (torch.nn.ModuleList, torch.nn.Sequential)):
             return switch(list(obj), _index_of(index) if isinstance(index, torch.Tensor) else index)
@@ -251,6 +255,14 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return note_module(_operate(operator.getitem, obj, index))
+
+
+def _item_of_modules(modules: torch.nn.ModuleList, index: int) -> Any:
+    """Return ``modules[index]`` as its own method finds it; None where that is not simply a module in its table."""
+    table = modules.__dict__.get("_modules")
+    if type(table) is not dict or not -len(table) <= index < len(table):
+        return None
+    return table.get(str(index % len(table)))
 
 
 def _index_of(t: torch.Tensor) -> Any:

@@ -15,7 +15,7 @@ from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched, refuse_question
-from dycl_tvm.frontend.python.calls.effects import watching
+from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
@@ -34,6 +34,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 from dycl_tvm.hcfg.nodes import Origin
 
 #: Callables that change none of their arguments, so that these need not be saved.
@@ -126,6 +127,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, _BUILTIN_METHODS):
         if isinstance(callee, types.MethodWrapperType) and callee.__name__ == "__call__" and isinstance(callee.__self__, type):
             return _construct(callee.__self__, args, kwargs)
+        if type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS and _are_inert(args, kwargs):
+            return _call_tensors_method(callee, args, kwargs)
         if searches(callee, args, kwargs):
             return search(callee, args)
         if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):
@@ -387,13 +390,37 @@ def _refuse_effect(name: str, what: str) -> None:
     )
 
 
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, StagedTensor))
+#: What native code may be given without a look: it holds nothing of the program's, and what changes it is seen.
+_INERT = frozenset((int, float, bool, str, type(None), torch.dtype)) | _TENSORS
+
+
+def _are_inert(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return _INERT.issuperset(map(type, args)) and _INERT.issuperset(map(type, kwargs.values()))
+
+
+def _call_tensors_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a compiled method of a tensor that is given numbers and tensors: it changes tensors only, which the recorder sees."""
+    session = current()
+    session.native_depth += 1
+    try:
+        return program().trampolines.watch(method, args, kwargs)
+    finally:
+        session.native_depth -= 1
+
+
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
     session = current()
-    _refuse_effects(callee)
+    about = about_callee(callee)
+    if not about.allowed:
+        _refuse_effects(callee)
+        about.allowed = True
     pure = type(callee) in _PURE_KINDS and callee in _PURE
-    module = module_of(callee)
+    module = about.module
     for a in (*args, *kwargs.values()):
+        if type(a) in _INERT:
+            continue
         if isinstance(a, Poison):
             use(a)
         advancing(a)
@@ -413,7 +440,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
     session.native_depth += python
     try:
-        result = watching(program().trampolines.watch, callee, args, kwargs, pure)
+        result = watching(program().trampolines.watch, callee, args, kwargs, pure, about)
     finally:
         session.native_depth -= python
     if not hasattr(type(result), "__next__"):
