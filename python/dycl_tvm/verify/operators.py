@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 #: Multiplications and additions, and elements, of which an operator computes so many in a second; they only have to be of the right order.
-PRODUCTS_PER_SECOND, ELEMENTS_PER_SECOND = 4e10, 1e9
+PRODUCTS_PER_SECOND, ELEMENTS_PER_SECOND = 3e10, 1e9
 #: What a convolution takes however small it is.
-_CONVOLUTION = 1e-4
+_CONVOLUTION = 2e-4
 #: Operators that use nothing of a tensor but its shape and type.
 _SHAPE_ONLY = frozenset(
     {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}

@@ -56,7 +56,7 @@ from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import Reference, compare, reads_indices, work_of
 
 #: Seconds that a call of a kernel, or of an operator of PyTorch, takes beside its arithmetic; what a step takes; a byte that is looked at.
-_CALL, _STEP, _BYTE = 4e-5, 2e-5, 3e-10
+_CALL, _STEP, _BYTE = 7e-5, 3e-5, 5e-10
 #: Seconds that a multiplication in a kernel takes.
 _PRODUCT = 3e-11
 #: Blocks of one call, after which it goes the shortest way out.

@@ -41,9 +41,9 @@ _PRODUCTS = frozenset(
 #: Disturbances in units of roundoff: of one element-wise operation, and for each sum of k terms that many times its square root.
 _ELEMENT, _SUM = 32.0, 8.0
 #: Seconds for preparing an operator, and for running it on few elements; for a multiplication of a product, and for an element touched.
-_PREPARED, _OPERATOR = 1.2e-5, 3e-5
-_PRODUCT = {torch.float64: 1e-10, torch.float32: 6e-11}
-_TOUCHED = {torch.float64: 2e-9, torch.float32: 1e-9}
+_PREPARED, _OPERATOR = 1.5e-5, 4e-5
+_PRODUCT = {torch.float64: 2e-10, torch.float32: 7e-11}
+_TOUCHED = {torch.float64: 3e-9, torch.float32: 1.5e-9}
 #: Elements of which the usual deviation in a tensor is estimated.
 _SAMPLE = 4096
 

@@ -13,6 +13,8 @@ from torch import nn
 
 import dycl_tvm
 from dycl_tvm.artifact import Artifact
+from dycl_tvm.compile.program import KernelCall, Program, Slot
+from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.nodes import SubDNN
 from dycl_tvm.target import resolve_target
 from dycl_tvm.verify.compiled import check_compiled
@@ -92,6 +94,36 @@ def test_every_way_out_of_a_decision_is_taken_in_the_dispatcher(built: Artifact,
     codegen.link(built._lowered.program, built._lowered.library, tmp_path / "net.so", built.target.target, watch=watched.watch)
     assert watched.runs >= 4
     assert watched.decisions == watched.decisions_total > 0
+
+
+def test_a_large_weight_that_is_taken_for_another_is_found_in_the_dispatcher(tmp_path: Any) -> None:
+    from dycl_tvm import codegen
+
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).eval()
+    art = dycl_tvm.build(net, (torch.randn(1, 64),), verify="off")
+    program, watched = art._lowered.program, Dispatcher()
+    large = {w for w, weight in enumerate(program.weights) if weight.type.nbytes > 4096}
+    assert len(large) == 2
+
+    def taken_for_another(slot: Slot) -> Slot:
+        return dataclasses.replace(slot, index=sum(large) - slot.index) if slot.space == "weight" and slot.index in large else slot
+
+    def watch(given: Program, *rest: Any) -> None:
+        watched.watch(given, *rest)
+        for block in given.blocks:
+            block.instrs = [
+                dataclasses.replace(i, args=tuple(map(taken_for_another, i.args))) if isinstance(i, KernelCall) else i for i in block.instrs
+            ]
+        with pytest.raises(VerificationError, match="other numbers in argument"):
+            watched.watch(given, *rest)
+        raise _Found
+
+    with pytest.raises(_Found):
+        codegen.link(program, art._lowered.library, tmp_path / "net.so", art.target.target, watch=watch)
+
+
+class _Found(Exception):
+    """The check was as it should be."""
 
 
 def _sub_dnn(function: Any, *args: torch.Tensor) -> SubDNN:

@@ -19,6 +19,7 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, Branch, HostOp, Return
 from dycl_tvm.passes import run_passes
+from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.control import check_control
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.same import difference
@@ -395,3 +396,19 @@ def _counts_in_a_module(x):
 def test_a_module_that_the_program_made_is_put_back() -> None:
     check_control(_counts_in_a_module, stage(_counts_in_a_module, (X,)), (X,), {})
     assert _MADE.n == 0  # type: ignore[attr-defined]
+
+
+def test_where_calls_are_dear_the_budget_leaves_one_and_the_reason_names_the_rest() -> None:
+    whole = Budget(1.0)
+    proved = check_control(_gates, stage(_gates, (X,)), (X,), {}, budget=whole.part(0.0))
+    assert (proved.runs, proved.calls) == (1, 1)
+    assert "left out" in proved.reason and "random" in proved.reason
+    assert 0 < whole.spent < whole.seconds  # what a part spends is spent of the whole
+
+
+def test_kernels_have_what_control_and_passes_leave_and_never_less_than_their_share() -> None:
+    unspent, spent = BuildBudget("default"), BuildBudget("default")
+    spent.for_control().spend(10.0)
+    assert unspent.for_kernels(1).seconds == unspent.seconds
+    assert 0.3 * spent.seconds < spent.for_kernels(1).seconds < spent.seconds
+    assert unspent.for_kernels(10_000).seconds > 10 * spent.seconds

@@ -26,6 +26,8 @@ def setattr(value: Any, obj: Any, name: str) -> None:
     if isinstance(obj, types.ModuleType):
         current().journal.touch(SETTINGS, surely=False)  # torch.backends has some that look like attributes
     current().heap.changing_attribute(obj, name)
+    if name == "__dict__" and type(value) is dict:
+        current().heap.is_namespace(value, obj)
     attempt(builtins.setattr, obj, name, value)
 
 

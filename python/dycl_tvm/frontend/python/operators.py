@@ -243,14 +243,26 @@ def getitem(obj: Any, index: Any) -> Any:
         return switch(obj, index)
     if isinstance(index, torch.Tensor) and isinstance(obj, (list, tuple, deque)):
         return getitem(obj, _index_of(index))
+    if type(obj) is torch.nn.ModuleList and type(index) is int:
+        found = _item_of_modules(obj, index)
+        if found is not None:
+            return note_module(found)
     if isinstance(obj, torch.nn.Module) and not isinstance(index, (int, str, builtins.slice)):
         if isinstance(obj, (torch.nn.ModuleList, torch.nn.Sequential)):
             return switch(list(obj), _index_of(index) if isinstance(index, torch.Tensor) else index)
-    if isinstance(obj, dict) and scalars.is_symbolic(index) and type(obj).__getitem__ in _BUILTIN_LOOKUP:
+    if _is_by_number(obj, index):
         return _getitem_dict(obj, index)
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return note_module(_operate(operator.getitem, obj, index))
+
+
+def _item_of_modules(modules: torch.nn.ModuleList, index: int) -> Any:
+    """Return ``modules[index]`` as its own method finds it; None where that is not simply a module in its table."""
+    table = modules.__dict__.get("_modules")
+    if type(table) is not dict or not -len(table) <= index < len(table):
+        return None
+    return table.get(str(index % len(table)))
 
 
 def _index_of(t: torch.Tensor) -> Any:
@@ -259,18 +271,39 @@ def _index_of(t: torch.Tensor) -> Any:
     return scalars.convert(t.item(), "int")
 
 
+def _is_by_number(obj: Any, key: Any) -> bool:
+    """Whether an item of a dict is named by a number known only at run time."""
+    return isinstance(obj, dict) and scalars.is_symbolic(key) and type(obj).__getitem__ in _BUILTIN_LOOKUP
+
+
+def _known_key(obj: Any, key: Any) -> Any:
+    """Return the key of a dict that a number known only at run time is equal to: each that may be is tried. Itself, if it is none."""
+    if not _is_by_number(obj, key):
+        return key
+    if scalars._kind(scalars.operand_of(key)) == "bool":
+        return scalars.known(key)
+    return next((k for k in obj if isinstance(k, (bool, int, float)) and key == k), key)  # the test forks: this is not rewritten
+
+
 def _getitem_dict(obj: dict[Any, Any], key: Any) -> Any:
-    """Read at a number known only at run time: each key that may equal it is tried."""
-    for k in obj:
-        if isinstance(k, (bool, int, float)) and key == k:  # this function is not rewritten, so the test forks
-            return attempt(operator.getitem, obj, k)
+    """Read at a number known only at run time."""
+    known = _known_key(obj, key)
+    return _missing_item(obj, known) if scalars.is_symbolic(known) else getitem(obj, known)
+
+
+def _missing_item(obj: dict[Any, Any], key: Any) -> Any:
+    """Return what a dict gives for a key that it does not have."""
     missing = special_method(obj, "__missing__")
     if isinstance(obj, Counter) and type(obj).__missing__ is Counter.__missing__:
         return 0
     if missing is not None or hasattr(type(obj), "__missing__"):
         return missing(key) if missing is not None else attempt(operator.getitem, obj, key)
-    # Only a handler sees which key it was: the text of an error is known at build time.
-    raise raising(KeyError(key) if current().may_be_caught() else KeyError("a key known only at run time is not in the dict"))
+    raise _no_such_key(key)
+
+
+def _no_such_key(key: Any) -> Any:
+    """Return the error of a key that a dict does not have. Only a handler sees which: the text of an error is known at build time."""
+    return raising(KeyError(key) if current().may_be_caught() else KeyError("a key known only at run time is not in the dict"))
 
 
 def _operate(function: Any, obj: Any, *args: Any) -> Any:
@@ -287,6 +320,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
+    index = _known_key(obj, index)
     current().heap.changing_item(obj, index)
     _operate(operator.setitem, obj, index, value)
 
@@ -334,13 +368,16 @@ def changing_globals(space: dict[str, Any], *names: str) -> None:
 
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
+    index = _known_key(obj, index)
+    if _is_by_number(obj, index):
+        raise _no_such_key(index)
     current().heap.changing_item(obj, index)
     _operate(operator.delitem, obj, index)
 
 
 def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
     """``locals()`` without the variables that the rewriting adds."""
-    return {k: v for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
+    return {k: bound(v) for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
 
 
 def augment(op: str, x: Any, value: Any) -> Any:
@@ -359,7 +396,8 @@ def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:
 
 def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
     """``obj[index] op= value``."""
-    setitem(augment(op, getitem(obj, index), value), obj, index)
+    known = _known_key(obj, index)
+    setitem(augment(op, _missing_item(obj, known) if _is_by_number(obj, known) else getitem(obj, known), value), obj, known)
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ the value that the model happened to have when it was built.
 from __future__ import annotations
 
 import types
-from collections import Counter, deque
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +18,14 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.finalizers import Finalizers
+from dycl_tvm.frontend.python.holders import Holders, Shared
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
-from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE, Attribute, Cell, Contents, Place, attribute_of
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach, slots_of
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -39,17 +41,18 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_calls, label_of, sides_of, sides_of_contents, verb_of
-from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled, may_be_unset
+from dycl_tvm.frontend.trace.session import Session, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, mark_outside
+from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
 
 Path = tuple[Any, ...]
+_MADE_ANEW = frozenset(["list", "dict", "set", "deque", "OrderedDict", "Counter"])
 
 
 @dataclass(eq=False)
@@ -111,19 +114,21 @@ class ModelState:
         #: By identity, the objects that live on, and the user's names for them.
         self._reachable: dict[int, Any] = {}
         self._labels: dict[int, str] = {}
+        #: The ``__dict__`` of objects to which another way leads too, or that two objects share.
+        self._spaces: list[tuple[dict[str, Any], Any]] = []
         self.memory = ReachedMemory()
         self._twin = twin
         #: Functions of the user's that a library calls and that nothing leads to.
         self.registered: list[types.FunctionType] = []
         #: Places of the model that hold such an object, and what stands for it there.
         self._twins: list[tuple[Place, Any, Any]] = []
-        #: How many places hold each container before the first call, by identity: whether they still do depends on the calls.
-        self._holders: Counter[int] = Counter()
-        self._counted = 0
+        #: The objects whose end the program would be told of.
+        self.finalizers = Finalizers()
+        self.finalizers.reached_from(reached.steps[:1])
         self._note(reached)
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
-        self._initial: dict[Any, PlaceState] = {}
+        self._raw: dict[Any, Any] = {}
         self._leaves: dict[Path, _Leaf] = {}
         self._poisoned: dict[Path, Why] = {}
         #: The names of paths that change, and what they held before the first call.
@@ -137,6 +142,11 @@ class ModelState:
         self._entry: dict[Path, Operand] = {}
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
         self._shared: set[Path] = set()
+        #: Where calls leave another container than there was, and which of the model's own they leave there.
+        self._replaced: dict[Path, dict[int, Any]] = {}
+        self._holders = Holders(self._reachable)
+        self._session: Session | None = None
+        self._copied, self._guarded = set[Path](), set[Path]()
         #: Leaves that a call may leave as one of its inputs.
         self._kept_inputs: set[Path] = set()
         self._made: dict[Path, Storage] = {}
@@ -161,23 +171,30 @@ class ModelState:
 
     def adopt(self, found: Iterable[Step]) -> None:
         """Take down what was found to live on, though the model does not reach it."""
+        found = list(found)
+        self.finalizers.reached_from(found)
         self._note(Reached(found))
 
     def _reach(self, roots: list[Step]) -> None:
         """Take down the objects that can be reached, with the user's name for each."""
+        self.finalizers.reached_from(roots)
         self._note(reach(roots, is_library, code_of).complete())
 
     def _note(self, reached: Reached) -> None:
         twins: dict[int, tuple[Any, Any]] = {}
         roots: list[Step] = []
+        found = {id(x) for _, x in reached if type(x) is dict}
         for label, x in reached.steps:
             self._add(label, x)
             self.memory.note(x)
+            self.finalizers.note(label, x)
             kind: Any = type(x)
             if kind is dict or kind is list:
                 continue
             space = getattr(x, "__dict__", None)
             if isinstance(space, dict):
+                if type(space) is dict and (id(space) in found or id(space) in self._reachable) and not isinstance(x, types.ModuleType):
+                    self._spaces.append((space, x))
                 self._add(label, space)
             if kind is types.FunctionType:
                 self._add("", x.__globals__)
@@ -218,26 +235,26 @@ class ModelState:
     @property
     def size(self) -> int:
         """Grows with everything found."""
-        found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs)
+        found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
         return sum(map(len, found)) + count_unset(self._poisoned) + sum(len(v.known) for v in self._variants.values())
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
         """Give the places of the state what they hold at entry."""
         self._entry = dict(zip(self._leaves, params))
+        if self._session is not current():  # all runs of one session begin alike
+            self._session, self._copied, self._guarded = current(), set(self._replaced), set(self._shared)
+        for space, owner in self._spaces:
+            current().heap.is_namespace(space, owner)
         made = self._made = {}
-        if self._counted != len(self._reachable) and any(isinstance(c, Items) for s in self._initial.values() for c in s.items):
-            self._counted = len(self._reachable)
-            self._holders = Counter(id(x) for holder in self._reachable.values() for x in _held_by(holder) if isinstance(x, MUTABLE))
         for key, place in self._places.items():
             if isinstance(place, Storage):
                 assert place.real is not None
                 place = self._places[key] = constants().storage(place.real)
-                self._initial[key] = capture_place(place, place.read())
-            state = self._initial[key]
+            state = capture_place(place, place.read(), self._raw)
             items = [self._at_entry((key, i), c, made) for i, c in enumerate(state.items)]
             current().journal.touch(place)
-            place.write(place.unflatten(state.raw, items))
+            place.write(filled(place, state.raw, items))
         for path, twin in self._links:
             other = made.get(twin) if isinstance(twin, tuple) else constants().storage(twin)
             if path in made and other is not None:
@@ -263,10 +280,12 @@ class ModelState:
             if isinstance(c, TensorLeaf):
                 value.storage_.shared = storage_of(c.obj).shared
             return value
-        if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned)):
+        if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned, *self._copied)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
-            if path in self._shared or self._holders[id(c.obj)] > 1:
-                current().heap.guarded.update({id(copy): self._decision, id(c.obj): self._decision})
+            if path in self._guarded:
+                for x in (copy, c.obj, *self._replaced.get(path, {}).values()):
+                    current().heap.guarded[id(x)] = Shared()
+                mark_outside(copy, "state")
             return copy
         return c.obj
 
@@ -283,6 +302,8 @@ class ModelState:
 
     def _tell_apart(self, path: Path) -> bool:
         """Let the kinds of a path be told apart from the next round on; return whether they can."""
+        if path in self._variants:
+            return True  # Python asked once before, and did not pass on what that raised
         name, first = self._first[path]
         if path in self._inseparable or not can_vary(first, self.lives_on):
             return False
@@ -326,37 +347,22 @@ class ModelState:
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
         before = session.journal.before(mark)
-        changes = session.journal.changes(mark)
-        for key, place in changes.items():
+        first = ChainMap(self._raw, before)
+        for key, place in session.journal.changes(mark).items():
             if place is CONTEXT:
                 self._refuse_context(dict(before[key]), dict(place.read()))
                 continue
             name = None if session.heap.is_newer(place.owner, session.heap.run_started) else self._name(place)
             if name is None:
                 continue
-            initial = self._initial[key] if key in self._places else self._before_the_first_run(place, before[key], changes, before)
             known = self.size
-            self._compare_place(key, initial, capture_place(place, place.read()), name, found, left)
+            self._compare_place(key, capture_place(place, first[key], first), name, found, left)
             if self.size != known and key not in self._places:
-                self._places[key], self._initial[key] = place, initial
+                self._places[key], self._raw[key] = place, before[key]
         self._refuse_growing()
-        self._note_sharing(left)
+        self.finalizers.check()
+        self._note_sharing(left, [(p, first[key]) for key, p in session.journal.changes(mark).items() if self.lives_on(p.owner)])
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
-
-    def _before_the_first_run(self, place: Place, raw: Any, changes: dict[Any, Place], before: dict[Any, Any]) -> PlaceState:
-        """Return what a place held, with the containers in it as they were then: the path may have changed these too."""
-        state = capture_place(place, raw)
-        if not any(isinstance(item, Items) for item in state.items):
-            return state
-        now = [
-            (p, p.read(), self._initial[k].raw if k in self._places else before[k]) for k, p in changes.items() if isinstance(p, Contents)
-        ]
-        for p, _, then in now:
-            p.write(then)
-        state = capture_place(place, raw)
-        for p, held, _ in now:
-            p.write(held)
-        return state
 
     def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
         for variable, value in now.items():
@@ -390,10 +396,9 @@ class ModelState:
             return f"{label}.{place.name}" if label and not isinstance(place.owner, types.ModuleType) else place.name
         return label
 
-    def _compare_place(
-        self, key: Any, initial: PlaceState, now: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]
-    ) -> None:
-        place = now.place
+    def _compare_place(self, key: Any, initial: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
+        place = initial.place
+        now = capture_place(place, place.read())
         if initial.structure != now.structure:
             self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), verb_of(place))
             self._growing.setdefault(name, type(place.owner).__name__)
@@ -406,11 +411,12 @@ class ModelState:
         for name, kind in self._growing.items():
             raise UnsupportedError(
                 with_others(
-                    f"the {kind} `{name}` of the model is left with other items than it had: every call would change it more",
+                    f"the {kind} `{name}` of the model is left with other contents than it had: every call would change it more",
                     self._differing,
                 ),
                 current().origin(),
-                f"make it anew at the beginning of the forward (`{name} = {kind}()`); tensors and numbers are what calls can keep",
+                f"make it anew at the beginning of the forward{f' (`{name} = {kind}()`)' if kind in _MADE_ANEW else ''}, or leave it as it "
+                "was; tensors and numbers are what calls can keep",
             )
 
     def _compare(
@@ -460,14 +466,17 @@ class ModelState:
         elif isinstance(initial, Items) and isinstance(now, Items) and same_structure(initial, now):
             if isinstance(now.obj, tuple) or initial.obj is not now.obj:
                 left[path] = now
+                if not isinstance(now.obj, tuple):
+                    self._replaced.setdefault(path, {})
                 for i, (a, b) in enumerate(zip(initial.items, now.items)):
                     self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
             self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
 
-    def _note_sharing(self, left: dict[Path, Captured]) -> None:
+    def _note_sharing(self, left: dict[Path, Captured], changed: list[tuple[Place, Any]]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
-        containers: dict[int, list[Path]] = {}
+        if any(isinstance(c, Items) for c in left.values()):
+            self._note_containers({path: c for path, c in left.items() if isinstance(c, Items)}, changed)
         homes: dict[Identity, Path] = {}
         for path, c in left.items():
             if isinstance(c, TensorLeaf):
@@ -479,11 +488,29 @@ class ModelState:
                     real = constants().real_at(memory)
                     if real is not None:
                         self._links.add((path, real))
-            elif not isinstance(c.obj, tuple):
-                containers.setdefault(id(c.obj), []).append(path)
-                if id(c.obj) in self._reachable:
-                    self._shared.add(path)
-        self._shared.update(path for paths in containers.values() if len(paths) > 1 for path in paths)
+
+    def _is_in_new(self, path: Path, left: dict[Path, Items]) -> bool:
+        """Whether what stands at a path is in a container that is none of the model's: all it holds is not counted elsewhere."""
+        around = left.get(path[:-1])
+        if around is None:
+            return False
+        return self._is_in_new(path[:-1], left) if isinstance(around.obj, tuple) else not self.lives_on(around.obj)
+
+    def _note_containers(self, left: dict[Path, Items], changed: list[tuple[Place, Any]]) -> None:
+        """Note which of the containers that a path leaves behind another name has too, or had before the first call."""
+        first, now = self._holders.count(changed)
+        now.update(id(c.obj) for path, c in left.items() if self._is_in_new(path, left))
+        parts = Counter(part for c in left.values() for part in identity_of(c.obj).all_parts())
+        held = {identity for x, identity in list(current().get(Identities).known.values()) if now[id(x)]}
+        for path, c in left.items():
+            mine = identity_of(c.obj)
+            if any(parts[part] > 1 or part in held for part in mine.all_parts() - {mine}):
+                mine.settle("whether another name has it")
+            initial = self._first[path][1].obj
+            if now[id(c.obj)] > 1 or first[id(initial)] > 1 or path[:-1] in self._shared:
+                self._shared.add(path)
+            if path in self._replaced and self.lives_on(c.obj):
+                self._replaced[path][id(c.obj)] = c.obj
 
 
 def _kind(path: Path) -> Path:
@@ -499,18 +526,6 @@ def _shared_name(place: Place) -> str | None:
     if isinstance(owner, type) and is_rewritten_class(owner):
         return None  # a number for each handle of a hook
     return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
-
-
-def _held_by(holder: Any) -> Iterable[Any]:
-    """Return what an object holds by itself, and not in its ``__dict__``."""
-    if isinstance(holder, dict):
-        return list(dict.values(holder))
-    if isinstance(holder, (list, tuple, set, deque)):
-        return tuple(holder)
-    if isinstance(holder, types.CellType):
-        return [Cell(holder).read()]
-    kind: Any = type(holder)
-    return [attribute_of(holder, name).read() for name in slots_of(kind)]
 
 
 def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.clock import OwnValue
@@ -78,9 +78,10 @@ class Session(OwnValue):
 
     def get(self, kind: type[Kept]) -> Kept:
         """Return the object of a class that is kept here; it is made when it is first asked for."""
-        if kind not in self._kept:
-            self._kept[kind] = kind()
-        return cast(Kept, self._kept[kind])
+        kept: Kept | None = self._kept.get(kind)
+        if kept is None:
+            kept = self._kept[kind] = kind()
+        return kept
 
 
 _local = threading.local()

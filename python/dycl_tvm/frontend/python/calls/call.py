@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import sys
 import types
 from typing import Any
@@ -15,25 +16,27 @@ from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched, refuse_question
-from dycl_tvm.frontend.python.calls.effects import watching
+from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
-from dycl_tvm.frontend.python.flow.iteration import advancing
+from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
-from dycl_tvm.frontend.python.source.ownership import code_of, users_function, with_code
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
 from dycl_tvm.frontend.python.source.rewritten import rewritten
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
+from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 from dycl_tvm.hcfg.nodes import Origin
 
 #: Callables that change none of their arguments, so that these need not be saved.
@@ -126,11 +129,20 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, _BUILTIN_METHODS):
         if isinstance(callee, types.MethodWrapperType) and callee.__name__ == "__call__" and isinstance(callee.__self__, type):
             return _construct(callee.__self__, args, kwargs)
+        if type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS and _are_inert(args, kwargs):
+            return _call_tensors_method(callee, args, kwargs)
         if searches(callee, args, kwargs):
             return search(callee, args)
         if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):
             refuse_question(callee)
         _note_builtin(callee, args)
+        if (
+            callee.__name__ == "join"
+            and isinstance(getattr(callee, "__self__", None), (str, bytes))
+            and len(args) == 1
+            and hasattr(type(args[0]), "__next__")
+        ):
+            args = ([*unpacked(args[0])],)  # texts that depend on the path part it
         return _native(callee, args, kwargs)
     if isinstance(callee, CACHED):
         return cached_call(callee, args, kwargs, call)
@@ -148,6 +160,8 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     users = users_function(function)
     if users is None:
         return _native(function, args, kwargs)
+    if users is not function:
+        return _call_in_mode(function, args, kwargs, root)
     if not has_source(code_of(users)):
         return _call_as_it_is(users, args, kwargs)
     made = converted(users)
@@ -169,6 +183,26 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     finally:
         exits().offer_root(False)
     return session.heap.born_generator(result, users) if isinstance(result, types.GeneratorType) else result
+
+
+def _call_in_mode(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
+    """Call a function that a context manager decorates, in PyTorch's way: ``@torch.no_grad()``, ``@torch.autocast("cpu")``."""
+    held = inspect.getclosurevars(function).nonlocals
+    current().journal.touch(SETTINGS)
+    modes = exits().modes
+    modes.append(SETTINGS.read())
+    manager = held["ctx_factory"]() if "ctx_factory" in held else held["autocast_instance"]
+    kind: Any = type(manager)
+    try:
+        if not is_library_class(kind) or inspect.isgeneratorfunction(function):
+            return _native(function, args, kwargs)
+        _call(kind.__enter__, (manager,), {}, False)
+        try:
+            return _call_function(held["func"], args, kwargs, root)
+        finally:
+            _call(kind.__exit__, (manager, None, None, None), {}, False)
+    finally:
+        modes.pop()
 
 
 def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -343,6 +377,8 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, "gives another result at every call")
     if modules[0] in _OF_THE_PROCESS and name.startswith(_SETTING):
         _refuse_effect(f"{modules[0]}.{name}", "changes a setting of the whole process")
+    if name == "ABCMeta.register":
+        _refuse_effect(name, "changes what isinstance() says in the whole process")
     if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
         _refuse_effect(name, "may wait for another thread")
     for module in modules:
@@ -387,13 +423,37 @@ def _refuse_effect(name: str, what: str) -> None:
     )
 
 
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, StagedTensor))
+#: What native code may be given without a look: it holds nothing of the program's, and what changes it is seen.
+_INERT = frozenset((int, float, bool, str, type(None), torch.dtype)) | _TENSORS
+
+
+def _are_inert(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return _INERT.issuperset(map(type, args)) and _INERT.issuperset(map(type, kwargs.values()))
+
+
+def _call_tensors_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a compiled method of a tensor that is given numbers and tensors: it changes tensors only, which the recorder sees."""
+    session = current()
+    session.native_depth += 1
+    try:
+        return program().trampolines.watch(method, args, kwargs)
+    finally:
+        session.native_depth -= 1
+
+
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
     session = current()
-    _refuse_effects(callee)
+    about = about_callee(callee)
+    if not about.allowed:
+        _refuse_effects(callee)
+        about.allowed = True
     pure = type(callee) in _PURE_KINDS and callee in _PURE
-    module = module_of(callee)
+    module = about.module
     for a in (*args, *kwargs.values()):
+        if type(a) in _INERT:
+            continue
         if isinstance(a, Poison):
             use(a)
         advancing(a)
@@ -413,7 +473,7 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
     session.native_depth += python
     try:
-        result = watching(program().trampolines.watch, callee, args, kwargs, pure)
+        result = watching(program().trampolines.watch, callee, args, kwargs, pure, about)
     finally:
         session.native_depth -= python
     if not hasattr(type(result), "__next__"):
@@ -447,6 +507,19 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
     finally:
         session.native_depth = depth
     program().trampolines.passing = before
-    if scalars.is_symbolic(result) and function.__name__ in ("__bool__", "__contains__"):
-        return bool(result)  # Python itself called it, and takes nothing but a bool
+    if function.__name__ in _CHECKED:  # Python itself called it, and looks at the class of what it gets
+        if isinstance(result, Poison):
+            use(result)
+        if scalars.is_symbolic(result):
+            return scalars.known(result)
     return result
+
+
+#: Special methods whose results Python itself takes if they are of some class only.
+_CHECKED = frozenset(
+    f"__{name}__"
+    for name in (
+        *("bool", "bytes", "complex", "contains", "dir", "float", "format", "fspath", "getstate", "hash", "index", "instancecheck", "int"),
+        *("iter", "len", "length_hint", "reduce", "reduce_ex", "repr", "str", "subclasscheck"),
+    )
+)

@@ -8,8 +8,10 @@ from typing import Any
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.calls.call import call
+from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
+from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.blame import of_program
@@ -41,8 +43,11 @@ class With:
         self._enter, self._exit = _method(kind, "__enter__"), _method(kind, "__exit__")
 
     def __enter__(self) -> Any:
+        before = SETTINGS.read()
         entered = call(self._enter, self._manager)
         self._session = current()
+        if self._harmless:
+            exits().modes.append(before)
         self._session.guard_depth += not self._harmless  # it may swallow an exception
         return entered
 
@@ -50,6 +55,8 @@ class With:
         if not staging() or current() is not self._session:
             return False  # a generator of an earlier stage is given up
         self._session.guard_depth -= not self._harmless
+        if self._harmless:
+            exits().modes.pop()
         if error is None or isinstance(error, Jump):
             call(self._exit, self._manager, None, None, None)
             return False

@@ -40,8 +40,56 @@ _KNOWN_MODULES = frozenset(["torch.nn.functional", "torch._C", "torch._tensor", 
 _COMPILED: Any = torch.cat.__self__  # type: ignore[attr-defined]
 
 
-def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: bool) -> Any:
+class AboutCallee:
+    """What is known of code that runs as it is, whatever it is given.
+
+    Attributes
+    ----------
+    module : str
+        The module that it says it is of.
+    unknown : bool
+        Whether it is compiled code that is not known.
+    known : bool
+        Whether it changes only what it is a method of, which is saved, or nothing of Python's.
+    allowed : bool
+        Whether it was looked at, and a compiled network may call it.
+    """
+
+    __slots__ = ("allowed", "callee", "known", "module", "unknown")
+
+    def __init__(self, callee: Any) -> None:
+        self.callee, self.allowed = callee, False
+        self.module, self.unknown = module_of(callee), is_unknown(callee)
+        self.known = not self.unknown and _is_known(callee, self.module)
+
+
+class _Callees:
+    """What a session knows of functions, by their ids."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, AboutCallee] = {}
+
+
+def about_callee(callee: Any) -> AboutCallee:
+    """Return what is known of a callee; of a library's function, which is called again and again, it is found once in a session."""
+    callees = current().get(_Callees).known
+    about = callees.get(id(callee))
+    if about is not None and about.callee is callee:
+        return about
+    about, kind = AboutCallee(callee), type(callee)
+    if (kind is types.FunctionType and is_library(callee)) or (
+        kind is types.BuiltinFunctionType and type(callee.__self__) is types.ModuleType
+    ):
+        callees[id(callee)] = about
+    return about
+
+
+def watching(
+    run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pure: bool, about: AboutCallee | None = None
+) -> Any:
     """Return ``run(callee, args, kwargs)``, a call of code that is not rewritten, and note what it changes.
+
+    ``about`` is :func:`about_callee` of the callee, where it was asked for already.
 
     Raises
     ------
@@ -49,12 +97,12 @@ def watching(run: Callable[..., Any], callee: Any, args: tuple[Any, ...], kwargs
         If it changes what lives on between calls, and cannot be kept.
     """
     heap = current().heap
-    if is_unknown(callee):
+    about = about or about_callee(callee)
+    if about.unknown:
         refuse_unknown(callee)
-    module = module_of(callee)
-    if module.startswith("torch"):
+    if about.module.startswith("torch"):
         heap.journal.touch(SETTINGS, surely=False)
-    if pure or _is_compiled(callee, args, kwargs) or _is_known(callee, module):
+    if pure or _is_compiled(callee, args, kwargs) or about.known:
         return run(callee, args, kwargs)
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)

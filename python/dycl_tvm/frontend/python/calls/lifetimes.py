@@ -9,13 +9,11 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.finalizers import CONTAINERS, refuse_lifetime
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file
-from dycl_tvm.frontend.trace.session import current
 
 _OF_AN_OBJECT = (weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod)
-_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _COUNTS = (sys.getrefcount, weakref.getweakrefcount, weakref.getweakrefs, gc.get_referrers, gc.get_objects, gc.get_count)
 _MODULES = frozenset(["weakref", "_weakref", "_weakrefset", "sys", "gc"])
 _PACKAGE = str(Path(__file__).parents[3]) + "/"
@@ -23,13 +21,16 @@ _PACKAGE = str(Path(__file__).parents[3]) + "/"
 
 def check_lifetime(callee: Any, args: tuple[Any, ...]) -> None:
     """Refuse a call of the user's that asks when, or whether, an object is given up."""
+    if isinstance(callee, weakref.ref):
+        referent = weakref.ref.__call__(callee)
+        if referent is not None and _is_users() and not program().state.finalizers.is_alive(referent):
+            refuse_lifetime("a weak reference is followed, which")
+        return
     if getattr(callee, "__module__", None) not in _MODULES or not _is_users():
         return
     weak = any(callee is x for x in _OF_AN_OBJECT) and args and not program().state.lives_on(getattr(args[0], "__self__", args[0]))
-    if weak or any(callee is x for x in (*_CONTAINERS, *_COUNTS)):
-        raise UnsupportedError(
-            f"{callee.__name__}() depends on when Python gives an object up", current().origin(), "hold the object, and drop it by a flag"
-        )
+    if weak or any(callee is x for x in (*CONTAINERS, *_COUNTS)):
+        refuse_lifetime(f"{callee.__name__}()")
 
 
 def _is_users() -> bool:

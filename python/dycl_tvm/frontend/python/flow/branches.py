@@ -119,8 +119,8 @@ class If:
         session = current()
         session.heap.undoable.remove((self._scope.clock, self._token))
         if isinstance(error, Jump):
-            if error.target.receive(error, self._token):
-                self._kept = True
+            with exits().beyond(error.target.modes):
+                self._kept |= error.target.receive(error, self._token)
         elif isinstance(error, ControlFlow) and not isinstance(error, Dead):
             return False
         elif isinstance(error, Exception):
@@ -188,6 +188,7 @@ class Frame:
 
     def __enter__(self) -> None:
         self._scope = Scope()
+        self.modes = len(exits().modes)
         if self._cells is not None:
             current().heap.changing_cells(self._cells)
         exits().frames.append(self)

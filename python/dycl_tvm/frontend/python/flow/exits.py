@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from dycl_tvm.frontend.python.flow.parting import part
 from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_in
+from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.blame import is_of_program
+from dycl_tvm.frontend.trace.values.blame import is_of_program, names_staging
 from dycl_tvm.hcfg.nodes import Origin, Raise, Return, ReturnSite
 
 
@@ -30,11 +32,14 @@ class Exits(OfOneRun):
         The bodies with ``return`` in them, the outermost first.
     departures : int
         How many paths have left the network, or a function.
+    modes : list
+        What PyTorch's settings were before each ``with`` around the place at hand that only sets a mode, the outermost first.
     """
 
     def __init__(self) -> None:
         self.frames: list[Any] = []
         self.departures = 0
+        self.modes: list[Any] = []
         self._root_next = False
 
     def take_root(self) -> bool:
@@ -45,6 +50,15 @@ class Exits(OfOneRun):
     def offer_root(self, offered: bool) -> None:
         """Say whether the next function body to begin returns from the whole network."""
         self._root_next = offered
+
+    @contextlib.contextmanager
+    def beyond(self, modes: int) -> Iterator[None]:
+        """Let PyTorch's settings be what they are once all but the outermost ``modes`` of the modes are left."""
+        now = SETTINGS.read()
+        if len(self.modes) > modes:
+            SETTINGS.write(self.modes[modes])
+        yield
+        SETTINGS.write(now)
 
     def leave_by_return(self, value: Any, origin: Origin | None = None) -> None:
         """End the path with a return site; or with several, where paths were joined that return different structures."""
@@ -61,7 +75,9 @@ class Exits(OfOneRun):
         leaves = Leaves()
         structure = structure_of(value, leaves, origin, view)
         site = session.builder.event(("site",), lambda: ReturnSite(structure, origin))
-        session.builder.terminate(Return(site, leaves.operands, program().state.leave(session.heap.run_mark)))
+        with self.beyond(0):
+            state = program().state.leave(session.heap.run_mark)
+        session.builder.terminate(Return(site, leaves.operands, state))
         self.departures += 1
 
     def leave_by_raise(self, error: BaseException) -> None:
@@ -100,6 +116,8 @@ def is_users(error: Exception) -> bool:
     if getattr(error, "__dycl_raised__", False) or isinstance(error, UnboundLocalError):
         return True
     builder = current().builder
+    if names_staging(error):
+        return False
     conditional = builder.block is not None and builder.block is not builder.entry
     return conditional and (is_of_program(error) or _is_pythons(error))
 

@@ -63,6 +63,7 @@ class Loop:
         self._early_exits: list[PathState] = []
         self._header: Header | None = None
         self._leaves_before = exits().departures
+        self.modes = len(exits().modes)
         #: What an iteration has changed of something from outside, if that cannot be undone.
         self.advanced = ""
 
@@ -167,7 +168,8 @@ class Loop:
             if self._barrier:
                 session.decisions.fork(self._decision(), "one path returns out of a loop inside of try or with, where others go on")
             token = min(self._tokens, key=lambda t: t.index) if self._tokens else None
-            error.target.receive(error, token)
+            with exits().beyond(error.target.modes):
+                error.target.receive(error, token)
             self._handed_on.append(token)
             return True
         return raised_alone(error, self._decision)

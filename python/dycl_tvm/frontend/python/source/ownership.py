@@ -41,6 +41,8 @@ _REWRITTEN_METHODS = frozenset(
     )
     if hasattr(torch.nn.Module, name)
 )
+#: What PyTorch puts around a function that a context manager decorates.
+_DECORATING = frozenset(["decorate_context", "generator_context", "decorate_autocast"])
 #: The code of functions whose own is replaced while a model is staged (see trampolines), by the function's identity.
 replaced: dict[int, tuple[types.FunctionType, types.CodeType]] = {}
 
@@ -59,16 +61,16 @@ def with_code(function: types.FunctionType, code: types.CodeType, closure: tuple
 
 
 def users_function(function: Any) -> types.FunctionType | None:
-    """Return the function if it runs rewritten, seen through ``torch.no_grad()``; None if it runs as it is."""
+    """Return the function if it runs rewritten, seen through ``@torch.no_grad()``; None if it runs as it is."""
     while isinstance(function, types.FunctionType):
         code = code_of(function)
         if not is_library_file(code.co_filename):
             return None if _is_generated(function, code) else function
         if code.co_filename in REWRITTEN_FILES or code in _REWRITTEN_METHODS:
             return function
-        if not code.co_filename.endswith("_contextlib.py"):
+        if code.co_name not in _DECORATING or not code.co_filename.endswith(("_contextlib.py", "autocast_mode.py")):
             return None
-        function = getattr(function, "__wrapped__", None)  # staging runs without gradients
+        function = getattr(function, "__wrapped__", None)
     return None
 
 

@@ -83,7 +83,7 @@ class Rewriter(StoreRewriter):
         )
         bare = without_annotations(bare)
         if isinstance(node, ast.Lambda):
-            self.function_name = "<lambda>"
+            self.function_name, self.unsure = "<lambda>", set(outer)
             return ast.copy_location(ast.Lambda(bare, self.visit(node.body)), node)
         self.function_name = node.name
         body = node.body
@@ -92,6 +92,7 @@ class Rewriter(StoreRewriter):
                 self.globals.update(n.names)
         self.has_frame = any(isinstance(n, ast.Return) for n in walk_scope(body))
         self.yields = yields(body)
+        self.unsure = self._may_be_unset(body) | outer | captured_names(body)
         cells = ", ".join(n for n in self._assigned(body) if n in outer or n in captured_names(body))
         new = self._body(body)
         if self.has_frame:
@@ -133,7 +134,7 @@ class Rewriter(StoreRewriter):
         node.bases = [self.visit(b) for b in node.bases]
         node.keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         inner = ClassBodyRewriter(self.filename, node.name)
-        inner.first_argument, inner.function_name = self.first_argument, self.function_name
+        inner.first_argument, inner.function_name, inner.unsure = self.first_argument, self.function_name, self.unsure
         node.body = inner.class_body(node.body)
         return self._decorated(node)
 
@@ -468,14 +469,6 @@ class Rewriter(StoreRewriter):
         return operator_call("new", node, node)
 
     visit_Dict = visit_Set = visit_ListComp = visit_DictComp = visit_SetComp = _new
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Rewrite the question for the class of an object, which may stand for one of another class."""
-        if node.attr == "__class__" and isinstance(node.ctx, ast.Load):
-            return operator_call("class_of", node, self.visit(node.value))
-        if node.attr == "__dict__" and isinstance(node.ctx, ast.Load):
-            return operator_call("namespace", node, self.visit(node.value))
-        return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """Rewrite a load of an item, whose index may be known only at run time."""

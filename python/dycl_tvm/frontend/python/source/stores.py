@@ -8,6 +8,7 @@ from typing import Any
 
 from dycl_tvm.frontend.python.source.syntax import (
     BINARY_NAMES,
+    COMPOUND,
     COMPREHENSIONS,
     operator_call,
     operator_named,
@@ -25,6 +26,8 @@ class StoreRewriter(ast.NodeTransformer):
         self.counter = 0
         self.function_name = ""
         self.globals: set[str] = set()
+        #: The variables whose value depends on the path so that they may have none.
+        self.unsure: set[str] = set()
 
     def _fresh(self, kind: str) -> str:
         self.counter += 1
@@ -133,6 +136,28 @@ class StoreRewriter(ast.NodeTransformer):
         return made
 
     # -- names ------------------------------------------------------------------------------------------------------------
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Rewrite a read of a variable that may not be set: reading it is an error there, whatever is done with the value."""
+        if not isinstance(node.ctx, ast.Load) or node.id not in self.unsure:
+            return node
+        return operator_call("bound", node, node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Rewrite a read of an attribute, which may not be set; that of an object's class, and of its ``__dict__``, have operators."""
+        if not isinstance(node.ctx, ast.Load):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        if node.attr == "__class__":
+            return operator_call("class_of", node, self.visit(node.value))
+        if node.attr == "__dict__":
+            return operator_call("namespace", node, self.visit(node.value))
+        value: Any = self.visit(node.value)
+        node.value = value.args[0] if isinstance(node.value, ast.Attribute) and value.func.attr == "bound" else value
+        return operator_call("bound", node, node)
+
+    def _may_be_unset(self, statements: list[ast.stmt]) -> set[str]:
+        """Return the local names that statements bind, or delete, on some paths only."""
+        return set(self._stored([s for s in statements if isinstance(s, COMPOUND)]))
+
     def _stored(self, statements: list[ast.stmt]) -> list[str]:
         """Return the local names that statements may bind: global variables are places of the heap."""
         return [name for name in self._assigned(statements) if name not in self.globals]

@@ -14,6 +14,8 @@ OPERATORS = "_dy"
 #: Names that the rewriting gives to its own variables.
 OWN_NAME = re.compile(r"_dy|_frame|_(if|for|while|item|value|part|decorator)\d+")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+#: Statements of which some others are parts.
+COMPOUND = (ast.If, ast.For, ast.While, ast.Try, getattr(ast, "TryStar", ast.Try), ast.With, ast.Match)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 #: Names of the functions of `operator` that stand for binary operators.

@@ -31,8 +31,8 @@ class Place(ABC):
     """Something that can be changed. A kind without one of these methods cannot be made."""
 
     __slots__ = ()
-    #: Whether paths that leave other structures here can go on as one: what is read then is a poison. Otherwise they part.
-    poisons = False
+    #: Whether any object can be put here. Where it cannot, paths that leave values which cannot be one part.
+    holds_anything = True
 
     @property
     @abstractmethod
@@ -154,7 +154,6 @@ class One(Place):
     """A place that holds one value, or none."""
 
     __slots__ = ()
-    poisons = True
 
     def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
         return (), (contents,)
@@ -186,6 +185,14 @@ class Attribute(One):
     def text(self) -> str:
         return f"`{self.name}`"
 
+    @property
+    def holds_anything(self) -> bool:  # type: ignore[override]  # compiled code says what it takes for an attribute of its own
+        if self._space is not None:
+            return True
+        kind: Any = type(self._owner)
+        base: Any = next((vars(c) for c in kind.__mro__ if self.name in vars(c)), {})
+        return self.name in base and "__slots__" in base if not isinstance(self._owner, type) else not base
+
     def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
         return (MISSING, ()) if self._is_not_there(contents) else super().flatten(contents)
 
@@ -202,7 +209,7 @@ class Attribute(One):
     def read(self) -> Any:
         if self._space is not None:
             return self._space.get(self.name, MISSING)
-        if isinstance(self._owner, type):
+        if isinstance(self._owner, type) and self.name not in vars(type):
             return vars(self._owner).get(self.name, MISSING)
         return getattr(self._owner, self.name, MISSING)
 

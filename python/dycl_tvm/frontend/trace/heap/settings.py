@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,9 @@ class Settings(Indivisible):
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
         (torch.get_num_threads, torch.set_num_threads),
-        (torch.is_autocast_enabled, torch.set_autocast_enabled),
+        (torch.is_grad_enabled, torch._C._set_grad_enabled),
+        *[(partial(torch.is_autocast_enabled, d), partial(torch.set_autocast_enabled, d)) for d in ("cpu", "cuda")],
+        *[(partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d)) for d in ("cpu", "cuda")],
         *[(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in _PAIRS],
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     )
@@ -52,7 +55,7 @@ class Settings(Indivisible):
 
     @property
     def text(self) -> str:
-        return "PyTorch's settings (the default dtype and others)"
+        return "PyTorch's settings (the default dtype, the mode of gradients and others)"
 
     def read(self) -> Any:
         return tuple([read() for read, _ in self._FUNCTIONS])

@@ -8,6 +8,8 @@ of an iterator, the frame of a generator. An object that offers none of them, an
 
 from __future__ import annotations
 
+import abc
+import contextvars
 import copyreg
 import ctypes
 import functools
@@ -15,6 +17,7 @@ import gc
 import threading
 import types
 import warnings
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
@@ -55,7 +58,9 @@ _SEEN: tuple[type, ...] = (
     types.CellType,
     types.SimpleNamespace,
     types.MappingProxyType,
-    functools.partial,
+    weakref.ref,
+    contextvars.ContextVar,  # what it holds is a place of its own
+    type(abc.ABC._abc_impl),  # type: ignore[attr-defined]  # which classes were asked for; those that are registered are refused
     property,
     staticmethod,
     classmethod,

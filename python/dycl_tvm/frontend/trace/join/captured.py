@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union, cast
 
@@ -66,8 +66,14 @@ Captured = Plain | TensorLeaf | NumberLeaf | Items | Memory
 _IMMUTABLE = (str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, type, types.BuiltinFunctionType, complex)
 
 
-def capture(x: Any, _depth: int = 0) -> Captured:
-    """Take down what a variable holds."""
+_AS_THEY_ARE: Mapping[Any, Any] = types.MappingProxyType({})
+
+
+def capture(x: Any, held: Mapping[Any, Any] = _AS_THEY_ARE, _depth: int = 0) -> Captured:
+    """Take down what a variable holds.
+
+    ``held`` has the contents of containers, by the keys of their places, that held something else then than they do now.
+    """
     if isinstance(x, torch.Tensor):
         return TensorLeaf(x, peek(x))
     if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):
@@ -76,12 +82,17 @@ def capture(x: Any, _depth: int = 0) -> Captured:
         return Memory(x)
     if _depth < 20:
         if isinstance(x, tuple) and not isinstance(x, torch.Size):
-            return Items(x, [capture(i, _depth + 1) for i in x])
+            return Items(x, [capture(i, held, _depth + 1) for i in x])
         if type(x) in (list, deque):
-            return Items(x, [capture(i, _depth + 1) for i in x])
+            return Items(x, [capture(i, held, _depth + 1) for i in held.get(_key(x), x)])
         if type(x) is dict:
-            return Items(x, [capture(i, _depth + 1) for i in x.values()], tuple(x))
+            contents = held.get(_key(x), x.items())
+            return Items(x, [capture(i, held, _depth + 1) for _, i in contents], tuple([k for k, _ in contents]))
     return Plain(x)
+
+
+def _key(container: Any) -> Any:
+    return Contents(container).key
 
 
 #: What a value was on one path, without the user's objects: a tensor is its operand, a container its type, keys and items.
@@ -109,10 +120,10 @@ class PlaceState:
     items: list[Captured]
 
 
-def capture_place(place: Place, raw: Any) -> PlaceState:
-    """Take down what a place holds."""
+def capture_place(place: Place, raw: Any, held: Mapping[Any, Any] = _AS_THEY_ARE) -> PlaceState:
+    """Take down what a place holds; ``held`` is that of :func:`capture`."""
     structure, items = place.flatten(raw)
-    return PlaceState(place, raw, structure, [capture(item) for item in items])
+    return PlaceState(place, raw, structure, [capture(item, held) for item in items])
 
 
 def memories_in(found: list[Captured]) -> Iterator[Any]:

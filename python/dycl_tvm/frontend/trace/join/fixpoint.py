@@ -7,7 +7,7 @@ for it, or its value at the end of the body is the very value that the header be
 
 from __future__ import annotations
 
-from collections import deque
+from collections import ChainMap, deque
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
@@ -29,7 +29,7 @@ from dycl_tvm.frontend.trace.join.captured import (
 )
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents, verb_of
-from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, may_be_unset
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
@@ -100,6 +100,8 @@ class Header:
         #: The first container that the body leaves with other items than it had.
         self._growing: Why | None = None
         self._places: dict[Any, tuple[Place, Any]] = {}
+        #: What they hold at the header of this round.
+        self._headers: dict[Any, PlaceState] = {}
         self._params: dict[Path, Value] = {}
         self._args: list[Operand] = []
         self._state: dict[Any, Captured] = {}
@@ -129,6 +131,7 @@ class Header:
             if path in self._fresh and twin is not None:
                 may_be_one(self._fresh[path], twin, _Aliases(self.decision))
         self._state = {name: capture(value) for name, value in env.items()}
+        self._headers = {place.key: capture_place(place, contents) for place, contents in self._writes}
         for name in unset:
             env[name] = Poison(
                 self.decision, Why(f"`{name}` is not set before the loop, and read in it before it is set", is_="not set", unset=True)
@@ -157,7 +160,10 @@ class Header:
                 continue
             if key not in self._places:
                 self._places[key] = (place, before[key])
-            self._compare_place(key, place, found)
+                held = ChainMap({k: header.raw for k, header in self._headers.items()}, before)
+                self._compare_place(key, capture_place(place, before[key], held), found)
+            elif key in self._headers:
+                self._compare_place(key, self._headers[key], found)
         if self._growing is not None:
             session.decisions.unroll_grown(self.decision, self._growing.reason, self._differing)
         self._link(self._homes)
@@ -235,7 +241,7 @@ class Header:
 
     def _generalise_place(self, state: PlaceState) -> Any:
         items = [self._generalise((state.place.key, i), c) for i, c in enumerate(state.items)]
-        return state.place.unflatten(state.raw, items)
+        return filled(state.place, state.raw, items)
 
     # -- comparing ------------------------------------------------------------------------------------------------------
     def _compare(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
@@ -294,14 +300,14 @@ class Header:
         if header.obj is not back.obj or id(header.obj) in self._copies:
             self._identities.note(path, back.obj)
 
-    def _compare_place(self, key: Any, place: Place, found: dict[Path, Operand]) -> None:
-        raw = next((raw for p, raw in self._writes if p.key == key), self._places[key][1])
-        header, back = capture_place(place, raw), capture_place(place, place.read())
+    def _compare_place(self, key: Any, header: PlaceState, found: dict[Path, Operand]) -> None:
+        place = header.place
+        back = capture_place(place, place.read())
         if header.structure != back.structure:
             why = self._differing.add(Name(place), sides_of_contents([header, back]), verb_of(place))
             self._growing = self._growing or why
             return
-        for i, (h, b, label) in enumerate(zip(header.items, back.items, place.labels(raw))):
+        for i, (h, b, label) in enumerate(zip(header.items, back.items, place.labels(header.raw))):
             self._compare((key, i), Name(place).item(label), h, b, found)
 
 

@@ -34,12 +34,12 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
-from dycl_tvm.frontend.trace.join.poison import Poison, Why, may_be_unset, of_poison
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
-from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
@@ -283,7 +283,8 @@ class Join:
     def _joined(self, key: Any, place: Place) -> Any:
         """Return what a place holds after the join: a path that has not changed it brings what it held before."""
         base = capture_place(place, place.read())
-        found = [path.places[key] if key in path.places else self._unchanged(path, base) for path in self.paths]
+        containers = set(containers_in(base.items))
+        found = [path.places[key] if key in path.places else self._unchanged(path, base, containers) for path in self.paths]
         first = found[0]
         if any(state.structure != first.structure for state in found):
             why = self._differing.add(Name(place), sides_of_contents(found), verb_of(place))
@@ -291,24 +292,25 @@ class Join:
             return None
         labels = place.labels(first.raw)
         items = [self.unify([state.items[i] for state in found], Name(place).item(label)) for i, label in enumerate(labels)]
-        return place.unflatten(first.raw, items)
+        return filled(place, first.raw, items)
 
-    def _unchanged(self, path: PathState, base: PlaceState) -> PlaceState:
+    def _unchanged(self, path: PathState, base: PlaceState, containers: set[Any]) -> PlaceState:
         """Return what a place holds on a path that has not changed it: the containers and tensors there may hold something else."""
+        held: dict[Any, Any] = {}
+        if not containers.isdisjoint(path.places):
+            held = {k: state.raw for k, state in path.places.items() if isinstance(state.place, Contents)}
+            base = capture_place(base.place, base.raw, held)
+        left = [path.places[m] for m in set(memories_in(base.items)) if m in path.places]
+        if not left:
+            return base
         builder = self.session.builder
         before, builder.block = builder.block, path.block
-        found, held = base, []
-        for inside in (containers_in, memories_in):
-            if path.places.keys().isdisjoint(inside(found.items)):
-                continue
-            kind = Contents if inside is containers_in else Storage  # containers that are put back may hold others that were changed
-            for state in path.places.values():
-                if isinstance(state.place, kind):
-                    held.append((state.place, state.place.read()))
-                    state.place.write(state.raw)
-            found = capture_place(base.place, base.raw)
-        for place, contents in held:
-            place.write(contents)
+        now = [(state.place, state.place.read()) for state in left]
+        for state in left:
+            state.place.write(state.raw)
+        found = capture_place(base.place, base.raw, held)
+        for memory, contents in now:
+            memory.write(contents)
         builder.block = before
         return found
 

@@ -32,9 +32,13 @@ class LoopIdentities:
 
     def __init__(self, clock: int, decision: Any) -> None:
         self._clock, self._decision = clock, decision
-        #: What else an object may be: older ones, and one for every name that may have the same object.
+        #: What else an object may be than that before the loop, which is the other dict: older ones, and one for every name that may
+        #: have the same object.
         self._more: dict[Path, dict[Identity, None]] = {}
+        self._entry: dict[Path, frozenset[Identity]] = {}
+        #: How tensors lie in memory beyond how those before the loop do, which is the other dict.
         self._strides: dict[Path, dict[tuple[int, ...], None]] = {}
+        self._entry_strides: dict[Path, tuple[tuple[int, ...], ...]] = {}
         self._pairs: set[tuple[Path, Path]] = set()
         #: The names that have the objects made in the round at hand.
         self._holders: dict[Identity, Path] = {}
@@ -53,6 +57,7 @@ class LoopIdentities:
     def header_tensor(self, path: Path, entry: torch.Tensor, param: Value) -> StagedTensor:
         """Make the tensor at the header; ``entry`` is what it is before the loop."""
         known, strides = layouts_of(entry), strides_of(entry)
+        self._entry_strides[path] = tuple(strides)
         others = [s for s in self._strides.get(path, ()) if s not in strides]
         decision = self._decision if others or known is None else known.decision
         made = fresh_like(meta_with(entry.shape, entry.dtype, [*strides, *others], decision), param)
@@ -63,7 +68,8 @@ class LoopIdentities:
     def header_object(self, path: Path, entry: Any, made: Any) -> None:
         """Note that ``made`` stands for what a name has at the header."""
         if made is not entry:  # as the empty tuple is
-            self._older.update(identity_of(entry).all_parts())
+            parts = self._entry[path] = frozenset(identity_of(entry).all_parts())
+            self._older.update(parts)
             join_identities(made, [entry], self._decision, self._more.get(path, ()))
             self._made.add(identity_of(made))
 
@@ -75,13 +81,15 @@ class LoopIdentities:
 
     def note_strides(self, path: Path, back: torch.Tensor) -> None:
         """Note how a tensor lies in memory that the body left."""
-        self._strides.setdefault(path, {}).update(dict.fromkeys(strides_of(back)))
+        entry = self._entry_strides.get(path, ())
+        self._strides.setdefault(path, {}).update(dict.fromkeys([s for s in strides_of(back) if s not in entry]))
 
     def note(self, path: Path, back: Any) -> None:
         """Note which object the body left."""
         for identity in identity_of(back).all_parts():
             if self._is_older(identity):
-                self._more.setdefault(path, {})[identity] = None
+                if identity not in self._entry.get(path, ()):
+                    self._more.setdefault(path, {})[identity] = None
                 continue
             other = self._holders.setdefault(identity, path)
             if other != path and (other, path) not in self._pairs:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, PlaceState, Plain, TensorLeaf
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, of_poison
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -194,7 +194,7 @@ def _contents(state: PlaceState) -> str:
         return _keys([k for k, _ in state.raw])
     if isinstance(state.place, Attribute):
         return describe(state.items[0]) if state.items else NOT_SET
-    return _counted(len(state.items))
+    return _counted(len(state.items)) if isinstance(state.place, Contents) else "its contents"
 
 
 def describe(c: Captured) -> str:

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.heap.places import MISSING
+from dycl_tvm.frontend.trace.heap.places import MISSING, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Form
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Block
 
 
@@ -93,6 +94,17 @@ def use(poison: Poison) -> Any:
     """Fork the decision that made the poison."""
     why = of_poison(poison)
     current().decisions.fork(object.__getattribute__(poison, "_decision"), why.reason, why.others)
+
+
+def filled(place: Place, contents: Any, items: Sequence[Any]) -> Any:
+    """Return contents of the same structure with other values, for a place that can hold them: else the paths part."""
+    todo = [] if place.holds_anything else [scalars.known(item) if scalars.is_symbolic(item) else item for item in items]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Poison):
+            use(item)
+        todo += item if isinstance(item, tuple) else ()
+    return place.unflatten(contents, items)
 
 
 def _trap(self: Any, *_args: Any, **_kwargs: Any) -> Any:

@@ -7,14 +7,27 @@ without its registry of node types: staging walks several times an operation.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
+#: Classes of leaves that are met often: they are told by one look.
+_PLAIN = frozenset((int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_tensor(kind: type) -> bool:
+    """Whether objects of a class are tensors. To ask ``isinstance`` of each takes five times as long, as the class has a metaclass."""
+    return issubclass(kind, torch.Tensor)
+
 
 def leaves(node: Any) -> list[Any]:
     """Return all that is no tuple, list or dict, in order; None is a leaf too."""
+    kind: Any = type(node)
+    if _is_tensor(kind):
+        return [node]
     found: list[Any] = []
     _collect((node,), found)
     return found
@@ -22,7 +35,10 @@ def leaves(node: Any) -> list[Any]:
 
 def _collect(nodes: Any, found: list[Any]) -> None:
     for node in nodes:
-        if isinstance(node, (tuple, list)):
+        kind: Any = type(node)
+        if kind in _PLAIN or _is_tensor(kind):
+            found.append(node)
+        elif isinstance(node, (tuple, list)):
             _collect(node, found)
         elif isinstance(node, dict):
             _collect(node.values(), found)
@@ -32,7 +48,42 @@ def _collect(nodes: Any, found: list[Any]) -> None:
 
 def tensors_of(*nodes: Any) -> list[torch.Tensor]:
     """Return the tensors, in order, with repetitions."""
-    return [leaf for leaf in leaves(nodes) if isinstance(leaf, torch.Tensor)]
+    found: list[torch.Tensor] = []
+    _collect_tensors(nodes, found)
+    return found
+
+
+def _collect_tensors(nodes: Any, found: list[torch.Tensor]) -> None:
+    for node in nodes:
+        kind: Any = type(node)
+        if kind in _PLAIN:
+            continue
+        if _is_tensor(kind):
+            found.append(node)
+        elif isinstance(node, (tuple, list)):
+            _collect_tensors(node, found)
+        elif isinstance(node, dict):
+            _collect_tensors(node.values(), found)
+
+
+def unusual(*nodes: Any) -> list[Any]:
+    """Return the leaves that are neither tensors nor plain values of Python, such as numbers known only at run time."""
+    found: list[Any] = []
+    _collect_unusual(nodes, found)
+    return found
+
+
+def _collect_unusual(nodes: Any, found: list[Any]) -> None:
+    for node in nodes:
+        kind: Any = type(node)
+        if kind in _PLAIN or _is_tensor(kind):
+            continue
+        if isinstance(node, (tuple, list)):
+            _collect_unusual(node, found)
+        elif isinstance(node, dict):
+            _collect_unusual(node.values(), found)
+        else:
+            found.append(node)
 
 
 def map_leaves(fn: Callable[[Any], Any], node: Any) -> Any:
@@ -48,7 +99,21 @@ def map_leaves(fn: Callable[[Any], Any], node: Any) -> Any:
 
 def map_tensors(fn: Callable[[torch.Tensor], Any], node: Any) -> Any:
     """Return the same structure with ``fn`` of each tensor, called in order, and all else as it is."""
-    return map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, torch.Tensor) else leaf, node)
+    kind: Any = type(node)
+    if kind in _PLAIN:
+        return node
+    if _is_tensor(kind):
+        return fn(node)
+    if isinstance(node, tuple):
+        return tuple([map_tensors(fn, n) for n in node])
+    if isinstance(node, list):
+        return [map_tensors(fn, n) for n in node]
+    if isinstance(node, dict):
+        return {k: map_tensors(fn, n) for k, n in node.items()}
+    return node
+
+
+_INTS = {int}
 
 
 def key_of(node: Any) -> Hashable:
@@ -57,16 +122,18 @@ def key_of(node: Any) -> Hashable:
     Tensors count by shape, strides and dtype. Numbers carry their type (``1``, ``1.0`` and ``True`` are equal in Python), floats
     their digits (so do ``0.0`` and ``-0.0``).
     """
-    kind = type(node)
+    kind: Any = type(node)
     if kind is int or kind is bool:
         return kind, node
     if node is None:
         return None
-    if isinstance(node, (tuple, list)):
-        return (isinstance(node, list), *[key_of(n) for n in node])
-    if isinstance(node, torch.Tensor):
+    if _is_tensor(kind):
         layouts = getattr(node, "layouts", None)  # the strides of some depend on the path, see layouts.py
         return node.shape, node.stride() if layouts is None else layouts.strides, node.dtype
+    if kind is list and {*map(type, node)} == _INTS:
+        return list, *node
+    if isinstance(node, (tuple, list)):
+        return (isinstance(node, list), *[key_of(n) for n in node])
     if isinstance(node, dict):
         return (dict, *[(k, key_of(n)) for k, n in node.items()])
     return kind, repr(node)

@@ -8,13 +8,14 @@ same type: what does not fail there in the same way, or not whatever the values 
 from __future__ import annotations
 
 import gc
+import re
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
-from dycl_tvm.errors import DyclError
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.session import current, set_current
@@ -28,6 +29,15 @@ _BUILTIN = (types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDesc
 #: How many objects are searched for such values.
 _SEARCHED = 1 << 12
 _NUMBERS: dict[str, Callable[[int], Any]] = {"int": int, "float": float, "bool": bool}
+
+
+#: The classes of staging that stand for values of several classes, or for numbers.
+_OWN_NAMES = re.compile(r"\b(Poison|Host(Int|Float|Bool))\b")
+
+
+def names_staging(error: Exception) -> bool:
+    """Whether the text of an error is about a class of staging's: it met a value that is of another class in eager."""
+    return isinstance(error, TypeError) and _OWN_NAMES.search(str(error)) is not None
 
 
 def of_program(error: Raised) -> Raised:
@@ -54,6 +64,12 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
     """Mark an error of a call if eager raises it too; whether it is certain that eager does not."""
     if is_of_program(error) or isinstance(error, DyclError):
         return False
+    if names_staging(error):
+        raise UnsupportedError(
+            f"a value that depends on the path is given to code that looks at its class ({error})",
+            current().origin(),
+            "give it a value that is known at build time: call it on each side of the `if`",
+        ) from error
     owner = getattr(function, "__self__", None)
     bound = owner is not None and not isinstance(owner, types.ModuleType)
     leaves = torch.utils._pytree.tree_leaves((owner if bound else None, args, kwargs))

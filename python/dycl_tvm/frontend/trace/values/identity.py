@@ -7,6 +7,7 @@ joined value remembers the identities that it may have, and asking for what depe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -128,7 +129,7 @@ def join_identities(made: Any, found: Iterable[Any], decision: Any, more: Iterab
 
 def mark_outside(x: Any, where: str, number: int = -1) -> None:
     """Note that an object comes from outside of the call: it is an ``input`` of a number, or of the ``state``."""
-    x.identity = Identity(born=x.born, outside=where, number=number)
+    _set(x, Identity(born=current().heap.birth(x), outside=where, number=number))
 
 
 def settle(x: Any, question: str) -> None:
@@ -145,6 +146,9 @@ def are_one(a: Any, b: Any) -> bool:
     one, other = _known(a), _known(b)
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         one, other = one or identity_of(a), other or identity_of(b)
+    for known, x in ((one, b), (other, a)):
+        if known is not None and "state" in {i.outside for i in known.all_parts()} and not isinstance(x, torch.Tensor):
+            _refuse_kept(x)
     if one is None or other is None:
         return False
     mine, others = one.all_parts(), other.all_parts()
@@ -155,13 +159,24 @@ def are_one(a: Any, b: Any) -> bool:
         current().decisions.fork(min(decisions, key=lambda s: s.index), "whether two names are one object depends on the path")
     sources = [{i.outside for i in identities if i.outside} for identities in (mine, others)]
     if ("state" in sources[0] and sources[1]) or ("state" in sources[1] and sources[0]):
-        raise UnsupportedError(
-            "whether a tensor that an earlier call has kept is an input of this call, or another of the model's, is not known",
-            current().origin(),
-            "compare contents (torch.equal), or pass a flag in",
-        )
+        _not_known("a tensor", "an input of this call, or another of the model's,")
     current().get(Apart).note_question(mine, others, isinstance(a, torch.Tensor))
     return False
+
+
+def _refuse_kept(x: Any) -> None:
+    """Refuse to say whether a container that an earlier call has left is another one, unless that was made in this call."""
+    heap = current().heap
+    if isinstance(x, (list, dict, deque, tuple)) and not heap.is_newer(x, heap.run_started):
+        _not_known(f"a {type(x).__name__}", "another of the model's")
+
+
+def _not_known(what: str, other: str) -> None:
+    raise UnsupportedError(
+        f"whether {what} that an earlier call has kept is {other} is not known",
+        current().origin(),
+        "compare contents (torch.equal), or pass a flag in",
+    )
 
 
 def _known(x: Any) -> Identity | None:

@@ -481,6 +481,11 @@ def is_symbolic(x: Any) -> bool:
     return isinstance(x, SYMBOLIC)
 
 
+def known(x: Any) -> Any:
+    """Return a number that Python needs now: the paths part on which it differs."""
+    return {"int": int, "float": float, "bool": bool}[x.node.kind](x)
+
+
 def operand_of(x: Any) -> Operand:
     """Return the operand of a number, plain or not."""
     op = _operand(x)

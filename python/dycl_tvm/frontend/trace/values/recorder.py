@@ -19,7 +19,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.identity import are_one
@@ -40,8 +40,16 @@ class Known:
     def __init__(self) -> None:
         self.folded: dict[Any, Any] = {}
         self.metas: dict[Any, Any] = {}
+        self._types: dict[int, tuple[torch.Tensor, TensorType]] = {}
         #: The least and the largest element of integer tensors.
         self.bounds: dict[Value, tuple[int, int]] = {}
+
+    def type_of(self, meta: torch.Tensor) -> TensorType:
+        """Return the type of a result's shape, which is mostly one of those known."""
+        known = self._types.get(id(meta))
+        if known is None:
+            known = self._types[id(meta)] = (meta, tensor_type(meta))
+        return known[1]
 
 
 def known_bounds() -> dict[Value, tuple[int, int]]:
@@ -91,23 +99,25 @@ class Recorder(_Recording, TorchDispatchMode):
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record one ATen operation and return tensors for the user's program."""
-    name = func._opname
-    if func is aten._local_scalar_dense.default:
-        return item(args[0])
-    if func is aten.equal.default:
-        return equal(*args)
-    if func is aten.lift_fresh.default and not isinstance(args[0], StagedTensor) and constants().is_shared(args[0]):
-        return args[0]  # made of an array
-    if name in QUESTIONS:
-        layouts = layouts_of(args[0])
-        return func(*args, **kwargs) if layouts is None else layouts.settle()
-    if name.rstrip("_") in RANDOM and not _is_identity_dropout(name, args):
-        raise UnsupportedError(
-            f"{name}() gives another result at every call",
-            current().origin(),
-            "call model.eval(), or pass the random numbers in as an input",
-        )
-    _check_device(func, kwargs)
+    if _is_special(func):
+        if func is aten._local_scalar_dense.default:
+            return item(args[0])
+        if func is aten.equal.default:
+            return equal(*args)
+        if func is aten.lift_fresh.default and not isinstance(args[0], StagedTensor) and constants().is_shared(args[0]):
+            return args[0]  # made of an array
+        name = func._opname
+        if name in QUESTIONS:
+            layouts = layouts_of(args[0])
+            return func(*args, **kwargs) if layouts is None else layouts.settle()
+        if name.rstrip("_") in RANDOM and not _is_identity_dropout(name, args):
+            raise UnsupportedError(
+                f"{name}() gives another result at every call",
+                current().origin(),
+                "call model.eval(), or pass the random numbers in as an input",
+            )
+    if kwargs:
+        _check_device(func, kwargs)
     func, args, kwargs = _lower_scalars(func, args, kwargs)
     name, written = func._opname, _written(func)
     if written:
@@ -119,6 +129,14 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
         return _batch_norm_in_training(*args)
     return _functional(func, args, kwargs)
+
+
+@functools.cache
+def _is_special(func: Any) -> bool:
+    """Whether an operator is no operation of the graph, or may be none."""
+    if func in (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default):
+        return True
+    return func._opname in QUESTIONS or func._opname.rstrip("_") in RANDOM
 
 
 def _batch_norm_in_training(
@@ -157,20 +175,27 @@ def _written(func: Any) -> dict[int, str]:
 
 # -- functional operations ---------------------------------------------------------------------------------------------
 def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    values = [read(t) for t in tensors_of(args, kwargs)]
+    tensors = tensors_of(args, kwargs)
+    values = [read(t) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
     if len(constants) == len(values):
         folded = _fold(func, args, kwargs, constants)
         if folded is not None:
             return folded
     metas = _meta_result(func, args, kwargs)
-    if func._opname not in _OF_TYPES and any(isinstance(leaf, (bool, int, float)) for leaf in leaves(metas)):
+    if (
+        type(metas) is not torch.Tensor
+        and func._opname not in _OF_TYPES
+        and any(isinstance(leaf, (bool, int, float)) for leaf in leaves(metas))
+    ):
         raise UnsupportedError(
             f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
         )
-    types = [tensor_type(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
+    type_of = current().get(Known).type_of
+    types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
     operands = iter(values)
-    hargs, hkwargs = map_tensors(lambda _: next(operands), args), map_tensors(lambda _: next(operands), kwargs)
+    hargs = map_tensors(lambda _: next(operands), args)
+    hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
     outputs = current().builder.tensor_op(op_name(func), hargs, hkwargs, types)
     _note_positions(func, args, kwargs, outputs)
     results = iter(outputs)
@@ -270,11 +295,12 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
             return _constant_view(func, base, args, kwargs)
     meta = _meta_result(func, args, kwargs)
-    (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
+    source, known = read(base), current().get(Known)
+    (value,) = current().builder.tensor_op(op_name(func), (source, *args[1:]), kwargs, [known.type_of(meta)])
     assert value is not None
-    known = known_bounds().get(read(base))
-    if known is not None:
-        known_bounds()[value] = known
+    bounds = known.bounds.get(source)
+    if bounds is not None:
+        known.bounds[value] = bounds
     storage, chain = home(base)
     view = StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, int(base.storage_offset() + meta.storage_offset()))
     return view if func._opname == "detach" else view_of(base, view)
@@ -484,7 +510,7 @@ def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
 
 def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Replace host scalars among the arguments by rank-0 tensors, choosing the overload that takes tensors."""
-    if not any(map(scalars.is_symbolic, leaves((args, kwargs)))):
+    if not any(map(scalars.is_symbolic, unusual(args, kwargs))):
         return func, args, kwargs
     name, tensors = func._opname, tensors_of(args, kwargs)
     if name in ("full", "full_like", "scalar_tensor", "new_full"):

@@ -21,17 +21,18 @@ def recording(session: Session, prefix: list[Event]) -> Iterator[None]:
     """Record what is run inside, as a run that begins with ``prefix``; what it changes is taken back at the end."""
     session.begin_run(prefix)
     journal = session.journal
-    mark, depth = journal.open(), journal.depth() - 1
-    session.heap.run_mark = mark
-    set_current(session)
-    try:
-        # without oneDNN a recurrent layer is recorded as the operations that it consists of
-        with torch.no_grad(), _without_onednn(), _without_dynamo(), Recorder(), FunctionRecorder():
-            yield
-    finally:
-        set_current(None)
-        journal.rollback(mark)
-        journal.close_to(depth)
+    with torch.no_grad():
+        mark, depth = journal.open(), journal.depth() - 1
+        session.heap.run_mark = mark
+        set_current(session)
+        try:
+            # without oneDNN a recurrent layer is recorded as the operations that it consists of
+            with _without_onednn(), _without_dynamo(), Recorder(), FunctionRecorder():
+                yield
+        finally:
+            set_current(None)
+            journal.rollback(mark)
+            journal.close_to(depth)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def tensor_type(t: torch.Tensor) -> TensorType:
     name = DTYPE_NAMES.get(t.dtype)
     if name is None:
         raise UnsupportedError(f"tensors of {t.dtype} are not supported", current().origin(), f"use one of {', '.join(ITEM_BYTES)}")
-    return TensorType(tuple(int(s) for s in t.shape), name)
+    return TensorType(tuple(map(int, t.shape)), name)
 
 
 class Stale(Value):
