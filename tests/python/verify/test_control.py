@@ -298,7 +298,7 @@ def test_chains_that_passes_merge_are_told_apart() -> None:
     before, after = stage(program, (X,)), stage(program, (X,))
     run_passes(after)
     for seed in range(4):
-        assert check_passes(before, after, (X,), {}, seed=seed).runs > 5
+        assert check_passes(before, after, ((X,), {}), seed=seed).runs > 5
 
 
 @pytest.mark.skipif(not hasattr(_extremes.__code__, "co_positions"), reason="Python 3.10 does not know the columns of a line")
