@@ -235,6 +235,24 @@ def net(x):
 """,
 }
 REFUSED = {
+    "a row of a buffer that may be kept, by several runs": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('buf', torch.zeros(2, 3))
+        self.rows = list(self.buf.unbind(0))
+    def forward(self, x):
+        n = 0
+        while n < 3 and 0 < x.sum() < 9:
+            self.rows[0].add_(1)
+            n += 1
+        if int(x[0, 2]) % 2:
+            self.t = self.buf
+        return self.t is self.buf
+""",
+        "whether a tensor that an earlier call has kept",
+    ),
     "the items of a range without a bound": (
         "def net(x):\n    return list(range(int(x.sum())))\n",
         "of which there may be any number",
