@@ -394,6 +394,21 @@ EFFECTS = [
     _e("n = n + 1 if n < 2 ** 62 else n", "float(n) == n, n > 4.5e15", "n = int(x[0, 2]) + 2 ** 53", True),
     _e("v = v / 3", "round(v), math.floor(v), int(v), v // 0.1, v % 0.3", "v = x.sum().item()", True),
     _e("b = not b", "b, b + 1, b is True", "b = bool(x.sum() > 1)", True),
+    # containers that are replaced, and items at run-time places
+    _e("self.items = [self.items[0] + 1, z]", "self.items"),
+    _e("self.items = list(self.items)", "self.items[0]"),
+    _e("h = self.items; h[0] += 2; self.items = h", "self.items[0]", "", True),
+    _e("self.kept = self.items", "self.items[0], self.kept[0] if hasattr(self, 'kept') else 0.5"),
+    _e("self.table = {'n': self.table['n'] + 2}", "self.table['n']"),
+    _e("self.table['n'] += 1; self.table = dict(self.table)", "self.table"),
+    _e("self.queue = collections.deque([7, 8, 9], maxlen=3)", "list(self.queue)"),
+    _e("self.slots.n, self.n = self.n, self.slots.n + 1", "self.n, self.slots.n"),
+    _e("o.q[0] += 1", "o.q, p", "o = types.SimpleNamespace(q=[1.0]); p = o.q"),
+    _e("o.q = [o.q[0] + 5.0]", "o.q, p", "o = types.SimpleNamespace(q=[1.0]); p = o.q"),
+    _e("o.q = o.q + [1] if z.sum() > 1 else p", "o.q, o.q is p", "o = types.SimpleNamespace(q=[1.0]); p = o.q"),
+    _e("a[int(z[0, 0].clamp(0, 1))] += 1", "a", "a = [0, 0]"),
+    _e("d[int(z[0, 0].clamp(0, 1))] += 1", "d", "d = {0: 0, 1: 0}"),
+    _e("d[bool(z[0, 0] > 0)] = z", "len(d), d", "d = {True: x}"),
 ]
 
 CONDITIONS = (
