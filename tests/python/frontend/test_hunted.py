@@ -21,6 +21,31 @@ HEADER = "import dataclasses\nfrom collections import Counter, defaultdict\nfrom
 X = torch.tensor([[1.0, 0.5, 2.0], [-0.5, 1.0, 0.25]])
 CALLS = [[X, -X, X * 2], [-X, X, -X], [X - 0.5, X.flip(1), X.flip(1) - 2]]
 RIGHT = {
+    "flags of an enum that stand for several": """
+import enum
+class Mode(enum.Flag):
+    FAST = 1
+    WARM = 2
+def net(x):
+    mode = Mode.FAST
+    if x.sum() > 0:
+        mode = mode | Mode.WARM
+    if x[0, 0] > 0:
+        mode ^= Mode.FAST
+    return x + (2 if Mode.WARM in mode else 1), mode is Mode.FAST | Mode.WARM, bool(mode), mode.value
+""",
+    "an array at a run-time place": """
+import numpy as np
+TABLE = np.array([1.5, 2.5, 3.5])
+def net(x):
+    row = TABLE.copy()
+    i = int(x.abs().sum()) % 3
+    if x.sum() > 0:
+        row[0] += 4
+    kept = row[i]
+    row[1] = 9
+    return x * float(TABLE[i]), kept, TABLE[i - 3], float(row[1])
+""",
     "batch norm in training": """
 class Net(nn.Module):
     def __init__(self):

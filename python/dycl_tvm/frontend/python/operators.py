@@ -9,6 +9,7 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
+import numpy as np
 import torch
 
 from dycl_tvm.errors import DyclError, UnsupportedError
@@ -241,6 +242,8 @@ def getitem(obj: Any, index: Any) -> Any:
         use(index)
     if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)):
         return switch(obj, index)
+    if scalars.is_symbolic(index) and type(obj) is np.ndarray and obj.ndim == 1:
+        return switch(list(obj), index)  # numbers of their own: what is written to the array later is not in them
     if isinstance(index, torch.Tensor) and isinstance(obj, (list, tuple, deque)):
         return getitem(obj, _index_of(index))
     if type(obj) is torch.nn.ModuleList and type(index) is int:

@@ -7,6 +7,7 @@ defaults and the globals that their code names, classes by their bases; everythi
 
 from __future__ import annotations
 
+import enum
 import functools
 import gc
 import types
@@ -196,7 +197,12 @@ def _class_body(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]
 
 
 def _variables(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
-    return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__")]
+    left_out = _ENUM_CACHES if isinstance(x, enum.EnumMeta) else ()
+    return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__") and k not in left_out]
+
+
+#: Where Python keeps members of an enum that stand for several flags, once they were asked for.
+_ENUM_CACHES = ("_value2member_map_", "_unhashable_values_")
 
 
 def _module(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
