@@ -365,8 +365,9 @@ class ModelState:
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
     def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
+        heap = current().heap
         for variable, value in now.items():
-            if before.get(variable, MISSING) is not value and (variable in before or self.lives_on(variable)):
+            if before.get(variable, MISSING) is not value and not heap.is_newer(variable, heap.run_started):
                 raise UnsupportedError(
                     f"the context variable `{variable.name}` is left with another value: the next call would find it",
                     current().origin(),

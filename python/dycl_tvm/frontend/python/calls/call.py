@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import dis
 import functools
 import inspect
@@ -348,7 +349,7 @@ def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _note_made(made: Any) -> Any:
-    return current().heap.born(made) if isinstance(made, MUTABLE) or type(made).__dictoffset__ else made
+    return current().heap.born(made) if isinstance(made, (*MUTABLE, contextvars.ContextVar)) or type(made).__dictoffset__ else made
 
 
 #: Modules whose functions give another result at every call, or do input and output.
