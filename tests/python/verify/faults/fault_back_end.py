@@ -226,7 +226,7 @@ IMPORT = [
         "quotient",
     ),
     ("the first NaN of a window counts", WINDOWS, _OPS + "pooling:_max_pool", "last_nan=True", "last_nan=False"),
-    ("a power has one factor too many", ARITHMETIC, _OPS + "elementwise:_pow", "range(int(b) - 1)", "range(int(b))"),
+    ("a power has one factor too many", ARITHMETIC, _OPS + "elementwise:_power", "range(int(b) - 1)", "range(int(b))"),
     ("a norm forgets epsilon", ARITHMETIC, _OPS + "norm:normalised", "relax.const(eps, dtype)", "relax.const(0.0, dtype)"),
     ("windows begin at the wrong place", POOLED, _OPS + "pooling:_window", "- int64(p)", "+ int64(p)"),
     ("the padding of a maximum is zero", POOLED, _OPS + "pooling:_max_pool", "semantics.lowest(dtype))", "tirx.const(0, dtype))"),

@@ -171,8 +171,8 @@ FAULTS = [
             "fold_batch_norm shifts the wrong way",
             Program("normed", lambda: Normed().eval(), CALLS),
             "fold_batch_norm:_affine",
-            "shift = -mean * scale",
-            "shift = mean * scale",
+            "- mean * scale)",
+            "+ mean * scale)",
         ),
         (
             "jump_threading takes two edges to one block for one",
