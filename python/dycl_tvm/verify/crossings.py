@@ -66,8 +66,8 @@ class _Known:
 
     __slots__ = ("bounds", "free", "number", "tensor", "version")
 
-    def __init__(self, tensor: torch.Tensor, number: int, free: bool, bounds: Bounds | None = None) -> None:
-        self.tensor, self.version = weakref.ref(tensor), _version(tensor)
+    def __init__(self, tensor: torch.Tensor, number: int, free: bool, bounds: Bounds | None, version: int) -> None:
+        self.tensor, self.version = weakref.ref(tensor), version
         self.number, self.free, self.bounds = number, free, bounds
 
 
@@ -157,8 +157,8 @@ class Watch:
     def _number(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _know(self, t: torch.Tensor, number: int, free: bool, bounds: Bounds | None = None) -> None:
-        self._known[id(t)] = _Known(t, number, free, bounds)
+    def _know(self, t: torch.Tensor, number: int, free: bool, bounds: Bounds | None = None, version: int | None = None) -> None:
+        self._known[id(t)] = _Known(t, number, free, bounds, _version(t) if version is None else version)
 
     def known(self, t: torch.Tensor) -> _Known:
         """Return what is known of a tensor; of one that nobody computed, that it is a constant."""
@@ -168,11 +168,11 @@ class Watch:
         if found is not None and found.version == _version(t):
             return found
         if found is not None:  # changed through a view
-            made = _Known(t, self._number(("changed", object())), True)
+            made = _Known(t, self._number(("changed", object())), True, None, _version(t))
         elif t.numel() <= _SMALL and t.device.type == "cpu":
-            made = _Known(t, self._number(("data", t.dtype, tuple(t.shape), _contents(t))), False)
+            made = _Known(t, self._number(("data", t.dtype, tuple(t.shape), _contents(t))), False, None, _version(t))
         else:
-            made = _Known(t, self._number(("made", object())), False)
+            made = _Known(t, self._number(("made", object())), False, None, _version(t))
         self._known[id(t)] = made
         return made
 
@@ -189,7 +189,9 @@ class Watch:
         tensors_in(result, found)
         for k, out in enumerate(found):
             bounds = operator.bounds(args, k, [known.bounds for known in inputs]) if operator.bounded else None
-            self._know(out, self._number(("output", number, k)), free, bounds)
+            # a view shares the version of what it is a view of, as soon as PyTorch has made it one
+            version = inputs[0].version if operator.view and inputs else None
+            self._know(out, self._number(("output", number, k)), free, bounds, version)
         if operator.mutable:
             written = [t for t in operator.written(args, kwargs) if all(t is not o for o in found)]
             for k, out in enumerate(written):

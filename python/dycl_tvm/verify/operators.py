@@ -41,6 +41,8 @@ class Operator:
         Without the underscore of an operator in place.
     mutable : bool
         Whether its schema says that it writes to an argument.
+    view : bool
+        Whether a result lies in the memory of an argument.
     writes : bool
         Whether it does.
     shape_only, random : bool
@@ -52,6 +54,7 @@ class Operator:
         self.name = func._opname.rstrip("_")
         self.overload = func._overloadname
         self.mutable: bool = schema.is_mutable
+        self.view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
         undeclared = _UNDECLARED.get(func._opname, ())
         self._written = [
             (k, a.name)
