@@ -7,6 +7,8 @@ of the same program passes every check. ``python fault_harness.py`` prints the t
 
 from __future__ import annotations
 
+import __future__
+import ast
 import builtins
 import copy
 import importlib
@@ -100,6 +102,21 @@ def nothing() -> Iterator[None]:
     yield
 
 
+@contextmanager
+def _set(owner: Any, name: str, value: Any, caches: list[Any]) -> Iterator[None]:
+    """Give an attribute another value for a while; what was computed before and meanwhile is forgotten."""
+    before = getattr(owner, name)
+    try:
+        setattr(owner, name, value)
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    finally:
+        setattr(owner, name, before)
+        for cache in caches:
+            cache.cache_clear()
+
+
 def edit(target: str, old: str, new: str) -> Callable[[], Any]:
     """Return what plants a change of the source of a function: ``module:function`` or ``module:Class.method``."""
 
@@ -116,24 +133,19 @@ def edit(target: str, old: str, new: str) -> Callable[[], Any]:
         function = inspect.unwrap(function)
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(old) == 1, f"{target} has changed: {old!r} stands in it {source.count(old)} times"
+        tree = ast.parse(source.replace(old, new))
+        tree.body[0].decorator_list.clear()  # type: ignore[attr-defined]  # they would enter the faulty function into tables, for ever
         scope = dict(vars(module))
-        exec(builtins.compile("from __future__ import annotations\n" + source.replace(old, new), f"<{target}>", "exec"), scope)
+        exec(builtins.compile(tree, f"<{target}>", "exec", __future__.annotations.compiler_flag), scope)
         changed = scope[name]
-        if isinstance(plain, types.FunctionType) and isinstance(changed, types.FunctionType) and not plain.__closure__:
-            # in place: whoever has imported the function has the fault too
-            code, defaults = plain.__code__, plain.__defaults__
-            live = types.FunctionType(changed.__code__, vars(module), name, changed.__defaults__)
-            plain.__code__ = live.__code__
-            try:
+        caches = [f for f in (plain, function) if hasattr(f, "cache_clear")]
+        if function.__closure__ is None:  # in place: whoever has imported the function has the fault too
+            with _set(function, "__code__", changed.__code__, caches):
                 yield
-            finally:
-                plain.__code__, plain.__defaults__ = code, defaults
-            return
-        setattr(owner, name, changed)
-        try:
-            yield
-        finally:
-            setattr(owner, name, plain)
+        else:
+            assert function is plain, f"{target} is wrapped, and so cannot be replaced"
+            with _set(owner, name, changed, caches):
+                yield
 
     return plant
 
