@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dycl_tvm.compile.weights import tensor_of
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.types import TensorType
@@ -197,9 +198,4 @@ def _array(value: Any) -> Any:
 def _tensor(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_tensor(v) for v in value]
-    if not isinstance(value, (np.ndarray, np.generic)):
-        return value
-    array = np.array(value, order="C")
-    if array.dtype.name != "bfloat16":
-        return torch.from_numpy(array)
-    return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return tensor_of(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value

@@ -41,10 +41,10 @@ class Operator:
         Without the underscore of an operator in place.
     mutable : bool
         Whether its schema says that it writes to an argument.
-    view : bool
-        Whether a result lies in the memory of an argument.
     writes : bool
         Whether it does.
+    view : bool
+        Whether a result lies in the memory of an argument.
     shape_only, random : bool
         Whether it uses nothing of a tensor but shape and type; whether it draws random numbers.
     """
@@ -54,7 +54,7 @@ class Operator:
         self.name = func._opname.rstrip("_")
         self.overload = func._overloadname
         self.mutable: bool = schema.is_mutable
-        self.view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        self.view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         undeclared = _UNDECLARED.get(func._opname, ())
         self._written = [
             (k, a.name)

@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from test_hunted import X, check_right, model_of
+from test_hunted import check_refused, check_right
 from test_kept_containers import kept
-
-from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python import stage
 
 _NODE = "import weakref\nclass Node: pass\n"
 _CACHED = """import functools
@@ -314,6 +309,4 @@ def test_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
-    source, why = REFUSED[name]
-    with pytest.raises(UnsupportedError, match=re.escape(why)):
-        stage(model_of(source), (X.clone(),))
+    check_refused(*REFUSED[name])

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.session import current
 _CONTAINERS = (list, set, frozenset, deque)
 
 
-class Shared:
+class TwoNames:
     """In the place of a decision: a container that an earlier call may have left under two names."""
 
     index = -1

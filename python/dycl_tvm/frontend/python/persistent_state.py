@@ -19,7 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.finalizers import Finalizers
-from dycl_tvm.frontend.python.holders import Holders, Shared
+from dycl_tvm.frontend.python.holders import Holders, TwoNames
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
@@ -284,7 +284,7 @@ class ModelState:
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
             if path in self._guarded:
                 for x in (copy, c.obj, *self._replaced.get(path, {}).values()):
-                    current().heap.guarded[id(x)] = Shared()
+                    current().heap.guarded[id(x)] = TwoNames()
                 mark_outside(copy, "state")
             return copy
         return c.obj

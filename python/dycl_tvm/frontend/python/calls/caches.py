@@ -15,8 +15,6 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 
-#: The class of functions with a cache.
-CACHED = type(functools.lru_cache(len))
 #: The code with which every ``functools.singledispatch`` chooses a function by class.
 DISPATCH: types.CodeType = functools.singledispatch(len).dispatch.__code__  # type: ignore[attr-defined]
 

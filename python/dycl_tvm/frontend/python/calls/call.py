@@ -16,7 +16,7 @@ import torch
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
-from dycl_tvm.frontend.python.calls.caches import CACHED, DISPATCH, cached_call, dispatched, refuse_question
+from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatched, refuse_question
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
@@ -33,6 +33,7 @@ from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
+from dycl_tvm.frontend.trace.heap.visible import CACHED
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars

@@ -23,6 +23,7 @@ from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python, module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.reach import ATOMS, ClassBody, Step, names_of, reach
+from dycl_tvm.frontend.trace.heap.visible import CACHED
 from dycl_tvm.frontend.trace.heap.watch import LIMIT
 from dycl_tvm.frontend.trace.session import current
 
@@ -30,7 +31,6 @@ from dycl_tvm.frontend.trace.session import current
 _NO_STATE = (*ATOMS, type, types.FunctionType, types.ModuleType, torch.Tensor, OwnValue)
 #: What the functions of ``re`` keep of expressions that they have seen.
 _CACHES = [cache for cache in (getattr(re, name, None) for name in ("_cache", "_cache2")) if cache is not None]
-_CACHED = type(functools.lru_cache(len))
 #: How many functions are followed from one that is called, at most.
 _FOLLOWED = 4000
 
@@ -54,9 +54,8 @@ class Shared:
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
         self._given = {id(x) for _, x in given}
         roots = [(f"what {function.__name__}() keeps", x) for x in objects]
-        self.steps = (
-            [step for step in reach(roots, is_library, code_of, LIMIT).complete() if id(step[1]) not in self._given] if roots else []
-        )
+        reached = reach(roots, is_library, code_of, LIMIT).complete(current().origin())
+        self.steps = [step for step in reached if id(step[1]) not in self._given]
         owners = [x if isinstance(x, type) else type(x) for x in (getattr(callee, "__self__", None), *args[:1])]
         self.places = [*places, *(body for cls in owners for body in _bodies(cls))]
 
@@ -128,7 +127,7 @@ def _shared_by(function: types.FunctionType) -> tuple[tuple[Any, ...], tuple[Pla
 
 def _is_cache(x: Any) -> bool:
     """Whether the standard library keeps something only to be faster: what its functions give does not depend on it."""
-    if isinstance(x, _CACHED):
+    if isinstance(x, CACHED):
         return module_of(x).partition(".")[0] in sys.stdlib_module_names
     return any(x is cache for cache in _CACHES)
 

@@ -208,7 +208,7 @@ def _fingerprint(x: Any, seen: dict[int, Any]) -> Any:
     contents = _bytes(x)
     if contents is not None and (found or isinstance(x, memoryview)):  # a buffer alone need not be all of an object
         found.append(contents)
-    if isinstance(x, _CACHE):
+    if isinstance(x, CACHED):
         found.append(x.cache_info())
     if hasattr(type(x), "__length_hint__"):
         found.append(type(x).__length_hint__(x))
@@ -228,7 +228,8 @@ def _bytes(x: Any) -> bytes | None:
         return None
 
 
-_CACHE = type(functools.lru_cache(len))
+#: What ``functools.lru_cache`` makes of a function.
+CACHED = type(functools.lru_cache(len))
 
 
 def _reduced(x: Any) -> Any:

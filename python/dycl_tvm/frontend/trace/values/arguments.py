@@ -49,41 +49,31 @@ def _collect(nodes: Any, found: list[Any]) -> None:
 def tensors_of(*nodes: Any) -> list[torch.Tensor]:
     """Return the tensors, in order, with repetitions."""
     found: list[torch.Tensor] = []
-    _collect_tensors(nodes, found)
+    _sort(nodes, found, [])
     return found
-
-
-def _collect_tensors(nodes: Any, found: list[torch.Tensor]) -> None:
-    for node in nodes:
-        kind: Any = type(node)
-        if kind in _PLAIN:
-            continue
-        if _is_tensor(kind):
-            found.append(node)
-        elif isinstance(node, (tuple, list)):
-            _collect_tensors(node, found)
-        elif isinstance(node, dict):
-            _collect_tensors(node.values(), found)
 
 
 def unusual(*nodes: Any) -> list[Any]:
     """Return the leaves that are neither tensors nor plain values of Python, such as numbers known only at run time."""
     found: list[Any] = []
-    _collect_unusual(nodes, found)
+    _sort(nodes, [], found)
     return found
 
 
-def _collect_unusual(nodes: Any, found: list[Any]) -> None:
+def _sort(nodes: Any, tensors: list[torch.Tensor], others: list[Any]) -> None:
+    """Put tensors into one list, and what is no plain value of Python into the other."""
     for node in nodes:
         kind: Any = type(node)
-        if kind in _PLAIN or _is_tensor(kind):
+        if kind in _PLAIN:
             continue
-        if isinstance(node, (tuple, list)):
-            _collect_unusual(node, found)
+        if _is_tensor(kind):
+            tensors.append(node)
+        elif isinstance(node, (tuple, list)):
+            _sort(node, tensors, others)
         elif isinstance(node, dict):
-            _collect_unusual(node.values(), found)
+            _sort(node.values(), tensors, others)
         else:
-            found.append(node)
+            others.append(node)
 
 
 def map_leaves(fn: Callable[[Any], Any], node: Any) -> Any:
