@@ -6,8 +6,8 @@ of the same program passes every check. ``python fault_harness.py`` prints the t
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import builtins
 import copy
