@@ -201,6 +201,20 @@ def test_the_order_of_equal_infinities_is_nobodys_promise() -> None:
     assert art.certificate["kernels"]["checked"] == art.certificate["kernels"]["total"]
 
 
+def test_the_order_of_equal_whole_numbers_is_nobodys_promise() -> None:
+    x = torch.randint(0, 2, (8000,))
+    art = dycl_tvm.build(lambda x: (x.argsort(), x.to(torch.uint8).topk(9), (x > 0).sort()), (x,))
+    assert art.certificate["kernels"]["checked"] == art.certificate["kernels"]["total"]
+
+
+def test_bytes_of_bools_that_nobody_compares_may_be_anything(tmp_path: Any) -> None:
+    """Of a large tensor both ends are compared; what lies between comes to the results as it was."""
+    x = torch.randn(5000)
+    art = dycl_tvm.build(lambda x: x > 0, (x,))
+    module = dycl_tvm.load(art.export_library(tmp_path / "m.so"), art.save_params(tmp_path / "m.params"))
+    assert torch.equal(module(x), x > 0)
+
+
 def test_a_float_that_no_integer_can_hold_has_no_result() -> None:
     def net(x: torch.Tensor) -> torch.Tensor:
         y = x.long() + 0.5
