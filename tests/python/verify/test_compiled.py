@@ -17,8 +17,11 @@ from dycl_tvm.compile.program import KernelCall, Program, Slot
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.nodes import SubDNN
 from dycl_tvm.target import resolve_target
+from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.compiled import check_compiled
 from dycl_tvm.verify.dispatcher import Dispatcher
+from dycl_tvm.verify.kernels import check_kernels
+from dycl_tvm.verify.memory import CompiledKernels
 from dycl_tvm.verify.reference import Reference, compare
 
 
@@ -58,6 +61,13 @@ def test_right_kernels_pass_with_any_seed(built: Artifact) -> None:
         assert found.checked == found.total == len(built.hcfg.sub_dnns())
         assert found.edges == found.edges_total > 0
         assert 0 < found.largest_error < 1
+
+
+def test_kernels_that_the_budget_does_not_reach_are_named(built: Artifact) -> None:
+    kernels = CompiledKernels(built._lowered.library)
+    found = check_kernels(built.hcfg, built._lowered, kernels, accuracy="default", budget=Budget(0.0))
+    assert found.checked < found.total
+    assert "would have taken too long" in found.reason
 
 
 def test_two_checks_say_the_same(built: Artifact) -> None:

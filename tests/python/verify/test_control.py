@@ -419,6 +419,13 @@ def test_where_calls_are_dear_the_budget_leaves_one_and_the_reason_names_the_res
     assert 0 < whole.spent < whole.seconds  # what a part spends is spent of the whole
 
 
+def test_a_part_is_never_more_than_what_is_left() -> None:
+    whole = Budget(1.0)
+    whole.spend(0.75)
+    part = whole.part(0.5)
+    assert (part.seconds, part.allows(0.25), part.allows(0.3)) == (0.25, True, False)
+
+
 def test_kernels_have_what_control_and_passes_leave_and_never_less_than_their_share() -> None:
     unspent, spent = BuildBudget("default"), BuildBudget("default")
     spent.for_control().spend(10.0)
