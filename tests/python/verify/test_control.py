@@ -432,3 +432,22 @@ def test_kernels_have_what_control_and_passes_leave_and_never_less_than_their_sh
     assert unspent.for_kernels(1).seconds == unspent.seconds
     assert 0.3 * spent.seconds < spent.for_kernels(1).seconds < spent.seconds
     assert unspent.for_kernels(10_000).seconds > 10 * spent.seconds
+
+
+class Window(torch.nn.Module):
+    """Answers otherwise when its window of frames is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[torch.Tensor] = []
+
+    def forward(self, x):
+        self.frames.append(x)
+        if len(self.frames) > 4:
+            return torch.stack([self.frames.pop(0), *self.frames]).sum(0)
+        return x
+
+
+def test_calls_are_repeated_until_what_they_leave_leads_everywhere() -> None:
+    proved = check_control(Window(), stage(Window(), (X,)), (X,), {})
+    assert proved.edges == proved.edges_total > 4
