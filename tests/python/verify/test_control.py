@@ -419,9 +419,35 @@ def test_where_calls_are_dear_the_budget_leaves_one_and_the_reason_names_the_res
     assert 0 < whole.spent < whole.seconds  # what a part spends is spent of the whole
 
 
+def test_a_part_is_never_more_than_what_is_left() -> None:
+    whole = Budget(1.0)
+    whole.spend(0.75)
+    part = whole.part(0.5)
+    assert (part.seconds, part.allows(0.25), part.allows(0.3)) == (0.25, True, False)
+
+
 def test_kernels_have_what_control_and_passes_leave_and_never_less_than_their_share() -> None:
     unspent, spent = BuildBudget("default"), BuildBudget("default")
     spent.for_control().spend(10.0)
     assert unspent.for_kernels(1).seconds == unspent.seconds
     assert 0.3 * spent.seconds < spent.for_kernels(1).seconds < spent.seconds
     assert unspent.for_kernels(10_000).seconds > 10 * spent.seconds
+
+
+class Window(torch.nn.Module):
+    """Answers otherwise when its window of frames is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[torch.Tensor] = []
+
+    def forward(self, x):
+        self.frames.append(x)
+        if len(self.frames) > 4:
+            return torch.stack([self.frames.pop(0), *self.frames]).sum(0)
+        return x
+
+
+def test_calls_are_repeated_until_what_they_leave_leads_everywhere() -> None:
+    proved = check_control(Window(), stage(Window(), (X,)), (X,), {})
+    assert proved.edges == proved.edges_total > 4

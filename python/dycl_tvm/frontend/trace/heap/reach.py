@@ -248,6 +248,12 @@ def _object(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return found
 
 
+def _operator(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return _object(label, x, code_of)
+
+
+#: What ``torch.ops`` holds.
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 #: What objects of a class hold, with labels: by the first of these bases that it has.
 _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (dict, _items),
@@ -262,10 +268,11 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (torch.nn.Module, _module),
     (torch.Tensor, _tensor),
     (np.ndarray, _array),
+    (OPERATORS, _operator),
     (object, _object),
 )
 #: Those of what may be a library's, and is not looked into then.
-_SHARED = (_class_body, _function, _variables)
+_SHARED = (_class_body, _function, _variables, _operator)
 
 
 @functools.lru_cache(maxsize=4096)
