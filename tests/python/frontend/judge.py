@@ -35,6 +35,7 @@ SESSIONS = [
     [torch.tensor([[-0.5, -0.25, 0.0], [0.5, -1.0, 1.0]]), torch.tensor([[2.0, 3.0, 1.0], [0.5, 2.5, 1.0]]), torch.zeros(2, 3)],
     [torch.tensor([[0.5, 0.25, 1.0], [0.0, 0.5, 0.0]]), torch.tensor([[0.5, 1.25, 1.0], [0.0, 0.5, -3.0]])],
 ]
+SESSIONS[0] += [-SESSIONS[0][0], *SESSIONS[1][:2], SESSIONS[2][0]]
 
 
 #: What a user would say of the programs: no loop needs more trips on these inputs.

@@ -117,6 +117,10 @@ RIGHT = {
         "return x, self.h is None, None if self.k is None else self.k[0]",
         "self.h = [0]\nself.k = None",
     ),
+    "a pair that one path leaves": kept(
+        "if int(x[0, 2]) % 2:\n    z = x - 1\nelse:\n    z = x\n    self.past = (x, self.n)\n    self.n += 1\nreturn self.past, self.n, z",
+        "self.past = None\nself.n = 0",
+    ),
     "None and then a pair": kept(
         "k, v = (x, x + 1) if self.h is None else self.h\nself.h = (k + x, v * 0.5) if x.sum() > -2 else None\nreturn k, v", "self.h = None"
     ),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.clock import OwnValue
+from dycl_tvm.frontend.trace.decisions import Decision
 from dycl_tvm.frontend.trace.heap.places import MISSING, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Form
 from dycl_tvm.frontend.trace.session import current
@@ -87,7 +88,9 @@ def forms_at(poison: Poison, block: Block) -> tuple[Form | None, ...]:
     """Return what a poison is on each of the paths that parted at a test and were joined in ``block``; nothing if it is another's."""
     decision = object.__getattribute__(poison, "_decision")
     made_in, forms = object.__getattribute__(poison, "_forms")
-    return forms if made_in is block and not (decision.is_loop or decision.choice) else ()
+    if made_in is not block or not isinstance(decision, Decision):  # what an earlier call has left is of no decision
+        return ()
+    return () if decision.is_loop or decision.choice else forms
 
 
 def use(poison: Poison) -> Any:
