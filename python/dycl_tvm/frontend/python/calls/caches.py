@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.clock import clock
+from dycl_tvm.frontend.trace.heap.watch import same_contents
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -49,10 +51,15 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
     if key in table:
         return table[key]
     session = current()
-    touched = session.journal.touches
-    result = run(cached.__wrapped__, *args, **kwargs)
+    journal, started = session.journal, next(clock)
+    depth, mark = journal.depth(), journal.open()
+    try:
+        result = run(cached.__wrapped__, *args, **kwargs)
+        changes = _changes(mark, started)
+    finally:
+        journal.close_to(depth)
     of_this_call = any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
-    if not of_this_call and (session.journal.touches != touched or _of_run_time(result)) and not _made_here(cached):
+    if not of_this_call and (changes or _of_run_time(result)) and not _made_here(cached):
         raise UnsupportedError(
             f"{cached.__wrapped__.__name__}() keeps its results in a cache: later calls of the network would find what this one left",
             session.origin(),
@@ -72,6 +79,18 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
 def refuse_question(method: Any) -> None:
     """Refuse what is asked of, or done to, a cache: its table is staging's own while it is staged."""
     raise UnsupportedError(f"{method.__name__}() of a cached function", current().origin(), "count in a variable")
+
+
+def _changes(mark: int, started: int) -> bool:
+    """Whether anything that was there when a call began is otherwise since then."""
+    session = current()
+    before = session.journal.before(mark)
+    tables = {id(table) for _, table in session.get(Caches).tables.values()}
+    for key, place in session.journal.changes(mark).items():
+        if id(place.owner) not in tables and not session.heap.is_newer(place.owner, started):
+            if not same_contents(before[key], place.read()):
+                return True
+    return False
 
 
 def _made_here(cached: Any) -> bool:

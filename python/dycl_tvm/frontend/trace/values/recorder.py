@@ -22,12 +22,13 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, constant_of
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, view_of, write
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, emit_one, fresh_like, home, op_name, read, storage_of, view_of, write
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -63,8 +64,6 @@ RANDOM = frozenset(
     + ["cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "uniform"]
     + ["rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"]
 )
-#: Results larger than this (elements) are not computed at build time unless they are no larger than their operands.
-FOLD_LIMIT = 1 << 20
 #: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
 _VIEWS = {
     "view",
@@ -237,7 +236,7 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
         with unrecorded():
             data = iter(constants)
             result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
-            kept = [_Kept(m, _constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
+            kept = [_Kept(m, constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
             rest = iter(kept)
             known = folded[key] = (map_leaves(lambda _: next(rest), result), constants)
     return map_leaves(lambda k: fresh_like(k.meta, k.constant) if isinstance(k, _Kept) else k, known[0])
@@ -249,10 +248,6 @@ class _Kept:
 
     meta: torch.Tensor
     constant: Constant
-
-
-def _constant_of(t: torch.Tensor) -> Constant:
-    return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format))
 
 
 def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -296,8 +291,7 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _constant_view(func, base, args, kwargs)
     meta = _meta_result(func, args, kwargs)
     source, known = read(base), current().get(Known)
-    (value,) = current().builder.tensor_op(op_name(func), (source, *args[1:]), kwargs, [known.type_of(meta)])
-    assert value is not None
+    value = emit_one(func, (source, *args[1:]), known.type_of(meta), kwargs)
     bounds = known.bounds.get(source)
     if bounds is not None:
         known.bounds[value] = bounds
@@ -311,9 +305,7 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
     result = _fold(func, args, kwargs, [constants().of(base)])
     if result is None:
         meta = _meta_result(func, args, kwargs)
-        (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
-        assert value is not None
-        result = fresh_like(meta, value)
+        result = fresh_like(meta, emit_one(func, (read(base), *args[1:]), tensor_type(meta), kwargs))
     try:
         storage, chain = home(base)
     except UnsupportedError:  # an unusual view of the model's: nothing is lost unless its memory is changed

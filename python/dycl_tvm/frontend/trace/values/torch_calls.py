@@ -56,9 +56,13 @@ def _plain(what: str) -> Callable[[torch.Tensor], Any]:
 
 
 def _tolist(t: torch.Tensor) -> Any:
+    constant = as_constant(t)
+    if constant is not None:
+        with plainly():
+            return constant.data.tolist()
     if t.dim() == 0:
         return item(t)
-    if t.numel() > TOLIST_LIMIT and as_constant(t) is None:
+    if t.numel() > TOLIST_LIMIT:
         raise UnsupportedError(
             f"tolist() of a tensor with {t.numel()} elements known only at run time", current().origin(), "work on the tensor"
         )
@@ -79,6 +83,15 @@ def _refuse(what: str) -> Callable[..., Any]:
         )
 
     return method
+
+
+def _format(t: torch.Tensor, spec: str) -> str:
+    """``f"{t}"``: of a constant as in eager, where one of rank 0 is its number."""
+    constant = as_constant(t) if isinstance(t, StagedTensor) else None
+    if constant is None or t.requires_grad:
+        return torch.Tensor.__format__(t, spec)
+    with plainly():
+        return format(constant.data, spec)
 
 
 def _from_dlpack(x: Any) -> Any:
@@ -280,6 +293,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.select: _select_method,
     _T.narrow: _narrow,
     torch.narrow: _narrow,
+    _T.__format__: _format,
     _T.numpy: _refuse("numpy()"),
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__dlpack__: _refuse("an exchange by DLPack"),

@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Operations on constants alone: their results are constants, computed while the program is staged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves
+from dycl_tvm.frontend.trace.values.storage import tensor_type
+from dycl_tvm.hcfg.nodes import Constant, Value
+from dycl_tvm.hcfg.types import TensorType
+
+#: Results larger than this (elements) are not computed at build time unless they are no larger than their operands.
+FOLD_LIMIT = 1 << 20
+
+
+class Folded:
+    """The results of operations on constants: one for each in a session, so that replays agree."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Any] = {}
+
+
+def fold_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], type_: TensorType) -> Constant | None:
+    """Return the one result of an operation whose tensors, given as values, are all constants; None if they are not, or it is too large."""
+    operands = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Value)]
+    if not operands or not all(isinstance(v, Constant) for v in operands) or not isinstance(operands[0], Constant):
+        return None
+    if type_.numel > max(FOLD_LIMIT, sum(v.type.numel for v in operands)):  # type: ignore[union-attr]
+        return None
+    rest = map_leaves(lambda leaf: None if isinstance(leaf, Value) else leaf, (args, kwargs))
+    key = (func, tuple(map(id, operands)), key_of(rest))
+    known = current().get(Folded).known
+    if key not in known:
+        with plainly():
+            made = func(*map_leaves(_data, args), **map_leaves(_data, kwargs))
+            known[key] = (constant_of(made), operands)
+    constant: Constant = known[key][0]
+    return constant
+
+
+def constant_of(t: torch.Tensor) -> Constant:
+    """Return the constant of what a tensor holds."""
+    return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format))
+
+
+def _data(leaf: Any) -> Any:
+    return leaf.data if isinstance(leaf, Constant) else leaf
