@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.heap.watch import same_contents
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import as_constant, storage_of
 
 #: The code with which every ``functools.singledispatch`` chooses a function by class.
 DISPATCH: types.CodeType = functools.singledispatch(len).dispatch.__code__  # type: ignore[attr-defined]
@@ -48,9 +49,12 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
     typed, size = cached.cache_parameters()["typed"], cached.cache_parameters()["maxsize"]
     key = functools._make_key(args, kwargs, typed)  # type: ignore[attr-defined]  # equal for calls that C takes for equal
     table = current().get(Caches).of(cached)
-    if key in table:
-        return table[key]
     session = current()
+    if key in table:
+        if size is not None and next(reversed(table)) != key:  # what was used last stands last
+            session.heap.changing(table)
+            table[key] = table.pop(key)
+        return table[key]
     journal, started = session.journal, next(clock)
     depth, mark = journal.depth(), journal.open()
     try:
@@ -59,19 +63,20 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
     finally:
         journal.close_to(depth)
     of_this_call = any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
-    if not of_this_call and (changes or _of_run_time(result)) and not _made_here(cached):
+    lives_on = not of_this_call and not _made_here(cached)
+    if lives_on and (changes or _of_run_time(result)):
         raise UnsupportedError(
             f"{cached.__wrapped__.__name__}() keeps its results in a cache: later calls of the network would find what this one left",
             session.origin(),
             "call the function without a cache, or keep the result on the module (self)",
         )
-    if size is not None and len(table) >= size:
-        raise UnsupportedError(
-            f"the cache of {cached.__wrapped__.__name__}() is full, and forgets what it was used for least",
-            session.origin(),
-            "give it no bound: @functools.cache",
-        )
+    for t in _tensors(result) if lives_on else ():
+        storage_of(t).cached = True
+    if size == 0:
+        return result
     session.heap.changing(table)
+    if size is not None and len(table) >= size:
+        del table[next(iter(table))]
     table[key] = result
     return result
 
@@ -99,7 +104,11 @@ def _made_here(cached: Any) -> bool:
 
 
 def _of_run_time(x: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) or scalars.is_symbolic(leaf) for leaf in torch.utils._pytree.tree_leaves(x))
+    return any(as_constant(t) is None for t in _tensors(x)) or any(map(scalars.is_symbolic, torch.utils._pytree.tree_leaves(x)))
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(x) if isinstance(leaf, torch.Tensor)]
 
 
 def dispatched(dispatch: types.FunctionType, cls: type) -> Any:

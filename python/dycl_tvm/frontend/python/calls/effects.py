@@ -184,7 +184,9 @@ def _is_of(method: Any, owner: Any, cls: type) -> bool:
     found: Any = vars(cls).get(method.__name__)
     if found is None or (type(method) is not types.FunctionType and isinstance(found, types.FunctionType)):
         return False
-    return type(found) not in CODE or not hasattr(found, "__get__") or found.__get__(owner, type(owner)) == method
+    if type(found) not in CODE or not hasattr(found, "__get__"):
+        return True
+    return bool((found.__get__(None, owner) if isinstance(owner, type) else found.__get__(owner, type(owner))) == method)
 
 
 def _is_compiled(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

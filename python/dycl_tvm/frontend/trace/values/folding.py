@@ -50,3 +50,29 @@ def constant_of(t: torch.Tensor) -> Constant:
 
 def _data(leaf: Any) -> Any:
     return leaf.data if isinstance(leaf, Constant) else leaf
+
+
+#: Operators that give 0 (False) where one operand is 0, whatever the other is; and those that give True where one is True.
+_AND, _OR = frozenset(["bitwise_and", "logical_and", "mul"]), frozenset(["bitwise_or", "logical_or"])
+
+
+def absorbed(func: Any, constants: list[Constant], meta: Any) -> Constant | None:
+    """Return the result of an operation on integers or bools that one constant operand decides; None if there is none."""
+    name = func._opname
+    if not (name in _AND or name in _OR) or type(meta) is not torch.Tensor or meta.is_floating_point() or meta.is_complex():
+        return None
+    if meta.numel() > FOLD_LIMIT or (name in _OR and meta.dtype != torch.bool):
+        return None
+    for c in constants:
+        with plainly():
+            decides = not c.data.is_floating_point() and not bool((c.data == 0).any() if name in _OR else (c.data != 0).any())
+        if not decides:
+            continue
+        key = ("full", tuple(meta.shape), meta.dtype, name in _OR)
+        known = current().get(Folded).known
+        if key not in known:
+            with plainly():
+                known[key] = constant_of(torch.full(tuple(meta.shape), name in _OR, dtype=meta.dtype))
+        made: Constant = known[key]
+        return made
+    return None

@@ -22,12 +22,13 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, constant_of
+from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, absorbed, constant_of
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.strided import as_strided
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, emit_one, fresh_like, home, op_name, read, storage_of, view_of, write
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -182,6 +183,9 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if folded is not None:
             return folded
     metas = _meta_result(func, args, kwargs)
+    decided = absorbed(func, constants, metas) if constants else None
+    if decided is not None:
+        return fresh_like(metas, decided)
     if (
         type(metas) is not torch.Tensor
         and func._opname not in _OF_TYPES
@@ -284,7 +288,9 @@ def _on_meta(leaf: Any) -> Any:
 # -- views and in-place operations ---------------------------------------------------------------------------------
 def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     base = args[0]
-    if func._opname in ("as_strided", "view_as_real", "view_as_complex"):
+    if func._opname == "as_strided":
+        return as_strided(base, *args[1:], **kwargs)
+    if func._opname in ("view_as_real", "view_as_complex"):
         raise UnsupportedError(f"{func._opname}() on a tensor", current().origin(), "use view, reshape, unfold or indexing")
     if not isinstance(base, StagedTensor) and constants().written_storage(base) is None:
         if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
@@ -389,7 +395,7 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
 
 
 #: In-place operators that change only the shape of the tensor object, and the views that do the same.
-_METADATA_CHANGES = {"squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"}
+_METADATA_CHANGES = {"as_strided_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"}
 
 
 def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

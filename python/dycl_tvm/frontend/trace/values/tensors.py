@@ -174,17 +174,37 @@ def peek(t: torch.Tensor) -> Value:
 def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """Record one view operator on a value."""
     assert isinstance(value.type, TensorType)
-    if op is SELECT_AT:
-        return _select_at(value, *args)
+    if isinstance(op, OwnStep):
+        return op.read(value, *args)
     with plainly():
         meta = op(meta_of(value.type.shape, None, DTYPES[value.type.dtype]), *args, **kwargs)
     return emit_one(op, (value, *args), TensorType(tuple(meta.shape), value.type.dtype), kwargs)
 
 
-class SelectAt:
+class OwnStep:
+    """A view operator that PyTorch does not have: how the view is read from its base, and a new base made of the old one and the view."""
+
+    _opname: str
+
+    def read(self, base: Value, *args: Any) -> Value:
+        """Return what the view holds."""
+        raise NotImplementedError
+
+    def write(self, base: Value, value: Value, *args: Any) -> Value:
+        """Return ``base`` with what the view holds replaced."""
+        raise NotImplementedError
+
+
+class SelectAt(OwnStep):
     """The view operator of an index known only at run time: ``x.select(dim, position)``, with the position in a tensor of one element."""
 
     _opname = "select at a run-time index"
+
+    def read(self, base: Value, dim: int, position: Value) -> Value:
+        return _select_at(base, dim, position)
+
+    def write(self, base: Value, value: Value, dim: int, position: Value) -> Value:
+        return _scatter_at(base, value, dim, position)
 
 
 SELECT_AT = SelectAt()
@@ -263,8 +283,8 @@ def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: 
     """Return ``base`` with the part that ``op`` views replaced by ``value``."""
     base_type = base.type
     assert isinstance(base_type, TensorType)
-    if op is SELECT_AT:
-        return _scatter_at(base, value, *args)
+    if isinstance(op, OwnStep):
+        return op.write(base, value, *args)
     name = op._opname
     if name in ("select", "slice", "diagonal"):
         scatter = {"select": aten.select_scatter.default, "slice": aten.slice_scatter.default, "diagonal": aten.diagonal_scatter.default}[
