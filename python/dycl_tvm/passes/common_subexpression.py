@@ -93,8 +93,8 @@ def _share_constants(graph: HCFG) -> int:
                 continue
             seen.add(value)
             if isinstance(value.type, TensorType) and value.type.nbytes <= SMALL_BYTES:
-                data = value.data.contiguous().reshape(-1).view(torch.uint8) if value.type.numel else value.data
-                leader = first.setdefault((value.type, data.numpy().tobytes()), value)
+                data = value.data.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.type.numel else b""
+                leader = first.setdefault((value.type, data), value)
                 if leader is not value:
                     mapping[value] = leader
     substitute(graph, mapping)

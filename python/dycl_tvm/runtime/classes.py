@@ -15,7 +15,6 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-
 #: The name under which the devices of PyTorch are found.
 DEVICE = "torch:device"
 

@@ -32,7 +32,8 @@ _OBSERVED, _INTERPRETED = 4.5e-5, 1.5e-5
 _CALLS = 3
 #: Passes compute ahead and fold, so their results round in other places.
 _LOOSE = 3.0
-_TRIES_OF_AN_EDGE = 24
+#: How often another way to an edge is tried; how often with more calls.
+_TRIES_OF_AN_EDGE, _TRIES_WITH_CALLS = 24, 4
 _TRIES_TO_SHRINK = 40
 _RUNS_FOR_PINNED = 12
 _TRIES_TO_TELL_APART = 4
@@ -208,7 +209,7 @@ class Checker:
                 self.reasons[f"a call is dear, so these kinds of runs were left out or shortened: {', '.join(kinds)}"] = None
                 return
             self.check(replace(plan, calls=self._calls(plan.calls)))
-            if plan.policy == "no" and not self.crossings:  # no path depends on a tensor
+            if plan.policy == "no" and not self.crossings and not self.covered.missing():  # there is one path
                 if not enough():
                     self.check(Plan(inputs=3))
                 return
@@ -252,6 +253,8 @@ class Checker:
             run, _, used = self._reached[block]
             back, which = (0, tries) if tries < 12 else (1 + (tries - 12) // 4, (tries - 12) % 4)
             at = min(used, len(run.given)) - 1 - back
+            if at < 0 and tries < _TRIES_WITH_CALLS:  # no answer leads there: it depends on what earlier calls have left
+                return Plan((), ("random", "yes", "no")[tries % 3], seed, run.plan.inputs, self._calls(_CALLS * (2 + tries)))
             if at < 0:
                 continue
             crossing, _ = run.given[at]
@@ -271,8 +274,10 @@ class Checker:
         """
         if self._as_data is None:
             crossings = [c for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
-        else:  # passes compute nothing by data but what is data before them
-            crossings = [c for e in run.eager[: found.call + 1] for c in e.crossings if c.free and c.site[2] in self._as_data]
+        else:  # passes compute nothing by data but what is data before them, and may read a number once that is read twice
+            asked = [c for e in run.eager[: found.call + 1] for c in e.crossings]
+            data = {c.number for c in asked if c.site[2] in self._as_data}
+            crossings = [c for c in asked if c.free and c.number in data]
         sites = [c.site for c in crossings]
         new = [s for s in sites if s not in self.pinned]
         for site in new:

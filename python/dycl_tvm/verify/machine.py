@@ -27,7 +27,7 @@ from dycl_tvm.compile.program import (
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
-from dycl_tvm.verify.memory import Memory
+from dycl_tvm.verify.memory import Memory, plain
 from dycl_tvm.verify.noise import noise
 
 
@@ -90,7 +90,7 @@ class Machine:
                     self.execute(move)
                 if isinstance(goto, Leave):
                     self.ended = goto
-                    self.results = [self.read(v).clone() if isinstance(v, Slot) else self.scalar(v) for v in goto.values]
+                    self.results = [self._result(v) if isinstance(v, Slot) else self.scalar(v) for v in goto.values]
                     return
                 at = goto.target
         except (ArithmeticError, ValueError, IndexError) as error:
@@ -112,7 +112,7 @@ class Machine:
     def execute(self, instr: Any) -> None:
         """Run an instruction."""
         if isinstance(instr, CopyTensor):
-            self.read(instr.dst).copy_(self.read(instr.src).reshape(instr.dst.type.shape))
+            plain(self.read(instr.dst)).copy_(plain(self.read(instr.src)).reshape(instr.dst.type.shape))
         elif isinstance(instr, SetReg):
             self.regs[instr.dst.index] = self.scalar(instr.src)
         elif isinstance(instr, ReadItem):
@@ -124,6 +124,10 @@ class Machine:
             self.regs[instr.dst.index] = 0 if instr.op == "print" else evaluate(instr.op, args, ScalarType(instr.dst.kind))
         else:
             raise VerificationError(f"a kernel stands where none should be: {instr}")
+
+    def _result(self, slot: Slot) -> torch.Tensor:
+        tensor = self.read(slot)
+        return plain(tensor).clone().view(tensor.dtype)
 
     def scalar(self, scalar: Any) -> Any:
         """Return a number: what a register holds, or the number itself."""

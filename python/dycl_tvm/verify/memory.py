@@ -135,6 +135,11 @@ def view(raw: torch.Tensor, type_: TensorType) -> torch.Tensor:
     return raw.view(getattr(torch, type_.dtype)).reshape(type_.shape)
 
 
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor for copying all that is there: of bools the bytes, since PyTorch makes 1 of any other byte on the way."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
 def unpack(array: torch.Tensor, type_: TensorType) -> torch.Tensor:
     """Return the tensor that an array in memory is, whose channels may be in blocks: (N, C / block, ..., block)."""
     if tuple(array.shape) == type_.shape:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 #: So many numbers are drawn at most. A prime: the rows of no tensor begin with the same ones.
-_DRAWN = 65_521
+_DRAWN = 16_381
 
 
 def noise(shape: Sequence[int], draw: Callable[[int], torch.Tensor]) -> torch.Tensor:

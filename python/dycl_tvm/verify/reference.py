@@ -137,6 +137,8 @@ class Reference:
                     continue
                 assert isinstance(value.type, TensorType)
                 exact = wide(result, self.wide)
+                if change and ties and not value.type.dtype.startswith(("float", "bfloat")):
+                    exact = exact.round()  # whole numbers that were set apart
                 if op.op in _MOVES:  # every element is one of an operand's, and those are of their types
                     frame[value] = exact
                 elif generator is None:
@@ -200,8 +202,11 @@ def _rounded(tensor: torch.Tensor, type_: TensorType) -> torch.Tensor:
 
 def _disturbed(tensor: Any, generator: torch.Generator | None, amount: float, apart: bool = False) -> Any:
     """Return a tensor whose elements are changed a little, relative to themselves; with ``apart`` so that no two are equal."""
-    if generator is None or not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+    if generator is None or not isinstance(tensor, torch.Tensor) or not (apart or tensor.is_floating_point()):
         return tensor
+    if not tensor.is_floating_point():
+        tensor = tensor.double()
+        return tensor + noise(tensor.shape, lambda count: torch.empty(count, dtype=tensor.dtype).uniform_(-0.25, 0.25, generator=generator))
 
     def factors(count: int, about: float = 0.0) -> torch.Tensor:
         return torch.empty(count, dtype=tensor.dtype).uniform_(about - amount, about + amount, generator=generator)

@@ -14,6 +14,7 @@ import contextvars
 import copy
 import functools
 import itertools
+import operator
 import random
 import sys
 import sysconfig
@@ -318,7 +319,7 @@ class Snapshot:
 
         def restore() -> None:
             now = read()
-            if len(now) != len(saved) or any(a is not b for a, b in zip(now, saved)):
+            if len(now) != len(saved) or any(map(operator.is_not, now, saved)):
                 write(saved)
 
         self._restorers.append(restore)

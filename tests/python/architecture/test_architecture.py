@@ -176,6 +176,8 @@ FRONTEND_LAYERS = (
     ("onnx", "exported", "python.source"),
     (
         "python.trampolines",
+        "python.state_decisions",
+        "python.twins",
         "python.variants",
         "python.finalizers",
         "python.holders",

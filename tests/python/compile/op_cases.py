@@ -175,6 +175,7 @@ def _reductions() -> list[Case]:
         ("softmax", lambda x: F.softmax(x, 1), [f(3, 9, 4)]),
         ("softmax_large", lambda x: F.softmax(x, -1), [f(3, 9) * 100]),
         ("softmax_special", lambda x: F.softmax(x, -1), [SPECIAL.clone()]),
+        ("softmax_backward", lambda g, y: torch._softmax_backward_data(g, y, 1, torch.float32), [f(2, 3, 4), f(2, 3, 4) * 1e30 * 1e30]),
         ("log_softmax", lambda x: F.log_softmax(x, -1), [f(3, 9) * 10]),
         ("cumsum", lambda x: torch.cumsum(x, 1), [f(3, 9, 4)]),
         ("cumsum_int", lambda x: torch.cumsum(x, 0), [i(9, 4)]),

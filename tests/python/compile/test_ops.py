@@ -81,6 +81,13 @@ def test_random_operators_are_refused() -> None:
         import_sub_dnns([sub])
 
 
+def test_interpolation_of_integers_is_not_computed_with_weights_of_zero_and_one() -> None:
+    x, y = Value(TensorType((1, 1, 4, 4), "uint8"), "x"), Value(TensorType((1, 1, 6, 6), "uint8"), "y")
+    op = TensorOp("aten.upsample_bilinear2d.default", (x, [6, 6], True), {}, (y,), Origin("net.py", 3))
+    with pytest.raises(UnsupportedError, match="linear interpolation of uint8"):
+        import_sub_dnns([SubDNN("s", [x], [op], [y])])
+
+
 SECOND_RESULTS = {
     "aten.max.dim": (torch.float32, (3, 9, 2), (1, False)),
     "aten.min.dim": (torch.bool, (3, 9), (1, True)),

@@ -170,6 +170,10 @@ def test_a_loop_names_all_containers_that_grow() -> None:
     ]
 
 
+class Made:
+    """Of which every call makes an object: no variable can keep one."""
+
+
 class Remembers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -177,8 +181,8 @@ class Remembers(nn.Module):
 
     def forward(self, x):
         if self.h is not None:
-            x = x + self.h[0]
-        self.h = [x]
+            x = x + len(self.h)
+        self.h = [Made()]
         self.count = self.count + 0.5
         self.last, self.kept = x[0], x
         self.table["a"] = x if x.sum() > 0 else 1
@@ -203,8 +207,8 @@ class Collects(nn.Module):
         self.table: dict[str, Any] = {"a": 1}
 
     def forward(self, x):
-        self.rows.append(x)
-        self.table["k"] = x
+        self.rows.append(Made())
+        self.table["k"] = Made()
         return x
 
 

@@ -325,3 +325,14 @@ def test_a_library_checks_its_inputs(tmp_path) -> None:
     for pair in ((t, t), (wide[:2], wide[1:])):
         with pytest.raises(InputError, match="'x' and 'y' lie in one memory"):
             net(*pair)
+
+
+def test_an_operator_of_pytorchs_that_the_program_holds_is_none_of_its_state() -> None:
+    """Its caches change when it is called; what is behind an operator of another namespace is not known."""
+    text = """
+op, slices = torch.ops.aten._safe_softmax.default, torch.ops.aten.slice
+def net(x):
+    return op(x, 1) if x.sum() > 0 else slices(x, 0, 1)
+"""
+    check_right(text)
+    check_refused(text.replace("torch.ops.aten._safe_softmax.default", "torch.ops.prims.exp.default"), "is changed")

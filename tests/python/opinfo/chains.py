@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,11 +49,11 @@ def _shape(count: int, draw: random.Random) -> list[int]:
 
 
 class Chains:
-    """Chains of samples of the operators that can be compiled."""
+    """Chains of samples of the operators that can be compiled, each of one of the types."""
 
-    def __init__(self, operators: list[str], dtype: torch.dtype = torch.float32) -> None:
-        self.operators, self.dtype = operators, dtype
-        self._samples: dict[str, list[Sample]] = {}
+    def __init__(self, operators: list[str], dtypes: Sequence[torch.dtype] = (torch.float32,)) -> None:
+        self.operators, self.dtypes = operators, dtypes
+        self._samples: dict[tuple[str, torch.dtype], list[Sample]] = {}
 
     def chain(self, seed: int) -> Sample:
         """Return a chain of 3 to 6 operators."""
@@ -94,19 +94,28 @@ class Chains:
 
     def _step(self, name: str, x: Tensor, draw: random.Random) -> Any:
         """Return a sample with its first tensor replaced by the chain's, reshaped to it if the elements are as many."""
-        if name not in self._samples:
-            self._samples[name] = [s for s in samples(name, self.dtype, 6) if s.tensors and convertible(s).kind == "right"]
-        if not self._samples[name]:
+        dtype = draw.choice(self.dtypes)
+        if (name, dtype) not in self._samples:
+            self._samples[name, dtype] = [s for s in samples(name, dtype, 6) if s.tensors and convertible(s).kind == "right"]
+        if not self._samples[name, dtype]:
             return None
-        sample = draw.choice(self._samples[name])
+        sample = draw.choice(self._samples[name, dtype])
         first, *others = sample.tensors
-        run, shape = sample.run, list(first.shape)
-        if first.dtype != x.dtype or first.numel() == 0:
+        run, shape, dtype = sample.run, list(first.shape), first.dtype
+        if dtype not in self.dtypes or first.numel() == 0:
             return None
         count = first.numel()
         if others:  # their shapes were made for that of the first: its elements are taken in turn
-            return (lambda t, own: _first(run(torch.cat([t.reshape(-1)] * -(-count // t.numel()))[:count].reshape(shape), *own))), others
-        return (lambda t, own: _first(run(t))), []
+
+            def step(t: Tensor, own: Any) -> Any:
+                taken = torch.cat([t.reshape(-1)] * -(-count // t.numel()))[:count]
+                return self._first(run(_as(taken, dtype).reshape(shape), *own))
+
+            return step, others
+        return (lambda t, own: self._first(run(_as(t, dtype)))), []
+
+    def _first(self, result: Any) -> Any:
+        return next((t for t in tensors_of(result) if isinstance(t, Tensor) and t.dtype in self.dtypes), None)
 
 
 def is_stable(chain: Sample) -> bool:
@@ -120,12 +129,15 @@ def is_stable(chain: Sample) -> bool:
         return difference(chain.eager(), chain.run(*(near(t) for t in chain.tensors))) == ""
 
 
-def _first(result: Any) -> Any:
-    return next((t for t in tensors_of(result) if isinstance(t, Tensor) and t.dtype == torch.float32), None)
+def _as(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in another type by operations that are defined for all of its elements, and that small errors do not change."""
+    if not t.dtype.is_floating_point or dtype.is_floating_point:
+        return t.to(dtype)
+    return t > 0.01 if dtype == torch.bool else t.clamp(0, 100).round().to(dtype)
 
 
 def _goes_on(y: Any) -> bool:
     """Whether a chain can go on from a result: finite numbers of moderate size, which later operators do not blow up."""
     if not isinstance(y, Tensor) or not 2 <= y.numel() <= _LARGEST or y.dim() > 6:
         return False
-    return bool(y.isfinite().all()) and 1e-3 < float(y.abs().max()) < 1e3
+    return bool(y.isfinite().all()) and 1e-3 < float(y.double().abs().max()) < 1e3

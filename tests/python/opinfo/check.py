@@ -71,6 +71,8 @@ def _difference(want: Any, got: Any) -> str:
     got = torch.as_tensor(got)  # an artefact without inputs returns arrays
     if want.shape != got.shape or want.dtype != got.dtype:
         return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    if want.dtype == torch.bool and bool((got.contiguous().view(torch.uint8) > 1).any()):
+        return "bools whose bytes are neither 0 nor 1"
     if not want.dtype.is_floating_point:
         away = want != got
     else:

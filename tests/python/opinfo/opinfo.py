@@ -76,13 +76,15 @@ def main() -> int:
     parser.add_argument("--compiled", type=int, help="compile at most so many of each operator (default: all)")
     parser.add_argument("--chains", type=int, default=400)
     parser.add_argument("--dtypes", default="float32,int64,bool,float16,bfloat16")
+    parser.add_argument("--chain-dtypes", default="float32", help="types that the operators of one chain are drawn from")
     parser.add_argument("--seed", type=int, default=0, help="number of the first chain")
     options = parser.parse_args()
     rows: list[tuple[str, Counter[str]]] = []
     for dtype in options.dtypes.split(","):
         rows.append(_counted(f"staged, {dtype}", (staged(s) for s in _samples(dtype, options.samples))))
         rows.append(_counted(f"compiled, {dtype}", _built(_defined(_samples(dtype, options.compiled)))))
-    chains = Chains(sorted(set(OPERATORS) - UNDEFINED))
+    types = [getattr(torch, dtype) for dtype in options.chain_dtypes.split(",")]
+    chains = Chains(sorted(set(OPERATORS) - UNDEFINED), types)
     numbers = range(options.seed, options.seed + options.chains)
     rows.append(_counted("chains", _built(c for seed in numbers if is_stable(c := chains.chain(seed)))))
     print(f"{'':24}" + "".join(f"{kind:>10}" for kind in _KINDS))

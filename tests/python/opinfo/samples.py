@@ -19,8 +19,8 @@ OPERATORS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
 
-#: Operators that may give any of the positions of equal elements: positions are not compared.
-TIES = {"topk", "sort", "msort", "argsort", "mode", "median", "nanmedian", "kthvalue"}
+#: Operators that may give any of the positions of equal elements: positions are not compared, those of ``argsort`` by what stands there.
+TIES = {"topk", "sort", "msort", "mode", "median", "nanmedian", "kthvalue"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def samples(operator: str, dtype: torch.dtype, limit: int | None = None) -> Iter
 def _sample(name: str, operator: str, op: Any, one: Any) -> Sample:
     leaves, structure = pytree.tree_flatten(((one.input, *one.args), one.kwargs))
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    function = op.op
+    function = _sorted if operator == "argsort" else op.op
 
     def run(*tensors: Tensor) -> Any:
         given = list(leaves)
@@ -71,6 +71,10 @@ def _sample(name: str, operator: str, op: Any, one: Any) -> Sample:
         return function(*args, **kwargs)
 
     return Sample(name, operator, run, tuple(leaves[k].detach() for k in places))
+
+
+def _sorted(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Tensor:
+    return x.gather(dim, x.argsort(dim=dim, descending=descending, stable=stable))
 
 
 def tensors_of(result: Any) -> list[Any]:

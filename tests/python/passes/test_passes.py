@@ -111,6 +111,12 @@ def test_creations_and_their_copies_in_forks_give_one_constant() -> None:
     assert interpret(g.graph, [torch.ones(4), True])[0][0].tolist() == [4.0] * 4
 
 
+def test_constants_without_elements_are_one_whatever_their_type() -> None:
+    g = GraphBuilder("empty", {"x": V})
+    g.leave(g.entry, *(constant(torch.zeros(0, 3, dtype=torch.bfloat16), name) for name in "ab"))
+    assert apply(g.graph, "common_subexpression") == [1]
+
+
 def test_errors_and_blow_up_are_not_folded() -> None:
     g = GraphBuilder("keep", {"x": V})
     ratio = g.host(g.entry, "floordiv", 1, 0)

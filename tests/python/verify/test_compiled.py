@@ -17,8 +17,11 @@ from dycl_tvm.compile.program import KernelCall, Program, Slot
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.nodes import SubDNN
 from dycl_tvm.target import resolve_target
+from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.compiled import check_compiled
 from dycl_tvm.verify.dispatcher import Dispatcher
+from dycl_tvm.verify.kernels import check_kernels
+from dycl_tvm.verify.memory import CompiledKernels
 from dycl_tvm.verify.reference import Reference, compare
 
 
@@ -58,6 +61,13 @@ def test_right_kernels_pass_with_any_seed(built: Artifact) -> None:
         assert found.checked == found.total == len(built.hcfg.sub_dnns())
         assert found.edges == found.edges_total > 0
         assert 0 < found.largest_error < 1
+
+
+def test_kernels_that_the_budget_does_not_reach_are_named(built: Artifact) -> None:
+    kernels = CompiledKernels(built._lowered.library)
+    found = check_kernels(built.hcfg, built._lowered, kernels, accuracy="default", budget=Budget(0.0))
+    assert found.checked < found.total
+    assert "would have taken too long" in found.reason
 
 
 def test_two_checks_say_the_same(built: Artifact) -> None:
@@ -199,6 +209,20 @@ def test_a_network_that_is_given_no_tensor_is_verified_too(tmp_path: Any) -> Non
 def test_the_order_of_equal_infinities_is_nobodys_promise() -> None:
     art = dycl_tvm.build(lambda x: (x.argsort(1), x.topk(5), x.sort(1)), (torch.randn(20, 400),))
     assert art.certificate["kernels"]["checked"] == art.certificate["kernels"]["total"]
+
+
+def test_the_order_of_equal_whole_numbers_is_nobodys_promise() -> None:
+    x = torch.randint(0, 2, (8000,))
+    art = dycl_tvm.build(lambda x: (x.argsort(), x.to(torch.uint8).topk(9), (x > 0).sort()), (x,))
+    assert art.certificate["kernels"]["checked"] == art.certificate["kernels"]["total"]
+
+
+def test_bytes_of_bools_that_nobody_compares_may_be_anything(tmp_path: Any) -> None:
+    """Of a large tensor both ends are compared; what lies between comes to the results as it was."""
+    x = torch.randn(5000)
+    art = dycl_tvm.build(lambda x: x > 0, (x,))
+    module = dycl_tvm.load(art.export_library(tmp_path / "m.so"), art.save_params(tmp_path / "m.params"))
+    assert torch.equal(module(x), x > 0)
 
 
 def test_a_float_that_no_integer_can_hold_has_no_result() -> None:

@@ -297,6 +297,24 @@ def test_views_of_an_input_that_was_written_are_the_same_computation() -> None:
         assert check_passes(before, after, ((X.clone().add_(0),), {}), seed=seed).runs > 5
 
 
+def test_a_number_that_is_made_a_tensor_again_has_one_answer_in_all_lines() -> None:
+    """Passes compare with the tensor itself, and read its number once where two lines read it."""
+
+    def net(x: torch.Tensor) -> float:
+        total = 0.0
+        for a, b in zip(x[0], x[1].tolist()):
+            if a > b:
+                total += a.item() - b
+        for n, row in zip(range(int(x.abs().max()) % 3), x):
+            total += row[n].item()
+        return total
+
+    before, after = stage(net, (X,)), stage(net, (X,))
+    run_passes(after)
+    for seed in range(3):
+        assert check_passes(before, after, ((X,), {}), seed=seed).runs > 5
+
+
 def test_chains_that_passes_merge_are_told_apart() -> None:
     def program(x):
         n = 0
@@ -419,9 +437,35 @@ def test_where_calls_are_dear_the_budget_leaves_one_and_the_reason_names_the_res
     assert 0 < whole.spent < whole.seconds  # what a part spends is spent of the whole
 
 
+def test_a_part_is_never_more_than_what_is_left() -> None:
+    whole = Budget(1.0)
+    whole.spend(0.75)
+    part = whole.part(0.5)
+    assert (part.seconds, part.allows(0.25), part.allows(0.3)) == (0.25, True, False)
+
+
 def test_kernels_have_what_control_and_passes_leave_and_never_less_than_their_share() -> None:
     unspent, spent = BuildBudget("default"), BuildBudget("default")
     spent.for_control().spend(10.0)
     assert unspent.for_kernels(1).seconds == unspent.seconds
     assert 0.3 * spent.seconds < spent.for_kernels(1).seconds < spent.seconds
     assert unspent.for_kernels(10_000).seconds > 10 * spent.seconds
+
+
+class Window(torch.nn.Module):
+    """Answers otherwise when its window of frames is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[torch.Tensor] = []
+
+    def forward(self, x):
+        self.frames.append(x)
+        if len(self.frames) > 4:
+            return torch.stack([self.frames.pop(0), *self.frames]).sum(0)
+        return x
+
+
+def test_calls_are_repeated_until_what_they_leave_leads_everywhere() -> None:
+    proved = check_control(Window(), stage(Window(), (X,)), (X,), {})
+    assert proved.edges == proved.edges_total > 4

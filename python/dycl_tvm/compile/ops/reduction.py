@@ -227,3 +227,13 @@ def _softmax_impl(ctx: OpContext, x: Any, dim: int, log: bool) -> Any:
 def _softmax_impl_rank0(ctx: OpContext, x: Any, log: bool) -> Any:
     flat = ctx.reshape(x, (1,))
     return ctx.reshape(ctx.emit(relax.op.nn.log_softmax(flat, 0) if log else relax.op.nn.softmax(flat, 0)), ())
+
+
+@converter("_softmax_backward_data.default")
+@in_float32
+def _softmax_backward(ctx: OpContext, gradient: Any, output: Any, dim: int, *_: Any) -> Any:
+    """Subtract before multiplying, as the kernel does and PyTorch's decomposition does not: an infinity stays one."""
+    shape = ctx.type.shape
+    wide = [ctx.reshape(ctx.cast(t, ctx.type.dtype), shape or (1,)) for t in (gradient, output)]
+    total = ctx.emit(relax.op.sum(relax.op.multiply(*wide), axis_of(dim, max(1, len(shape))), keepdims=True))
+    return ctx.reshape(ctx.emit(relax.op.multiply(wide[1], relax.op.subtract(wide[0], total))), shape)

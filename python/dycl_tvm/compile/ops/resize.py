@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from dycl_tvm.compile.ops.context import OpContext, converter
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_float
 
 
 def _scales(size: list[int], out: list[int], given: Any) -> list[float]:
@@ -76,6 +76,8 @@ def _lookup(ctx: OpContext, x: Any, n: int, axes: list[_Axis]) -> Any:
 
 
 def _linear(ctx: OpContext, x: Any, n: int, align: bool, args: tuple[Any, ...]) -> Any:
+    if not is_float(ctx.type.dtype):  # PyTorch has a fixed-point arithmetic of its own for these
+        raise NotConvertible(f"linear interpolation of {ctx.type.dtype} (interpolate in float32, and round)")
     size, out = list(ctx.shape(x)[-n:]), list(ctx.type.shape[-n:])
     axes = []
     for s, o, f in zip(size, out, _scales(size, out, args)):

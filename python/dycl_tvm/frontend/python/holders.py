@@ -9,28 +9,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.control_flow import with_others
 from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.heap.reach import slots_of
-from dycl_tvm.frontend.trace.session import current
 
 #: What a container holds directly, by its class.
 _CONTAINERS = (list, set, frozenset, deque)
-
-
-class TwoNames:
-    """In the place of a decision: a container that an earlier call may have left under two names."""
-
-    index = -1
-
-    def refuse(self, reason: str, others: object = "") -> None:
-        """Refuse a change of it, which may have to show under the other name."""
-        raise UnsupportedError(
-            with_others(f"{reason}: an earlier call may have left it so", others),
-            current().origin(),
-            "give each name a copy of its own (list(x), dict(x)), or change the container instead of assigning another",
-        )
 
 
 class Holders:

@@ -20,12 +20,14 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.finalizers import Finalizers
-from dycl_tvm.frontend.python.holders import Holders, TwoNames
+from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
-from dycl_tvm.frontend.python.variants import Layout, Variants, can_vary
+from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
+from dycl_tvm.frontend.python.twins import check_replaceable, replace_in
+from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
@@ -50,45 +52,12 @@ from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identi
 from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
-from dycl_tvm.hcfg.nodes import Constant, Operand, StateVar, Value
+from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
 
 Path = tuple[Any, ...]
+#: The path of the state variable that says of which kinds the places are.
+_KINDS: Path = ("kinds",)
 _MADE_ANEW = frozenset(["list", "dict", "set", "deque", "OrderedDict", "Counter"])
-
-
-@dataclass(eq=False)
-class _NoDecision:
-    """Stands for the model's state in messages: using a poison of it has its kinds told apart in the next round, or is an error."""
-
-    tell_apart: Callable[[], bool] = bool
-    index: int = -1
-
-    def refuse(self, reason: str, others: object = "") -> None:
-        """Raise the error, if the kinds cannot be told apart."""
-        if self.tell_apart():
-            raise Again
-        raise UnsupportedError(
-            with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
-            current().origin(),
-            "set it at the beginning of the forward, or give it its final type in __init__; where it is made once and kept (a cache), "
-            "call the model once before it is built",
-        )
-
-
-@dataclass
-class _KeptInput:
-    """In the place of a site: a tensor that an earlier call has kept, and an input, which may be one."""
-
-    name: str
-
-    def refuse(self, reason: str, others: object = "") -> None:
-        """Refuse to read one after a change of the other."""
-        raise UnsupportedError(
-            f"`{self.name}` may be an input of an earlier call, which may be given again; it, or an input, is changed in place, "
-            "and the other one read",
-            current().origin(),
-            "keep a copy: self.h = x.clone()",
-        )
 
 
 @dataclass
@@ -139,8 +108,14 @@ class ModelState:
         #: The kinds of paths where these are told apart; the paths where they cannot be.
         self._variants: dict[Path, Variants] = {}
         self._inseparable: set[Path] = set()
+        #: The kinds of contents of containers that calls leave with other items than they had.
+        self._contents: dict[Any, ContentsVariants] = {}
+        self._kinds = Kinds()
+        #: Of which kinds the path at hand leaves places; where the program first asked for one.
+        self._left_kinds: dict[Path, int] = {}
+        self._asked: Origin | None = None
         self._differing = between_calls()
-        #: The containers that a path leaves with other items than they had, and their types.
+        #: The containers that a path leaves with other items than variables can keep, and their types.
         self._growing: dict[str, str] = {}
         self._entry: dict[Path, Operand] = {}
         #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
@@ -154,7 +129,7 @@ class ModelState:
         self._kept_inputs: set[Path] = set()
         self._made: dict[Path, Storage] = {}
         self._links: set[tuple[Path, Any]] = set()
-        self._decision = _NoDecision()
+        self._decision = NoDecision()
 
     def add_function(self, function: types.FunctionType) -> None:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
@@ -214,9 +189,9 @@ class ModelState:
             for holder in list(self._reachable.values()):
                 if isinstance(holder, type) and not is_python(holder):
                     continue
-                _check_replaceable(holder, twins)
+                check_replaceable(holder, twins)
                 for place in places_in(holder):
-                    self._twins += [(place, x, made) for x, made in _replace(place, twins)]
+                    self._twins += [(place, x, made) for x, made in replace_in(place, twins)]
             self._reach(roots)
 
     def _add(self, label: str, x: Any) -> None:
@@ -227,7 +202,7 @@ class ModelState:
         """Put the model's own objects back."""
         while self._twins:
             place, x, made = self._twins.pop()
-            _replace(place, {id(made): (made, x)})
+            replace_in(place, {id(made): (made, x)})
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
@@ -242,7 +217,13 @@ class ModelState:
     def size(self) -> int:
         """Grows with everything found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        return sum(map(len, found)) + count_unset(self._poisoned) + sum(len(v.known) for v in self._variants.values())
+        return sum(map(len, found)) + count_unset(self._poisoned) + self._count_kinds()
+
+    def _count_kinds(self) -> int:
+        known: list[list[Any]] = [self._kinds.known]
+        known += [v.known for v in self._variants.values()]
+        known += [v.known for v in self._contents.values()]
+        return sum(map(len, known))
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -253,12 +234,15 @@ class ModelState:
         for space, owner in self._spaces:
             current().heap.is_namespace(space, owner)
         made = self._made = {}
+        if _KINDS in self._entry:
+            self._kinds.enter(self._entry[_KINDS], self._asked)
         for key, place in self._places.items():
             if isinstance(place, Storage):
                 assert place.real is not None
                 place = self._places[key] = constants().storage(place.real)
-            state = capture_place(place, place.read(), self._raw)
-            items = [self._at_entry((key, i), c, made) for i, c in enumerate(state.items)]
+            kind = self._kinds.at_entry((key,))
+            state = self._contents[key].known[kind] if kind else capture_place(place, place.read(), self._raw)
+            items = [self._at_entry((*_contents(key, kind), i), c, made) for i, c in enumerate(state.items)]
             current().journal.touch(place)
             place.write(filled(place, state.raw, items))
         for path, twin in self._links:
@@ -270,16 +254,18 @@ class ModelState:
         """Note that what a call has kept of its inputs may be an input of the next."""
         for path in self._kept_inputs & self._made.keys():
             for t in inputs:
-                may_be_one(self._made[path], storage_of(t), _KeptInput(self._leaves[path].name))
+                may_be_one(self._made[path], storage_of(t), KeptInput(self._leaves[path].name))
 
     def _at_entry(self, path: Path, c: Captured, made: dict[Path, Storage]) -> Any:
         if isinstance(c, Memory):
             return Stale(c.obj.type, self._decision) if path in self._poisoned else self._entry.get(path, c.obj)
         if path in self._poisoned:
-            return Poison(_NoDecision(lambda: self._tell_apart(path)), self._poisoned[path])
+            return Poison(NoDecision(lambda: self._tell_apart(path)), self._poisoned[path])
         if path in self._variants:
-            i = self._variants[path].at_entry(self._entry[_kind(path)])
+            i = self._kinds.at_entry(path)
             variant = self._variants[path].known[i]
+            if isinstance(variant.obj, Items):
+                return self._at_entry((*path, i), variant.obj, made)
             return variant.obj if variant.type is None else self._value_at_entry((*path, i), variant.obj, made)
         if path in self._entry:
             value = self._value_at_entry(path, Layout.of(c.obj) if isinstance(c, TensorLeaf) else None, made)
@@ -314,18 +300,39 @@ class ModelState:
         if path in self._inseparable or not can_vary(first, self.lives_on):
             return False
         del self._poisoned[path]
-        self._leaves.pop(path, None)
-        self._variants[path] = Variants(first, current().origin())
-        self._leaves[_kind(path)] = _Leaf(f"the kind of {name}", scalars.ScalarType("int"), 0)
+        self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
+        self._variants[path] = Variants(first)
+        self._add_kinds(name)
         if isinstance(first, TensorLeaf):
             self._links.add(((*path, 0), first.obj))
         self._keep_variables(path)
         return True
 
+    def _add_kinds(self, name: str) -> None:
+        """Have a variable say of which kind a place is, beside what it says of others."""
+        self._kinds.forget()
+        self._asked = self._asked or current().origin()
+        before = f"{self._leaves[_KINDS].name}, " if _KINDS in self._leaves else "the kind of "
+        self._leaves[_KINDS] = _Leaf(before + name, scalars.ScalarType("int"), 0)
+
     def _keep_variables(self, path: Path) -> None:
+        """Give variables to the kinds of a path."""
+        name = Name(f"`{self._first[path][0]}`")
         for i, variant in enumerate(self._variants[path].known):
             if variant.type is not None:
-                self._leaves.setdefault((*path, i), _Leaf(self._first[path][0], variant.type, variant.initial))
+                self._leaves.setdefault((*path, i), _Leaf(name.plain, variant.type, variant.initial))
+            elif i and isinstance(variant.obj, Items):
+                self._keep_blank((*path, i), variant.obj, name)
+
+    def _keep_blank(self, path: Path, c: Captured, name: Name) -> None:
+        """Give variables to what was not there before the first call; containers in it are made anew in each."""
+        if isinstance(c, Items):
+            if not isinstance(c.obj, tuple):
+                self._replaced.setdefault(path, {})
+            for i, item in enumerate(c.items):
+                self._keep_blank((*path, i), item, name.item(label_of(c, i)))
+        elif isinstance(c, TensorLeaf):
+            self._leaves.setdefault(path, _Leaf(name.plain, tensor_type(c.obj), constants().of(c.obj)))
 
     def _keep_variant(self, path: Path, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         """Note of which kind a path leaves a place, and what it holds."""
@@ -333,6 +340,7 @@ class ModelState:
         which = self._variants[path].which(now, self.lives_on)
         if which is None:
             del self._variants[path]
+            self._kinds.forget()
             self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
             self._inseparable.add(path)
             self._poisoned[path] = self._differing.add(name, sides_of([self._first[path][1], now]), unset=True)
@@ -340,18 +348,22 @@ class ModelState:
         if self.size != known:
             self._keep_variables(path)
             raise Again
-        found[_kind(path)] = which
+        self._left_kinds[path] = which
         contents = (*path, which)
         if isinstance(now, TensorLeaf):
             left[contents], found[contents] = now, now.value
         elif isinstance(now, NumberLeaf):
             found[contents] = now.operand
+        elif isinstance(now, Items):
+            self._compare(contents, self._variants[path].known[which].obj, now, name, found, left)
 
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
         session = current()
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
+        known_kinds = self._count_kinds()
+        self._left_kinds = {}
         before = session.journal.before(mark)
         first = ChainMap(self._raw, before)
         for key, place in session.journal.changes(mark).items():
@@ -366,6 +378,10 @@ class ModelState:
             if self.size != known and key not in self._places:
                 self._places[key], self._raw[key] = place, before[key]
         self._refuse_growing()
+        if _KINDS in self._leaves:
+            found[_KINDS] = self._kinds.leave(self._left_kinds)
+        if self._count_kinds() > known_kinds:
+            raise Again
         self.finalizers.check()
         self._note_sharing(left, [(p, first[key]) for key, p in session.journal.changes(mark).items() if self.lives_on(p.owner)])
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
@@ -406,12 +422,31 @@ class ModelState:
     def _compare_place(self, key: Any, initial: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         place = initial.place
         now = capture_place(place, place.read())
-        if initial.structure != now.structure:
+        kind: int | None = 0
+        if isinstance(place, Contents) and (key in self._contents or initial.structure != now.structure):
+            kind = self._keep_contents(key, initial, now, name)
+        if kind is None or (kind == 0 and initial.structure != now.structure):
             self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), verb_of(place))
             self._growing.setdefault(name, type(place.owner).__name__)
             return
+        if key in self._contents:
+            self._left_kinds[key,] = kind
+            initial = self._contents[key].known[kind]
         for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(initial.raw))):
-            self._compare((key, i), old, new, Name(f"`{name}`").item(label), found, left)
+            self._compare((*_contents(key, kind), i), old, new, Name(f"`{name}`").item(label), found, left)
+
+    def _keep_contents(self, key: Any, initial: PlaceState, now: PlaceState, name: str) -> int | None:
+        """Return of which kind the contents of a container are at the end of a path; a new kind gets variables."""
+        variants = self._contents.get(key) or ContentsVariants(initial)
+        known = len(variants.known)
+        kind = variants.which(now, self.lives_on)
+        if kind is not None and key not in self._contents:
+            self._contents[key] = variants
+            self._add_kinds(name)
+        if len(variants.known) > known:
+            for i, (c, label) in enumerate(zip(variants.known[known].items, now.place.labels(now.raw))):
+                self._keep_blank((*_contents(key, known), i), c, Name(f"`{name}`").item(label))
+        return kind
 
     def _refuse_growing(self) -> None:
         """Refuse containers that calls leave with other items than they had."""
@@ -422,8 +457,8 @@ class ModelState:
                     self._differing,
                 ),
                 current().origin(),
-                f"make it anew at the beginning of the forward{f' (`{name} = {kind}()`)' if kind in _MADE_ANEW else ''}, or leave it as it "
-                "was; tensors and numbers are what calls can keep",
+                f"make it anew at the beginning of the forward{f' (`{name} = {kind}()`)' if kind in _MADE_ANEW else ''}, or bound it "
+                f"(it may have {MOST_CONTENTS} lengths or sets of keys); tensors and numbers, and no new objects, are what calls can keep",
             )
 
     def _compare(
@@ -438,7 +473,7 @@ class ModelState:
                 self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
         if isinstance(now.obj, Poison):
-            if not isinstance(object.__getattribute__(now.obj, "_decision"), _NoDecision):
+            if not isinstance(object.__getattribute__(now.obj, "_decision"), NoDecision):
                 self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
@@ -520,9 +555,9 @@ class ModelState:
                 self._replaced[path][id(c.obj)] = c.obj
 
 
-def _kind(path: Path) -> Path:
-    """Return the path of the state variable that says of which kind a place is."""
-    return (*path, "kind")
+def _contents(key: Any, kind: int) -> Path:
+    """Return the path of what a place holds, if its contents are of some kind."""
+    return (key, f"kind {kind}") if kind else (key,)
 
 
 def _shared_name(place: Place) -> str | None:
@@ -533,34 +568,3 @@ def _shared_name(place: Place) -> str | None:
     if isinstance(owner, type) and is_rewritten_class(owner):
         return None  # a number for each handle of a hook
     return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__
-
-
-def _replace(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Put the twins of objects where a place holds these, in tuples too; return what was replaced, and by what."""
-    raw = place.read()
-    items = place.flatten(raw)[1]
-    made = [_twin_of(item, twins) for item in items]
-    changed = [(old, new) for old, new in zip(items, made) if old is not new]
-    if changed:
-        place.write(place.unflatten(raw, made))
-    return changed
-
-
-def _twin_of(x: Any, twins: dict[int, tuple[Any, Any]]) -> Any:
-    if id(x) in twins:
-        return twins[id(x)][1]
-    if type(x) is not tuple:
-        return x
-    made = tuple([_twin_of(item, twins) for item in x])
-    return made if any(a is not b for a, b in zip(x, made)) else x
-
-
-def _check_replaceable(holder: Any, twins: dict[int, tuple[Any, Any]]) -> None:
-    fixed = isinstance(holder, (set, frozenset, dict)) or (isinstance(holder, tuple) and type(holder) is not tuple)
-    for x in holder if fixed else ():
-        if id(x) in twins:
-            raise UnsupportedError(
-                f"a {type(holder).__name__} holds a {type(x).__name__}, whose state cannot be kept",
-                None,
-                "keep it in an attribute, a list or a tuple",
-            )

@@ -236,8 +236,9 @@ def _is_attribute_hook(name: str) -> bool:
 
 def _is_own(args: tuple[Any, ...]) -> bool:
     """Whether a method is one of a context manager that a generator of staging's own is."""
-    manager = args[0] if args else None
-    return type(manager) is contextlib._GeneratorContextManager and _kind_of_file(manager.gen.gi_code.co_filename) in ("staging", "operator")
+    manager: Any = args[0] if args else None
+    kind = type(manager)
+    return kind is contextlib._GeneratorContextManager and _kind_of_file(manager.gen.gi_code.co_filename) in ("staging", "operator")
 
 
 @functools.cache

@@ -1,31 +1,45 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""State that is of one kind in some calls and of another in others: None and then a tensor, an attribute that comes to be, two modules.
+"""State that is of one kind in some calls and of another in others: None and then a tensor, two modules, a list that grows to a bound.
 
-A state variable says which it is, and each kind with contents has a variable of its own. The network begins with a test of the first,
-so every run of the forward knows what it finds.
+One state variable says which kinds there are, of all places together, and each kind has variables of its own for what it holds. The
+network begins with tests of the first, so every run of the forward knows what it finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.heap.places import MISSING
-from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, Plain, TensorLeaf, same_plain
+from dycl_tvm.frontend.trace.join.captured import (
+    Captured,
+    Items,
+    NumberLeaf,
+    PlaceState,
+    Plain,
+    TensorLeaf,
+    capture,
+    same_plain,
+    same_structure,
+)
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, Value
 from dycl_tvm.hcfg.types import ScalarType, Type
 
-#: How many kinds one place may have: each is a way through the network of its own.
-_MOST = 4
+#: How many kinds one value, and the contents of one container, may have: each is a way through the network of its own.
+_MOST, MOST_CONTENTS = 4, 12
+#: How many combinations of kinds calls may leave.
+_MOST_COMBINATIONS = 24
 _EMPTY = {"int": 0, "float": 0.0, "bool": False}
 
 
@@ -53,7 +67,7 @@ class Variant:
     Attributes
     ----------
     obj : object
-        The object; the layout of tensors; None for numbers.
+        The object; the layout of tensors; a container that was taken down; None for numbers.
     type : Type or None
         That of tensors and numbers.
     initial : Constant or number
@@ -70,17 +84,16 @@ class Variant:
             return self.type == tensor_type(c.obj) and self.obj == Layout.of(c.obj)
         if isinstance(c, NumberLeaf):
             return self.type == _number_type(c)
+        if isinstance(c, Items) or isinstance(self.obj, Items):
+            return isinstance(c, Items) and isinstance(self.obj, Items) and same_structure(self.obj, c)
         return self.type is None and (self.obj is c.obj or same_plain([self.obj, c.obj]))
 
 
 class Variants:
-    """The kinds of one place, the first of them what it holds before the first call; ``origin`` is where the program asks for it."""
+    """The kinds of one value, the first of them what it is before the first call."""
 
-    def __init__(self, first: Captured, origin: Origin | None) -> None:
-        self._origin = origin
-        made = _variant(first, first.obj if isinstance(first, TensorLeaf) else None)
-        assert made is not None
-        self.known = [made]
+    def __init__(self, first: Captured) -> None:
+        self.known = [_variant(first)]
 
     def which(self, c: Captured, lives_on: Callable[[Any], bool]) -> int | None:
         """Return the number of a value's kind, which may be a new one; None if no variable can keep it."""
@@ -89,41 +102,106 @@ class Variants:
         if (isinstance(c, TensorLeaf) and isinstance(c.value, Stale)) or scalars.mixed_of(c.obj) is not None:
             return None
         found = next((i for i, v in enumerate(self.known) if v.is_of(c)), None)
-        if found is None and can_vary(c, lives_on) and len(self.known) < _MOST:
-            self.known.append(_variant(c))
+        most = MOST_CONTENTS if isinstance(c, Items) else _MOST
+        if found is None and can_vary(c, lives_on) and len(self.known) < most:
+            self.known.append(_variant(_blank(c)))
             found = len(self.known) - 1
         return found
 
-    def at_entry(self, kind: Operand) -> int:
-        """Decide of which kind the place is in the run at hand."""
+
+class ContentsVariants:
+    """The kinds of contents of one container, the first of them what it holds before the first call."""
+
+    def __init__(self, first: PlaceState) -> None:
+        self.known = [first]
+
+    def which(self, now: PlaceState, lives_on: Callable[[Any], bool]) -> int | None:
+        """Return the number of the kind of contents, which may be a new one; None if no variables can keep them."""
+        found = next((i for i, state in enumerate(self.known) if state.structure == now.structure), None)
+        if found is None and len(self.known) < MOST_CONTENTS and all(can_vary(c, lives_on) for c in (*now.items, *_keys_of(now))):
+            self.known.append(replace(now, items=[_blank(c) for c in now.items]))
+            found = len(self.known) - 1
+        return found
+
+
+class Kinds:
+    """The combinations of kinds that calls leave: places that always change together are not told apart one by one."""
+
+    def __init__(self) -> None:
+        self.known: list[dict[Any, int]] = [{}]
+        #: Of which kind a place is in the run at hand; the first, if it is not here.
+        self._at_hand: dict[Any, int] = {}
+
+    def forget(self) -> None:
+        """Find the combinations anew: another place has kinds."""
+        self.known = [{}]
+
+    def enter(self, number: Operand, origin: Origin | None) -> None:
+        """Decide which combination the run at hand finds."""
         session = current()
-        for i in range(1, len(self.known)):
-            if session.decisions.decide(session.builder.host_op("eq", (kind, i), ScalarType("bool")), self._origin):
-                return i
-        return 0
+        for i, kinds in enumerate(self.known[1:], 1):
+            if session.decisions.decide(session.builder.host_op("eq", (number, i), ScalarType("bool")), origin):
+                self._at_hand = kinds
+                return
+        self._at_hand = self.known[0]
+
+    def at_entry(self, place: Any) -> int:
+        """Return of which kind a place is in the run at hand."""
+        return self._at_hand.get(place, 0)
+
+    def leave(self, changed: dict[Any, int]) -> int:
+        """Return the number of the combination that a path leaves, if it has changed the kinds of some places."""
+        now = {place: kind for place, kind in {**self._at_hand, **changed}.items() if kind}
+        if now not in self.known:
+            self.known.append(now)
+        if len(self.known) > _MOST_COMBINATIONS:
+            raise UnsupportedError(
+                f"calls leave what the model keeps in more than {_MOST_COMBINATIONS} combinations of kinds",
+                current().origin(),
+                "give each attribute its final type in __init__, and bound the length of lists and dicts",
+            )
+        return self.known.index(now)
+
+
+def _keys_of(state: PlaceState) -> list[Captured]:
+    """Return the keys of a dict, or the items of a set: a part of the structure."""
+    owner = state.place.owner
+    return [capture(k[0] if isinstance(owner, dict) else k) for k in state.raw] if isinstance(owner, (dict, set)) else []
+
+
+def _blank(c: Captured) -> Captured:
+    """Return what a variable holds before there is anything to hold: zeros in the place of what is known at run time only."""
+    if isinstance(c, TensorLeaf):
+        return capture(_zeros(c.obj))
+    if isinstance(c, NumberLeaf) and isinstance(c.operand, Value):
+        return capture(_EMPTY[scalars._kind(c.operand)])
+    return replace(c, items=[_blank(i) for i in c.items]) if isinstance(c, Items) else c
 
 
 def can_vary(c: Captured, lives_on: Callable[[Any], bool]) -> bool:
-    """Whether a value is of a kind that a place can have beside others."""
-    if isinstance(c, (NumberLeaf, TensorLeaf)):
-        return True
+    """Whether a value is of a kind that a place can have beside others: it is not an object that a call has made."""
+    if isinstance(c, Items):
+        return all(can_vary(i, lives_on) for i in (*c.items, *map(capture, c.keys)))
+    if isinstance(c, TensorLeaf):
+        return not isinstance(c.value, Stale) and not storage_of(c.obj).shared
+    if isinstance(c, NumberLeaf):
+        return scalars.mixed_of(c.obj) is None
     return isinstance(c, Plain) and (c.obj is MISSING or same_plain([c.obj, c.obj]) or lives_on(c.obj)) and not isinstance(c.obj, Poison)
 
 
-def _variant(c: Captured, real: torch.Tensor | None = None) -> Variant:
+def _variant(c: Captured) -> Variant:
     if isinstance(c, TensorLeaf):
-        type_ = tensor_type(c.obj)
-        return Variant(Layout.of(c.obj), type_, constants().of(_zeros(c.obj) if real is None else real))
+        return Variant(Layout.of(c.obj), tensor_type(c.obj), constants().of(c.obj))
     if isinstance(c, NumberLeaf):
-        first = not isinstance(c.operand, Value)
-        return Variant(None, _number_type(c), c.operand if first else _EMPTY[scalars._kind(c.operand)])  # type: ignore[arg-type]
-    return Variant(c.obj)
+        assert not isinstance(c.operand, Value)
+        return Variant(None, _number_type(c), c.operand)
+    return Variant(c if isinstance(c, Items) else c.obj)
 
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
     """Return a real tensor: what a variable holds before there is anything to hold."""
     with unrecorded():
-        return torch.zeros(like.shape, dtype=like.dtype)
+        return torch.empty_strided(tuple(like.shape), like.stride(), dtype=like.dtype).zero_()
 
 
 def _number_type(c: NumberLeaf) -> ScalarType:

@@ -7,7 +7,7 @@ import enum
 import functools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
                     f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys"
                 )
         described = {"dict": [[k, inner(v)] for k, v in pairs]}
-    elif _is_plain_object(type(x)):
+    elif _is_plain_object(cast(Any, type(x))):
         described = {"object": type(x).__name__}
     else:
         _refuse(x, origin)

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
 from dycl_tvm.frontend.trace.heap.compiled import CODE, is_unknown, module_of
 from dycl_tvm.frontend.trace.heap.places import Place
-from dycl_tvm.frontend.trace.heap.reach import reach
+from dycl_tvm.frontend.trace.heap.reach import OPERATORS, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import has_hidden
 from dycl_tvm.frontend.trace.heap.watch import LIMIT, Snapshot, Watch
@@ -191,6 +191,10 @@ def _is_of(method: Any, owner: Any, cls: type) -> bool:
 
 def _is_compiled(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call is one of a compiled function of PyTorch's that is given no code: it changes tensors only, which the recorder sees."""
-    if type(callee) is not types.BuiltinFunctionType or callee.__self__ is not _COMPILED:
+    if not (is_library(callee) if isinstance(callee, OPERATORS) else _is_method(callee, _COMPILED)):
         return False
     return not any(map(callable, args)) and not any(map(callable, kwargs.values()))
+
+
+def _is_method(callee: Any, owner: Any) -> bool:
+    return type(callee) is types.BuiltinFunctionType and callee.__self__ is owner

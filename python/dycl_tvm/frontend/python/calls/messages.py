@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Messages of the program about itself, by ``warnings`` and ``logging``: they are for whoever runs the program, and no part of what it computes.
+"""Messages of the program about itself, by ``warnings`` and ``logging``: for whoever runs it, and no part of what it computes.
 
-They are left out. They are refused if the program may listen: a filter makes warnings errors, or a block records them, or a handler or
-filter of the logger is the user's own.
+They are left out. They are refused if the program may listen: a filter makes warnings errors, a block records them, or a handler or filter
+of the logger is the user's own.
 """
 
 from __future__ import annotations

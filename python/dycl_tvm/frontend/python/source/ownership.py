@@ -20,6 +20,7 @@ from torch.utils import hooks
 
 from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
 from dycl_tvm.frontend.trace.heap.compiled import module_of
+from dycl_tvm.frontend.trace.heap.reach import OPERATORS
 
 #: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
 REWRITTEN_FILES = frozenset(str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks))
@@ -102,10 +103,12 @@ def is_library_class(cls: type) -> bool:
 
 
 def is_library(x: Any) -> bool:
-    """Whether a class, module or function is Python's or a library's."""
+    """Whether a class, module, function or operator is Python's or a library's."""
     if isinstance(x, type):  # a class of the user's may have methods only that the library made for it
         return is_library_class(x) and is_library_package(module_of(x).split(".")[0])
     if isinstance(x, types.ModuleType):
         file = getattr(x, "__file__", None)  # modules in C and packages without a file have none, nor have those that a program makes
         return is_library_file(str(file)) if file else is_library_package(x.__name__.split(".")[0])
+    if isinstance(x, OPERATORS):
+        return str(x).startswith("aten.")  # others may be anybody's
     return users_function(x) is None

@@ -276,7 +276,7 @@ class Named:
 def _used(label: str, module: types.ModuleType, use: tuple[str, ...], names: tuple[str, ...]) -> list[Step]:
     """Return what ``module.a.b.c`` leads to, and the modules on the way; of a module that goes somewhere else, all that code may name."""
     found: list[Step] = []
-    for k, name in enumerate(use):
+    for name in use:
         found.append((label, Named(module)))
         x = vars(module).get(name)
         label = f"{label}.{name}"
@@ -330,6 +330,12 @@ def _object(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return found
 
 
+def _operator(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return _object(label, x, code_of)
+
+
+#: What ``torch.ops`` holds.
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 #: What objects of a class hold, with labels: by the first of these bases that it has.
 _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (dict, _items),
@@ -344,10 +350,11 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (torch.nn.Module, _module),
     (torch.Tensor, _tensor),
     (np.ndarray, _array),
+    (OPERATORS, _operator),
     (object, _object),
 )
 #: Those of what may be a library's, and is not looked into then.
-_SHARED = (_class_body, _function, _variables)
+_SHARED = (_class_body, _function, _variables, _operator)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -28,9 +28,8 @@ class Folded:
 def fold_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], type_: TensorType) -> Constant | None:
     """Return the one result of an operation whose tensors, given as values, are all constants; None if they are not, or it is too large."""
     operands = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Value)]
-    if not operands or not all(isinstance(v, Constant) for v in operands) or not isinstance(operands[0], Constant):
-        return None
-    if type_.numel > max(FOLD_LIMIT, sum(v.type.numel for v in operands)):  # type: ignore[union-attr]
+    constants = [v for v in operands if isinstance(v, Constant)]
+    if not constants or len(constants) < len(operands) or type_.numel > max(FOLD_LIMIT, sum(v.data.numel() for v in constants)):
         return None
     rest = map_leaves(lambda leaf: None if isinstance(leaf, Value) else leaf, (args, kwargs))
     key = (func, tuple(map(id, operands)), key_of(rest))

@@ -29,7 +29,18 @@ from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, emit_one, fresh_like, home, op_name, read, storage_of, view_of, write
+from dycl_tvm.frontend.trace.values.tensors import (
+    StagedTensor,
+    as_constant,
+    emit_one,
+    fresh_like,
+    home,
+    op_name,
+    read,
+    storage_of,
+    view_of,
+    write,
+)
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 

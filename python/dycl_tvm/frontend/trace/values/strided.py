@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""``as_strided``: a view by sizes and strides of the memory that a tensor lies in. The sizes, strides and offset are numbers that Python knows.
+"""``as_strided``: a view of the memory that a tensor lies in, by sizes, strides and an offset that Python knows.
 
 The values of the HCFG have no memory, so such a view takes the elements of its base by their positions there.
 """
@@ -99,9 +99,10 @@ def _order_in_memory(base: torch.Tensor, storage: Storage) -> tuple[int, ...]:
         if layouts is not None:
             layouts.settle()
         order = tuple(sorted(range(root.dim()), key=lambda d: (-root.stride(d), -root.shape[d])))
-        if tuple(root.shape) == type_.shape and meta_of(type_.shape, tuple(root.stride()), DTYPES[type_.dtype]).permute(order).is_contiguous():
+        memory = meta_of(type_.shape, tuple(root.stride()), DTYPES[type_.dtype])
+        if tuple(root.shape) == type_.shape and memory.permute(order).is_contiguous():
             return order
-    raise UnsupportedError("as_strided() on a tensor whose memory is not known", current().origin(), "use view, reshape, unfold or indexing")
+    raise UnsupportedError("as_strided() on a tensor whose memory is not known", current().origin(), "use view, reshape, unfold or indices")
 
 
 def _flat(base: Value, order: tuple[int, ...]) -> Value:

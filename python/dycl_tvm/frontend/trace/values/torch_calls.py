@@ -15,6 +15,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
+from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -32,6 +33,8 @@ class FunctionRecorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of PyTorch."""
         try:
+            if func not in HANDLERS and current().handlers:
+                refuse_if_caught(func, tuple(args), kwargs or {})
             return HANDLERS.get(func, func)(*args, **(kwargs or {}))
         except Exception as error:
             ours = judge(error, func, tuple(args), kwargs or {})
@@ -158,6 +161,8 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
 def _getitem(t: torch.Tensor, index: Any) -> Any:
     static, selected = _lower_index(t, index)
     if not selected:
+        if current().handlers:
+            refuse_if_caught(torch.Tensor.__getitem__, (t, index), {})
         return torch.Tensor.__getitem__(t, index)
     return _select(torch.Tensor.__getitem__(t, static), selected)
 
@@ -189,6 +194,8 @@ def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     if scalars.is_symbolic(value):
         value = to_tensor(value, t.dtype)
     if not selected:
+        if current().handlers:
+            refuse_if_caught(torch.Tensor.__setitem__, (t, index, value), {})
         return torch.Tensor.__setitem__(t, index, value)
     part = _select(torch.Tensor.__getitem__(t, static), selected)
     return torch.Tensor.__setitem__(part, Ellipsis, value)

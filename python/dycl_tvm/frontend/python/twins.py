@@ -1,0 +1,41 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Putting what stands for an object while a model is staged where the object is held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.heap.places import Place
+
+
+def replace_in(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Put the twins of objects where a place holds these, in tuples too; return what was replaced, and by what."""
+    raw = place.read()
+    items = place.flatten(raw)[1]
+    made = [_twin_of(item, twins) for item in items]
+    changed = [(old, new) for old, new in zip(items, made) if old is not new]
+    if changed:
+        place.write(place.unflatten(raw, made))
+    return changed
+
+
+def _twin_of(x: Any, twins: dict[int, tuple[Any, Any]]) -> Any:
+    if id(x) in twins:
+        return twins[id(x)][1]
+    if type(x) is not tuple:
+        return x
+    made = tuple([_twin_of(item, twins) for item in x])
+    return made if any(a is not b for a, b in zip(x, made)) else x
+
+
+def check_replaceable(holder: Any, twins: dict[int, tuple[Any, Any]]) -> None:
+    """Refuse an object that stands in what cannot be changed, or in a place of no order."""
+    fixed = isinstance(holder, (set, frozenset, dict)) or (isinstance(holder, tuple) and type(holder) is not tuple)
+    for x in holder if fixed else ():
+        if id(x) in twins:
+            raise UnsupportedError(
+                f"a {type(holder).__name__} holds a {type(x).__name__}, whose state cannot be kept",
+                None,
+                "keep it in an attribute, a list or a tuple",
+            )
