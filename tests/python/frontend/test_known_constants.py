@@ -158,3 +158,24 @@ class Casts(nn.Module):
 
 def test_a_cast_that_changes_nothing_and_membership_of_a_number():
     check(Casts(), X, blocks=4)
+
+
+def shapes_that_depend_on_constants(x):
+    steps = torch.cat([torch.tensor([1, 3]), torch.arange(4)])
+    values, counts = steps.unique(return_counts=True)
+    upper = torch.ones(4, 4).triu().bool()
+    y = (x[:, :, None] * x[:, None, :])[:, upper]
+    y[:, torch.tensor([True, False] * 5)] = 7
+    return y, values.tolist(), x[:, (counts > 1)], upper.nonzero().stride(), steps[steps > 1]
+
+
+def of_the_shape_of_an_input(x):
+    lengths = x.new_ones(x.shape, dtype=torch.long).sum(1)
+    items = [1, 2, 3, 4, 5]
+    grown = torch.zeros_like(x).add_(x).mul_(torch.full_like(x, 2.5))
+    return grown, items[: lengths[0]], torch.ones_like(x.t()).stride(), x.new_full((2,), 3, dtype=torch.int32).tolist()
+
+
+@pytest.mark.parametrize("program", [shapes_that_depend_on_constants, of_the_shape_of_an_input], ids=lambda f: f.__name__)
+def test_shapes(program):
+    assert len(check(program, X).blocks) == 1

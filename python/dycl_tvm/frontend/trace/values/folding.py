@@ -67,11 +67,20 @@ def absorbed(func: Any, constants: list[Constant], meta: Any) -> Constant | None
             decides = not c.data.is_floating_point() and not bool((c.data == 0).any() if name in _OR else (c.data != 0).any())
         if not decides:
             continue
-        key = ("full", tuple(meta.shape), meta.dtype, name in _OR)
-        known = current().get(Folded).known
-        if key not in known:
-            with plainly():
-                known[key] = constant_of(torch.full(tuple(meta.shape), name in _OR, dtype=meta.dtype))
-        made: Constant = known[key]
-        return made
+        return full(meta, name in _OR)
     return None
+
+
+#: Operators that give a tensor of one number, and take nothing but the shape and type of a tensor: the number, or None for ``fill_value``.
+FILLS = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None}
+
+
+def full(meta: torch.Tensor, number: Any) -> Constant:
+    """Return the constant of a tensor that holds one number only."""
+    key = ("full", tuple(meta.shape), meta.dtype, type(number), repr(number))
+    known = current().get(Folded).known
+    if key not in known:
+        with plainly():
+            known[key] = constant_of(torch.full(tuple(meta.shape), number, dtype=meta.dtype))
+    made: Constant = known[key]
+    return made

@@ -8,24 +8,24 @@ Operations on constants only are computed at once. All others are run on meta te
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DataDependentShapeError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.composed import INDEXING, batch_norm_in_training, cast, grouped_mm, is_grouped, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, absorbed, constant_of
+from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
-from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
+from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
@@ -130,6 +130,12 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         _check_device(func, kwargs)
     func, args, kwargs = _lower_scalars(func, args, kwargs)
+    if func._opname in FILLS:
+        filled = _filled(func, args, kwargs)
+        if filled is not None:
+            return filled
+    if func in INDEXING:
+        args = (args[0], without_masks(dispatch, args[1]), *args[2:])
     name, written = func._opname, _written(func)
     if written:
         return _in_place(func, args, kwargs, list(written.values()), list(written))
@@ -138,8 +144,18 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
         return _view(func, args, kwargs)
     if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
-        return _batch_norm_in_training(*args)
+        return batch_norm_in_training(dispatch, *args)
+    if func is aten._grouped_mm.default and is_grouped(*args, **kwargs):
+        return grouped_mm(dispatch, *args[:3], **kwargs)
     return _functional(func, args, kwargs)
+
+
+def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a constant that takes nothing of a tensor but its shape and type; None if it would be too large to keep."""
+    meta = _meta_result(func, args, kwargs)
+    if meta.numel() > FOLD_LIMIT:
+        return None
+    return fresh_like(meta, full(meta, FILLS[func._opname] if FILLS[func._opname] is not None else _bind(func, args, kwargs)["fill_value"]))
 
 
 @functools.cache
@@ -148,33 +164,6 @@ def _is_special(func: Any) -> bool:
     if func in (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default):
         return True
     return func._opname in QUESTIONS or func._opname.rstrip("_") in RANDOM
-
-
-def _batch_norm_in_training(
-    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: float
-) -> tuple[Any, Any, Any]:
-    """Normalise by the batch, and update the running statistics, which ATen's operator changes although its schema does not say so.
-
-    As there, halves are computed in float32 and rounded once.
-    """
-    dtype, kept_as = x.dtype, running_mean.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        x, weight, bias = (t if t is None else _cast(t, torch.float32) for t in (x, weight, bias))
-    sizes, dims = [1, -1] + [1] * (x.dim() - 2), [d for d in range(x.dim()) if d != 1]
-    count = x.numel() // x.shape[1]
-    mean = dispatch(aten.mean.dim, (x, dims), {})
-    centred = dispatch(aten.sub.Tensor, (x, dispatch(aten.view.default, (mean, sizes), {})), {})
-    var = dispatch(aten.mean.dim, (dispatch(aten.mul.Tensor, (centred, centred), {}), dims), {})
-    scale = dispatch(aten.rsqrt.default, (dispatch(aten.add.Tensor, (var, eps), {}),), {})
-    y = dispatch(aten.mul.Tensor, (centred, dispatch(aten.view.default, (scale, sizes), {})), {})
-    for factors, op in ((weight, aten.mul.Tensor), (bias, aten.add.Tensor)):
-        if factors is not None:
-            y = dispatch(op, (y, dispatch(aten.view.default, (factors, sizes), {})), {})
-    unbiased = dispatch(aten.mul.Tensor, (var, count / (count - 1) if count > 1 else math.nan), {})
-    for running, seen in ((running_mean, mean), (running_var, unbiased)):
-        kept = dispatch(aten.mul.Tensor, (_cast(running, seen.dtype), 1 - momentum), {})
-        _store(running, dispatch(aten.add.Tensor, (kept, dispatch(aten.mul.Tensor, (seen, momentum), {})), {}))
-    return _cast(y, dtype), _cast(mean, kept_as), _cast(scale, kept_as)
 
 
 @functools.cache
@@ -244,13 +233,18 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
     key = (func, torch.get_default_dtype(), tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
     known = folded.get(key)
     if known is None:
-        metas = _meta_result(func, args, kwargs)
+        try:
+            metas = _meta_result(func, args, kwargs)
+        except DataDependentShapeError:
+            metas = None
         size = sum(m.numel() for m in tensors_of(metas))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
             return None
         with unrecorded():
             data = iter(constants)
             result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
+            if metas is None:
+                metas = map_tensors(lambda t: meta_of(tuple(t.shape), t.stride(), t.dtype), result)
             kept = [_Kept(m, constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
             rest = iter(kept)
             known = folded[key] = (map_leaves(lambda _: next(rest), result), constants)
@@ -281,7 +275,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             try:
                 known = result_of(func, margs, mkwargs)
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
-                raise UnsupportedError(
+                raise DataDependentShapeError(
                     f"the shape of the result of {func._opname}() depends on the values of its input",
                     current().origin(),
                     "use a result of fixed shape: torch.where with a mask, topk, or a reduction over the mask",
@@ -447,10 +441,8 @@ def _store(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if t.dtype == dtype:
-        return t
-    cast: torch.Tensor = dispatch(aten._to_copy.default, (t,), {"dtype": dtype})
-    return cast
+    made: torch.Tensor = cast(dispatch, t, dtype)
+    return made
 
 
 # -- host scalars ------------------------------------------------------------------------------------------------------
