@@ -27,6 +27,8 @@ class Caches:
 
     def __init__(self) -> None:
         self.tables: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        #: Calls that gave None and did nothing: whether they are in a table says nothing, so no join need know of it.
+        self.idle: set[tuple[int, Any]] = set()
 
     def of(self, cached: Any) -> dict[Any, Any]:
         """Return the table of a function; changes of it are taken back like those of any dict."""
@@ -56,7 +58,7 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
             table[key] = table.pop(key)
         return table[key]
     journal, started = session.journal, next(clock)
-    depth, mark = journal.depth(), journal.open()
+    depth, mark, events = journal.depth(), journal.open(), session.builder.cursor
     try:
         result = run(cached.__wrapped__, *args, **kwargs)
         changes = _changes(mark, started)
@@ -69,6 +71,16 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
             f"{cached.__wrapped__.__name__}() keeps its results in a cache: later calls of the network would find what this one left",
             session.origin(),
             "call the function without a cache, or keep the result on the module (self)",
+        )
+    idle = session.get(Caches).idle
+    if lives_on and result is None and session.builder.cursor == events:
+        idle.add((id(cached), key))
+        return None
+    if (id(cached), key) in idle:
+        raise UnsupportedError(
+            f"{cached.__wrapped__.__name__}() keeps its results in a cache, and would give something else now",
+            session.origin(),
+            "call the function without a cache",
         )
     for t in _tensors(result) if lives_on else ():
         storage_of(t).cached = True
