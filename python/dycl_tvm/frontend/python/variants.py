@@ -175,7 +175,10 @@ def _blank(c: Captured) -> Captured:
         return capture(_zeros(c.obj))
     if isinstance(c, NumberLeaf) and isinstance(c.operand, Value):
         return capture(_EMPTY[scalars._kind(c.operand)])
-    return replace(c, items=[_blank(i) for i in c.items]) if isinstance(c, Items) else c
+    if not isinstance(c, Items):
+        return c
+    # every call makes containers of a kind anew, also where the first that was met is one of the model's
+    return replace(c, obj=c.obj if isinstance(c.obj, tuple) else c.obj.copy(), items=[_blank(i) for i in c.items])
 
 
 def can_vary(c: Captured, lives_on: Callable[[Any], bool]) -> bool:
