@@ -35,7 +35,7 @@ def no_trace(reached: Reached) -> Iterator[None]:
     """
     for _, x in reached:
         if isinstance(x, enum.Flag):
-            ~x  # Python keeps the inverse of a flag with it, once it was asked for
+            _ = ~x  # Python keeps the inverse of a flag with it, once it was asked for
     snapshot = Snapshot(reached, with_data=True)
     snapshot.add_place(SETTINGS)
     numbers = _random_states()

@@ -295,7 +295,7 @@ class ModelState:
             return False
         del self._poisoned[path]
         self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
-        self._variants[path] = Variants(first)
+        self._variants[path] = Variants(first, self.lives_on)
         self._add_kinds(name)
         if isinstance(first, TensorLeaf):
             self._links.add(((*path, 0), first.obj))
@@ -331,7 +331,7 @@ class ModelState:
     def _keep_variant(self, path: Path, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         """Note of which kind a path leaves a place, and what it holds."""
         known = self.size
-        which = self._variants[path].which(now, self.lives_on)
+        which = self._variants[path].which(now)
         if which is None:
             del self._variants[path]
             self._kinds.forget()
@@ -343,13 +343,13 @@ class ModelState:
             self._keep_variables(path)
             raise Again
         self._left_kinds[path] = which
-        contents = (*path, which)
+        contents, kind = (*path, which), self._variants[path].known[which]
         if isinstance(now, TensorLeaf):
             left[contents], found[contents] = now, now.value
         elif isinstance(now, NumberLeaf):
             found[contents] = now.operand
-        elif isinstance(now, Items):
-            self._compare(contents, self._variants[path].known[which].obj, now, name, found, left)
+        elif isinstance(kind.obj, Items):
+            self._compare(contents, kind.obj, now, name, found, left)
 
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
@@ -431,9 +431,9 @@ class ModelState:
 
     def _keep_contents(self, key: Any, initial: PlaceState, now: PlaceState, name: str) -> int | None:
         """Return of which kind the contents of a container are at the end of a path; a new kind gets variables."""
-        variants = self._contents.get(key) or ContentsVariants(initial)
+        variants = self._contents.get(key) or ContentsVariants(initial, self.lives_on)
         known = len(variants.known)
-        kind = variants.which(now, self.lives_on)
+        kind = variants.which(now)
         if kind is not None and key not in self._contents:
             self._contents[key] = variants
             self._add_kinds(name)

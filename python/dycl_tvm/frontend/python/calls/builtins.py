@@ -24,6 +24,7 @@ from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
+from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.iteration import advancing
@@ -419,6 +420,7 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 TABLE: dict[Any, Substitute] = {
     **ITERATORS,
+    **TORCH_OPERATORS,
     int: _convert("int"),
     float: _convert("float"),
     bool: _convert("bool"),

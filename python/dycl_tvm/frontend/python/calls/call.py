@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
+from dycl_tvm.frontend.python.calls.torch_operators import python_of
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
@@ -116,6 +117,9 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         except Exception as error:
             judge(error, callee, args, kwargs)
             raise
+    written = python_of(callee)
+    if written is not None:
+        return _call(written, args, kwargs, root)
     if isinstance(callee, functools.partial):
         return _call(callee.func, (*callee.args, *args), {**callee.keywords, **kwargs}, root)
     if isinstance(callee, torch.nn.Module):
@@ -261,6 +265,8 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
         for child in list(module._modules.values()):
             x = _call(child, (x,), {}, False)
         return x
+    if not isinstance(inspect.getattr_static(kind, "forward"), types.FunctionType):  # of no object, or of the class
+        return _call(module.forward, args, kwargs, root)
     if users_function(forward) is not None:
         return _call_function(forward, (module, *args), kwargs, root)
     for value in module.__dict__.values():
