@@ -151,7 +151,8 @@ def _identical(a: Any, b: Any) -> Any:
 
 def _contains(container: Any, x: Any) -> Any:
     if isinstance(container, torch.Tensor):
-        return item((container == x).any()) if isinstance(x, torch.Tensor) else x in container
+        known = isinstance(x, (torch.Tensor, int, float)) or scalars.is_symbolic(x)
+        return item((container == x).any()) if known else x in container
     method = special_method(container, "__contains__")
     if method is not None:
         return scalars.wrap(truth(method(x)))
