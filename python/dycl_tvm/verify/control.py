@@ -274,8 +274,10 @@ class Checker:
         """
         if self._as_data is None:
             crossings = [c for b in run.built[: found.call + 1] if b.answers is not None for c in b.answers.unasked()]
-        else:  # passes compute nothing by data but what is data before them
-            crossings = [c for e in run.eager[: found.call + 1] for c in e.crossings if c.free and c.site[2] in self._as_data]
+        else:  # passes compute nothing by data but what is data before them, and may read a number once that is read twice
+            asked = [c for e in run.eager[: found.call + 1] for c in e.crossings]
+            data = {c.number for c in asked if c.site[2] in self._as_data}
+            crossings = [c for c in asked if c.free and c.number in data]
         sites = [c.site for c in crossings]
         new = [s for s in sites if s not in self.pinned]
         for site in new:

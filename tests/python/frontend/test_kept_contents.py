@@ -91,6 +91,32 @@ RIGHT = {
     "a default": "def net(x, h=[]):\n    h.append(x)\n    if len(h) > 2: h.pop(0)\n    return torch.stack(h).sum(0)\n",
     "another list in its place": kept("self.h = [*self.h, x][-2:]\nreturn torch.stack(self.h).sum(0), len(self.h)", "self.h = []"),
     "another tuple in its place": kept("self.h = (*self.h, x)[-2:]\nreturn torch.stack(self.h).sum(0)", "self.h = ()"),
+    "a pair of tensors and then another number of them": kept(
+        "r = sum(self.h) + len(self.h)\nself.h = (*self.h, x)[-3:] if x.sum() > 0 else self.h[1:]\nreturn r",
+        "self.h = (torch.ones(2, 3), torch.full((2, 3), 2.0))",
+    ),
+    "a list under another name in some calls": kept(
+        "self.h[0] += 2\nif x.sum() > 0:\n    self.k = self.h\nreturn self.h[0], self.k[0] if hasattr(self, 'k') else 0.5", "self.h = [0]"
+    ),
+    "a list that becomes an item": kept(
+        "self.d[0] += 1\nif len(self.h) > 1: self.h.pop(0)\nself.h.append(self.d)\nreturn x, self.h[0][0], self.h[-1] is self.d",
+        "self.h = []\nself.d = [0]",
+    ),
+    "a list in a tuple": kept(
+        "self.h[0] += 2\nr = self.k[0][0] if self.k is not None else None\nself.k = (self.h, x) if x.sum() > 0 else None\n"
+        "return r, self.h[0]",
+        "self.h = [0]\nself.k = None",
+    ),
+    "items that move between lists": kept(
+        "if x.sum() > 0 and self.a: self.b.append(self.a.pop())\nelif self.b: self.a.append(self.b.pop())\n"
+        "for q in self.a: q[0] += 1\nreturn x, [q[0] for q in self.a], [q[0] for q in self.b]",
+        "self.a = [[0], [1]]\nself.b = []",
+    ),
+    "a list or None that changes places": kept(
+        "if self.h is None: self.k, self.h = self.h, self.k\nself.h[0] += 1\nif x.sum() > 0: self.k, self.h = self.h, None\n"
+        "return x, self.h is None, None if self.k is None else self.k[0]",
+        "self.h = [0]\nself.k = None",
+    ),
     "None and then a pair": kept(
         "k, v = (x, x + 1) if self.h is None else self.h\nself.h = (k + x, v * 0.5) if x.sum() > -2 else None\nreturn k, v", "self.h = None"
     ),

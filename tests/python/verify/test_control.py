@@ -297,6 +297,24 @@ def test_views_of_an_input_that_was_written_are_the_same_computation() -> None:
         assert check_passes(before, after, ((X.clone().add_(0),), {}), seed=seed).runs > 5
 
 
+def test_a_number_that_is_made_a_tensor_again_has_one_answer_in_all_lines() -> None:
+    """Passes compare with the tensor itself, and read its number once where two lines read it."""
+
+    def net(x: torch.Tensor) -> float:
+        total = 0.0
+        for a, b in zip(x[0], x[1].tolist()):
+            if a > b:
+                total += a.item() - b
+        for n, row in zip(range(int(x.abs().max()) % 3), x):
+            total += row[n].item()
+        return total
+
+    before, after = stage(net, (X,)), stage(net, (X,))
+    run_passes(after)
+    for seed in range(3):
+        assert check_passes(before, after, ((X,), {}), seed=seed).runs > 5
+
+
 def test_chains_that_passes_merge_are_told_apart() -> None:
     def program(x):
         n = 0

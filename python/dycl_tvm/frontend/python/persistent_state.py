@@ -9,6 +9,7 @@ the value that the model happened to have when it was built.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, K
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -87,6 +88,8 @@ class ModelState:
         self._spaces: list[tuple[dict[str, Any], Any]] = []
         self.memory = ReachedMemory()
         self._twin = twin
+        #: Whether a function has run that comes to modules by ``sys.modules``.
+        self._all_modules = False
         #: Functions of the user's that a library calls and that nothing leads to.
         self.registered: list[types.FunctionType] = []
         #: Places of the model that hold such an object, and what stands for it there.
@@ -132,6 +135,9 @@ class ModelState:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
+        if not self._all_modules and leads_to_all_modules(function, code_of):
+            self._all_modules = True
+            self._reach([(f"sys.modules[{n!r}]", m) for n, m in list(sys.modules.items())])
 
     def add_registered(self, functions: list[types.FunctionType]) -> bool:
         """Take down functions that a library has in its hands; return whether they were not known before."""
@@ -295,7 +301,7 @@ class ModelState:
             return False
         del self._poisoned[path]
         self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
-        self._variants[path] = Variants(first)
+        self._variants[path] = Variants(first, self.lives_on)
         self._add_kinds(name)
         if isinstance(first, TensorLeaf):
             self._links.add(((*path, 0), first.obj))
@@ -331,7 +337,7 @@ class ModelState:
     def _keep_variant(self, path: Path, now: Captured, name: Name, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         """Note of which kind a path leaves a place, and what it holds."""
         known = self.size
-        which = self._variants[path].which(now, self.lives_on)
+        which = self._variants[path].which(now)
         if which is None:
             del self._variants[path]
             self._kinds.forget()
@@ -343,13 +349,13 @@ class ModelState:
             self._keep_variables(path)
             raise Again
         self._left_kinds[path] = which
-        contents = (*path, which)
+        contents, kind = (*path, which), self._variants[path].known[which]
         if isinstance(now, TensorLeaf):
             left[contents], found[contents] = now, now.value
         elif isinstance(now, NumberLeaf):
             found[contents] = now.operand
-        elif isinstance(now, Items):
-            self._compare(contents, self._variants[path].known[which].obj, now, name, found, left)
+        elif isinstance(kind.obj, Items):
+            self._compare(contents, kind.obj, now, name, found, left)
 
     def leave(self, mark: int) -> list[Operand]:
         """Return the state at the end of a path, and note what it leaves changed."""
@@ -431,9 +437,9 @@ class ModelState:
 
     def _keep_contents(self, key: Any, initial: PlaceState, now: PlaceState, name: str) -> int | None:
         """Return of which kind the contents of a container are at the end of a path; a new kind gets variables."""
-        variants = self._contents.get(key) or ContentsVariants(initial)
+        variants = self._contents.get(key) or ContentsVariants(initial, self.lives_on)
         known = len(variants.known)
-        kind = variants.which(now, self.lives_on)
+        kind = variants.which(now)
         if kind is not None and key not in self._contents:
             self._contents[key] = variants
             self._add_kinds(name)

@@ -7,6 +7,7 @@ network begins with tests of the first, so every run of the forward knows what i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,18 +93,20 @@ class Variant:
 class Variants:
     """The kinds of one value, the first of them what it is before the first call."""
 
-    def __init__(self, first: Captured) -> None:
-        self.known = [_variant(first)]
+    def __init__(self, first: Captured, lives_on: Callable[[Any], bool]) -> None:
+        self._lives_on = lives_on
+        self.known = [_variant(_with_objects(first, lives_on))]
 
-    def which(self, c: Captured, lives_on: Callable[[Any], bool]) -> int | None:
+    def which(self, c: Captured) -> int | None:
         """Return the number of a value's kind, which may be a new one; None if no variable can keep it."""
         if isinstance(c.obj, Poison):
             use(c.obj)
         if (isinstance(c, TensorLeaf) and isinstance(c.value, Stale)) or scalars.mixed_of(c.obj) is not None:
             return None
+        c = _with_objects(c, self._lives_on)
         found = next((i for i, v in enumerate(self.known) if v.is_of(c)), None)
         most = MOST_CONTENTS if isinstance(c, Items) else _MOST
-        if found is None and can_vary(c, lives_on) and len(self.known) < most:
+        if found is None and can_vary(c, self._lives_on) and len(self.known) < most:
             self.known.append(_variant(_blank(c)))
             found = len(self.known) - 1
         return found
@@ -112,14 +115,15 @@ class Variants:
 class ContentsVariants:
     """The kinds of contents of one container, the first of them what it holds before the first call."""
 
-    def __init__(self, first: PlaceState) -> None:
+    def __init__(self, first: PlaceState, lives_on: Callable[[Any], bool]) -> None:
+        self._lives_on = lives_on
         self.known = [first]
 
-    def which(self, now: PlaceState, lives_on: Callable[[Any], bool]) -> int | None:
+    def which(self, now: PlaceState) -> int | None:
         """Return the number of the kind of contents, which may be a new one; None if no variables can keep them."""
         found = next((i for i, state in enumerate(self.known) if state.structure == now.structure), None)
-        if found is None and len(self.known) < MOST_CONTENTS and all(can_vary(c, lives_on) for c in (*now.items, *_keys_of(now))):
-            self.known.append(replace(now, items=[_blank(c) for c in now.items]))
+        if found is None and len(self.known) < MOST_CONTENTS and all(can_vary(c, self._lives_on) for c in (*now.items, *_keys_of(now))):
+            self.known.append(replace(now, items=[_blank(_with_objects(c, self._lives_on)) for c in now.items]))
             found = len(self.known) - 1
         return found
 
@@ -169,13 +173,22 @@ def _keys_of(state: PlaceState) -> list[Captured]:
     return [capture(k[0] if isinstance(owner, dict) else k) for k in state.raw] if isinstance(owner, (dict, set)) else []
 
 
+def _with_objects(c: Captured, lives_on: Callable[[Any], bool]) -> Captured:
+    """Return a value with the containers of the model's in it as the objects that they are: what these hold are places of their own."""
+    if not isinstance(c, Items):
+        return c
+    return Plain(c.obj) if lives_on(c.obj) else replace(c, items=[_with_objects(i, lives_on) for i in c.items])
+
+
 def _blank(c: Captured) -> Captured:
     """Return what a variable holds before there is anything to hold: zeros in the place of what is known at run time only."""
     if isinstance(c, TensorLeaf):
         return capture(_zeros(c.obj))
     if isinstance(c, NumberLeaf) and isinstance(c.operand, Value):
         return capture(_EMPTY[scalars._kind(c.operand)])
-    return replace(c, items=[_blank(i) for i in c.items]) if isinstance(c, Items) else c
+    if isinstance(c, Items):  # not the object itself: a path that leaves it there has changed the place
+        return replace(c, obj=copy.copy(c.obj), items=[_blank(i) for i in c.items])
+    return c
 
 
 def can_vary(c: Captured, lives_on: Callable[[Any], bool]) -> bool:

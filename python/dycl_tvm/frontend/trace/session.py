@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.clock import OwnValue
@@ -22,6 +22,17 @@ from dycl_tvm.frontend.trace.record import Builder, Event
 from dycl_tvm.hcfg.nodes import Origin
 
 Kept = TypeVar("Kept")
+
+
+#: What Python itself catches of the methods that it calls: a property has no value, a sequence ends, or has no length.
+PYTHON_CATCHES = (AttributeError, IndexError, StopIteration, TypeError)
+
+
+class Handler(Protocol):
+    """What surrounds code and sees its exceptions: a ``try`` or a ``with``."""
+
+    def catches(self, error: Exception) -> bool:
+        """Whether an exception may end here."""
 
 
 class OfOneRun:
@@ -56,8 +67,10 @@ class Session(OwnValue):
         self.decisions = decisions(self.builder, self.limits, origin)
         self.heap = Heap(self.decisions, self.origin)
         self.journal = self.heap.journal
-        #: How many handlers of the user's, and how many calls of code that is not rewritten, are around the place at hand.
-        self.guard_depth = self.native_depth = 0
+        #: The handlers of the user's around the place at hand.
+        self.handlers: list[Handler] = []
+        #: How many calls of code that is not rewritten are around it, and of functions that Python or such code calls.
+        self.native_depth = self.called_depth = 0
         self._kept: dict[type, Any] = {}
 
     def begin_run(self, prefix: list[Event]) -> None:
@@ -65,12 +78,18 @@ class Session(OwnValue):
         self.builder.begin_run(prefix)
         self.decisions.begin_run()
         self.heap.begin_run()
-        self.guard_depth = self.native_depth = 0
+        self.handlers, self.native_depth, self.called_depth = [], 0, 0
         self._kept = {kind: kept for kind, kept in self._kept.items() if not isinstance(kept, OfOneRun)}
 
-    def may_be_caught(self) -> bool:
-        """Whether an exception that is raised now may be caught on its way out of the program."""
-        return self.guard_depth > 0 or self.native_depth > 0
+    def leave(self, handler: Handler) -> None:
+        """Note that the place at hand is outside of a handler; that of a generator which is given up may be of an earlier run."""
+        if handler in self.handlers:
+            self.handlers.remove(handler)
+
+    def may_be_caught(self, kind: type[BaseException] | None = None) -> bool:
+        """Whether an exception, of a class, that is raised now may be caught on its way out of the program."""
+        by_python = self.called_depth > 0 and kind is not None and issubclass(kind, PYTHON_CATCHES)
+        return bool(self.handlers) or self.native_depth > 0 or by_python
 
     def keep(self, kept: Any) -> None:
         """Keep an object, under its class."""

@@ -19,6 +19,15 @@ from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
 
 
+def _signature_of(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.Signature:
+    """Return the parameters of a model; those of compiled functions, which say nothing of them, are what is given."""
+    try:
+        return inspect.signature(forward)
+    except ValueError:
+        given = [inspect.Parameter(f"x{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(args))]
+        return inspect.Signature([*given, *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in kwargs)])
+
+
 class Inputs:
     """The inputs of one model.
 
@@ -35,11 +44,11 @@ class Inputs:
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         forward = model.forward if isinstance(model, torch.nn.Module) else model
         try:
-            self._signature = inspect.signature(forward)
+            self._signature = _signature_of(forward, args, kwargs)
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise UsageError(
-                f"the example inputs do not fit {getattr(forward, '__qualname__', forward)}{inspect.signature(forward)}: {error}"
+                f"the example inputs do not fit {getattr(forward, '__qualname__', forward)}{self._signature}: {error}"
             ) from None
         self.names: list[str] = []
         self.types: list[TensorType] = []

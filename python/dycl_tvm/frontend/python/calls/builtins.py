@@ -22,8 +22,10 @@ from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
+from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
+from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.iteration import advancing
@@ -417,6 +419,7 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 TABLE: dict[Any, Substitute] = {
     **ITERATORS,
+    **TORCH_OPERATORS,
     int: _convert("int"),
     float: _convert("float"),
     bool: _convert("bool"),
@@ -444,6 +447,7 @@ TABLE: dict[Any, Substitute] = {
     dict: _consumes(_list),
     set: _consumes(_list),
     print: substitute_print,
+    **MESSAGES,
     input: _input,
     builtins.__import__: import_by_call,
     importlib.import_module: import_by_call,

@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
+from dycl_tvm.frontend.python.calls.torch_operators import python_of
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
@@ -116,6 +117,9 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         except Exception as error:
             judge(error, callee, args, kwargs)
             raise
+    written = python_of(callee)
+    if written is not None:
+        return _call(written, args, kwargs, root)
     if isinstance(callee, functools.partial):
         return _call(callee.func, (*callee.args, *args), {**callee.keywords, **kwargs}, root)
     if isinstance(callee, torch.nn.Module):
@@ -261,6 +265,8 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
         for child in list(module._modules.values()):
             x = _call(child, (x,), {}, False)
         return x
+    if not isinstance(inspect.getattr_static(kind, "forward"), types.FunctionType):  # of no object, or of the class
+        return _call(module.forward, args, kwargs, root)
     if users_function(forward) is not None:
         return _call_function(forward, (module, *args), kwargs, root)
     for value in module.__dict__.values():
@@ -307,13 +313,13 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     owner = callee.__self__ if bound else args[0] if args else None
     rest = args if bound else args[1:]
     program().trampolines.hand_over(owner)
-    if callee.__name__ not in _READING:
-        current().heap.changing(owner)
     advancing(owner)
     if callee.__name__ == "__delattr__" and rest:
         deleting(owner, rest[0])
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
         current().heap.changing_attribute(owner, rest[0])
+    if callee.__name__ not in _READING:
+        current().heap.changing(owner)
 
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -446,6 +452,15 @@ def _call_tensors_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
+    journal = current().journal
+    journal.hold()
+    try:
+        return _call_native(callee, args, kwargs)
+    finally:
+        journal.release()
+
+
+def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     session = current()
     about = about_callee(callee)
     if not about.allowed:
@@ -497,9 +512,11 @@ def run_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: di
 def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the rewritten form of a function that Python or a library calls."""
     session = current()
-    depth = session.native_depth
+    depth, called = session.native_depth, session.called_depth
     if function.__name__ == "forward":
         session.native_depth = 0  # torch's own modules catch no exceptions
+    else:
+        session.called_depth += 1
     before = program().trampolines.passing
     try:
         result = _call_function(function, args, kwargs, False)
@@ -507,7 +524,7 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
         program().trampolines.passing = error
         raise
     finally:
-        session.native_depth = depth
+        session.native_depth, session.called_depth = depth, called
     program().trampolines.passing = before
     if function.__name__ in _CHECKED:  # Python itself called it, and looks at the class of what it gets
         if isinstance(result, Poison):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from types import TracebackType
 from typing import Any
 
@@ -10,6 +12,7 @@ from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.calls.call import call
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.source.locate import function_node, is_library_file
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
@@ -48,15 +51,17 @@ class With:
         self._session = current()
         if self._harmless:
             exits().modes.append(before)
-        self._session.guard_depth += not self._harmless  # it may swallow an exception
+        if not self._harmless:
+            self._session.handlers.append(self)
         return entered
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if not staging() or current() is not self._session:
             return False  # a generator of an earlier stage is given up
-        self._session.guard_depth -= not self._harmless
         if self._harmless:
             exits().modes.pop()
+        else:
+            self._session.leave(self)
         if error is None or isinstance(error, Jump):
             call(self._exit, self._manager, None, None, None)
             return False
@@ -66,6 +71,16 @@ class With:
             return False
         swallowed = truth(call(self._exit, self._manager, kind, error, trace))
         return current().decisions.decide(swallowed) if isinstance(swallowed, Value) else bool(swallowed)
+
+    def catches(self, error: Exception) -> bool:
+        """Whether the manager may swallow an exception: what its ``__exit__`` returns may be true."""
+        if isinstance(self._manager, contextlib.suppress):
+            return isinstance(error, self._manager._exceptions)  # type: ignore[attr-defined]
+        code = getattr(self._exit, "__code__", None)
+        if code is None or is_library_file(code.co_filename):
+            return isinstance(self._manager, contextlib.ExitStack)  # bodies of generators have handlers of their own
+        returned = [n.value for n in ast.walk(function_node(code)) if isinstance(n, ast.Return) and n.value is not None]
+        return not all(isinstance(v, ast.Constant) and not v.value for v in returned)
 
 
 def _method(kind: Any, name: str) -> Any:

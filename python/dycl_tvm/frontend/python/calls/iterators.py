@@ -67,7 +67,7 @@ class OwnIterator:
 
 def _end_is_fatal(iterator: Any) -> bool:
     session = current()
-    return id(iterator) in session.get(Ending).fatal and not session.may_be_caught()
+    return id(iterator) in session.get(Ending).fatal and not session.may_be_caught(StopIteration)
 
 
 def _check_more(cond: Any) -> None:

@@ -148,7 +148,7 @@ def raised_alone(error: BaseException, decision: Callable[[], Any]) -> bool:
     if exits().may_raise(error):
         exits().leave_by_raise(error)
         return True
-    if is_users(error) or current().may_be_caught():
+    if is_users(error) or current().may_be_caught(type(error)):
         current().decisions.fork(decision(), f"one path raises {type(error).__name__}")
     return False
 
@@ -232,13 +232,20 @@ class Finally:
 
     runs = True
 
+    def __init__(self, jumps: bool) -> None:
+        self._jumps = jumps
+
     def __enter__(self) -> None:
         self._session = current()
-        self._session.guard_depth += 1
+        self._session.handlers.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._session.guard_depth -= 1
+        self._session.leave(self)
         self.runs = isinstance(error, Jump) or not isinstance(error, (ControlFlow, DyclError))
+
+    def catches(self, error: Exception) -> bool:
+        """Whether the ``finally`` has a jump, which would end any exception."""
+        return self._jumps
 
 
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:

@@ -88,7 +88,7 @@ class Exits(OfOneRun):
 
     def may_raise(self, error: Exception) -> bool:
         """Whether an exception surely leaves the whole network, so that its path ends here."""
-        return is_users(error) and not isinstance(error, (StopIteration, StopAsyncIteration)) and not current().may_be_caught()
+        return is_users(error) and not isinstance(error, (StopIteration, StopAsyncIteration)) and not current().may_be_caught(type(error))
 
     def checkpoint(self) -> Any:
         """Take down which paths wait to leave (for a loop that may take back a round)."""

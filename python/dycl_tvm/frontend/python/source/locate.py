@@ -153,6 +153,8 @@ def function_node(code: types.CodeType) -> FunctionNode:
     found = [n for n in nodes if _matches(n, code)]
     if len(found) > 1:
         found = [n for n in found if _positions_match(n, code)] or found
+        if any(_columns(code)):  # what lies within the innermost lies within those around it too
+            found = [n for n in found if not any(m is not n and m in ast.walk(n) for m in found)]
     if not found:
         raise UnsupportedError(
             f"the source of {code.co_name}() was not found where Python says it is", origin, "restart Python after editing the file"

@@ -38,6 +38,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     in_block,
     jumps,
     last_name,
+    names_of,
     operator_call,
     operator_named,
     operators_name,
@@ -360,27 +361,30 @@ class Rewriter(StoreRewriter):
         self.context.append(("barrier", ""))
         node.body = in_block(self._body(node.body))
         if node.handlers:
-            node.body = statements_from("with DY.guard():\n    BODY", node, DY=operators_name(), BODY=node.body)
+            kinds = ast.Constant(names_of([h.type for h in node.handlers]))
+            node.body = statements_from("with DY.guard(KINDS):\n    BODY", node, DY=operators_name(), KINDS=kinds, BODY=node.body)
         for handler in node.handlers:
             handler.body = self._body(handler.body)
         node.orelse = self._body(node.orelse)
         self.context.pop()
         self.context.append(("barrier", ""))
+        ends_any = bool(jumps(node.finalbody))
         node.finalbody = self._body(node.finalbody)
         self.context.pop()
         if node.handlers:
             control = ast.ExceptHandler(operator_named("staging_errors"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
-        return self._with_finally(node) if node.finalbody else node
+        return self._with_finally(node, ends_any) if node.finalbody else node
 
-    def _with_finally(self, node: Any) -> list[ast.stmt]:
+    def _with_finally(self, node: Any, ends_any: bool) -> list[ast.stmt]:
         """Let a ``finally`` run where the program comes to it, and not where staging leaves a path."""
         name = self._fresh("value")
         final, node.finalbody = node.finalbody, []
         return statements_from(
-            f"{name} = DY.finally_()\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
+            f"{name} = DY.finally_(JUMPS)\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
             node,
             DY=operators_name(),
+            JUMPS=ast.Constant(ends_any),
             BODY=in_block([node]) if node.handlers else node.body,
             FINAL=final,
         )

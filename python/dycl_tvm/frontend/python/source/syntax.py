@@ -130,6 +130,14 @@ def captured_names(statements: list[ast.stmt]) -> frozenset[str]:
     return frozenset(n.id for scope in inner for n in ast.walk(scope) if isinstance(n, ast.Name))
 
 
+def names_of(expressions: list[ast.expr | None]) -> str:
+    """Return the text of a tuple of expressions if all are names, attributes of names, and tuples of them; else nothing."""
+    plain = (ast.Name, ast.Attribute, ast.Tuple, ast.expr_context)
+    if any(e is None or not all(isinstance(n, plain) for n in ast.walk(e)) for e in expressions):
+        return ""
+    return ast.unparse(ast.Tuple([e for e in expressions if e is not None], ast.Load()))
+
+
 def last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 

@@ -145,6 +145,7 @@ class Heap:
 
         def settle() -> None:
             for name in space.keys() - before:
+                before.add(name)
                 self.journal.note(attribute_of(owner, name), MISSING)
 
         self.journal.defer(settle)

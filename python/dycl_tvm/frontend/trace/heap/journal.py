@@ -25,18 +25,35 @@ class Journal:
         self._entries: dict[Any, list[int]] = {}
         self._seen: list[set[Any]] = [set()]
         self._deferred: list[Callable[[], None]] = []
+        self._holding = 0
         self._marks = [0]
         #: How often something was about to be changed.
         self.touches = 0
 
     def defer(self, settle: Callable[[], None]) -> None:
-        """Let ``settle`` note what is changed now, before the journal is used again."""
+        """Let ``settle`` note what is changed now, before the journal is used again.
+
+        Between :meth:`hold` and :meth:`release` it is called each time that the journal is used.
+        """
         self._deferred.append(settle)
 
     def settle(self) -> None:
         """Note what was changed since :meth:`defer`."""
-        while self._deferred:
-            self._deferred.pop()()
+        deferred = self._deferred
+        self._deferred = []
+        for settle in deferred:
+            settle()
+        if self._holding:
+            self._deferred += deferred
+
+    def hold(self) -> None:
+        """Begin a call whose changes were deferred, or are while its arguments are looked at: the journal is used before it is made."""
+        self._holding += 1
+
+    def release(self) -> None:
+        """End such a call."""
+        self._holding -= 1
+        self.settle()
 
     def touch(self, place: Place, surely: bool = True) -> None:
         """Save the contents of a place that is about to be changed, or may be."""

@@ -28,7 +28,7 @@ def require(condition: Any, error: Exception) -> None:
     if not isinstance(cond, Value):
         if not cond:
             raise of_program(error)
-    elif session.may_be_caught():
+    elif session.may_be_caught(type(error)):
         if not session.decisions.decide(cond):
             raise of_program(error)
     else:

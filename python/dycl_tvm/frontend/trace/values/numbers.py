@@ -257,7 +257,7 @@ def _guard_overflow(beyond: str, x: Operand, bound: float | None, limit: float, 
 def _guard(failing: Any, error: type[Exception], *args: Any) -> None:
     """Where a handler of the user's may catch the error of a host operation, decide whether it occurs, and raise it."""
     session = current()
-    if not session.may_be_caught():
+    if not session.may_be_caught(error):
         return
     if session.decisions.decide(truth_operand(failing)):
         made = error(*args)

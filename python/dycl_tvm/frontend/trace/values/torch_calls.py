@@ -15,6 +15,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
+from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -32,6 +33,8 @@ class FunctionRecorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of PyTorch."""
         try:
+            if func not in HANDLERS and current().handlers:
+                refuse_if_caught(func, tuple(args), kwargs or {})
             return HANDLERS.get(func, func)(*args, **(kwargs or {}))
         except Exception as error:
             ours = judge(error, func, tuple(args), kwargs or {})
@@ -56,9 +59,13 @@ def _plain(what: str) -> Callable[[torch.Tensor], Any]:
 
 
 def _tolist(t: torch.Tensor) -> Any:
+    constant = as_constant(t)
+    if constant is not None:
+        with plainly():
+            return constant.data.tolist()
     if t.dim() == 0:
         return item(t)
-    if t.numel() > TOLIST_LIMIT and as_constant(t) is None:
+    if t.numel() > TOLIST_LIMIT:
         raise UnsupportedError(
             f"tolist() of a tensor with {t.numel()} elements known only at run time", current().origin(), "work on the tensor"
         )
@@ -79,6 +86,15 @@ def _refuse(what: str) -> Callable[..., Any]:
         )
 
     return method
+
+
+def _format(t: torch.Tensor, spec: str) -> str:
+    """``f"{t}"``: of a constant as in eager, where one of rank 0 is its number."""
+    constant = as_constant(t) if isinstance(t, StagedTensor) else None
+    if constant is None or t.requires_grad:
+        return torch.Tensor.__format__(t, spec)
+    with plainly():
+        return format(constant.data, spec)
 
 
 def _from_dlpack(x: Any) -> Any:
@@ -145,6 +161,8 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
 def _getitem(t: torch.Tensor, index: Any) -> Any:
     static, selected = _lower_index(t, index)
     if not selected:
+        if current().handlers:
+            refuse_if_caught(torch.Tensor.__getitem__, (t, index), {})
         return torch.Tensor.__getitem__(t, index)
     return _select(torch.Tensor.__getitem__(t, static), selected)
 
@@ -176,6 +194,8 @@ def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     if scalars.is_symbolic(value):
         value = to_tensor(value, t.dtype)
     if not selected:
+        if current().handlers:
+            refuse_if_caught(torch.Tensor.__setitem__, (t, index, value), {})
         return torch.Tensor.__setitem__(t, index, value)
     part = _select(torch.Tensor.__getitem__(t, static), selected)
     return torch.Tensor.__setitem__(part, Ellipsis, value)
@@ -244,6 +264,9 @@ def _data(t: torch.Tensor) -> torch.Tensor:
 
 
 def _set_data(t: torch.Tensor, value: torch.Tensor) -> None:
+    here, there = storage_of(t), storage_of(value)
+    if here is there and (t.shape, t.stride(), t.storage_offset()) == (value.shape, value.stride(), value.storage_offset()):
+        return  # as module.to(dtype) does where nothing is to be done
     raise UnsupportedError("an assignment to .data", current().origin(), "use copy_() under torch.no_grad(), or assign a new tensor")
 
 
@@ -280,6 +303,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.select: _select_method,
     _T.narrow: _narrow,
     torch.narrow: _narrow,
+    _T.__format__: _format,
     _T.numpy: _refuse("numpy()"),
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__dlpack__: _refuse("an exchange by DLPack"),

@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Callables of PyTorch's that stand for Python functions: control flow operators, scripted functions, operators with a body in Python."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._library import custom_ops
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source import plain_torch
+from dycl_tvm.frontend.python.source.ownership import users_function
+from dycl_tvm.frontend.trace.session import current
+
+_SCRIPTED = (torch.jit.ScriptFunction, torch.jit.ScriptModule, torch._C.ScriptMethod)
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+def _as(function: Any) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
+    """Return the substitute that calls a function in Python, rewritten."""
+    return lambda _callee, args, kwargs: program().run_function(function, args, kwargs)
+
+
+def _member(module: str, name: str) -> Any:
+    """Return a function of PyTorch's; some versions do not have it."""
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+
+
+def _named(*found: tuple[str, str]) -> list[Any]:
+    return [x for x in (_member(module, name) for module, name in found) if x is not None]
+
+
+_CHECKS = ("check", "check_index", "check_value", "check_type", "check_not_implemented", "check_tensor_all", "check_is_size")
+#: What is called in the place of functions.
+TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
+    **dict.fromkeys(_named(("torch", "cond"), ("torch._higher_order_ops.cond", "cond_op")), _as(plain_torch.cond)),
+    **dict.fromkeys(_named(("torch", "while_loop"), ("torch._higher_order_ops.while_loop", "while_loop")), _as(plain_torch.while_loop)),
+    **dict.fromkeys(_named(("torch", "scan"), ("torch._higher_order_ops.scan", "scan")), _as(plain_torch.scan)),
+    **dict.fromkeys(_named(("torch._higher_order_ops.map", "map")), _as(plain_torch.map_rows)),
+    torch._assert: _as(plain_torch.check_assert),
+    **{getattr(torch, f"_{name}"): _as(getattr(plain_torch, name)) for name in _CHECKS if hasattr(torch, f"_{name}")},
+}
+
+
+def python_of(callee: Any) -> Callable[..., Any] | None:
+    """Return the Python function that a callable of PyTorch's was made of; None if it was made of none.
+
+    Raises
+    ------
+    UnsupportedError
+        If it was, and is not known any more.
+    """
+    if isinstance(callee, _SCRIPTED):
+        found = getattr(callee, "_torchdynamo_inline", None)
+        if found is None:
+            raise UnsupportedError(
+                f"a TorchScript {'module' if isinstance(callee, torch.jit.ScriptModule) else 'function'} has lost its Python source",
+                current().origin(),
+                "use what it was made of: the nn.Module that was given to torch.jit.script()",
+            )
+        return found  # type: ignore[no-any-return]
+    if isinstance(callee, _OPERATORS):
+        found = custom_ops.OPDEFS.get(callee._qualified_op_name if isinstance(callee, torch._ops.OpOverloadPacket) else callee._schema.name)
+        return None if found is None else _body(found)
+    return _body(callee) if isinstance(callee, custom_ops.CustomOpDef) else None
+
+
+def _body(operator: custom_ops.CustomOpDef) -> types.FunctionType | None:
+    """Return what runs on a CPU, if it is the user's."""
+    found = operator._backend_fns.get("cpu", operator._init_fn)
+    while users_function(found) is None and isinstance(found, types.FunctionType) and "fn" in found.__code__.co_freevars:
+        found = inspect.getclosurevars(found).nonlocals["fn"]  # it is wrapped when it is registered
+    return users_function(found)

@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""PyTorch's control flow operators and checks as the Python that they stand for: like the user's own code, it runs rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
+    """Stand for ``torch.cond``."""
+    if pred:
+        return true_fn(*operands)
+    return false_fn(*operands)
+
+
+def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> Any:
+    """Stand for ``while_loop``, whose results are never its inputs."""
+    carried = tuple([x.clone() if isinstance(x, torch.Tensor) else x for x in carried_inputs])
+    while cond_fn(*carried):
+        carried = tuple(body_fn(*carried))
+    return carried
+
+
+def scan(combine_fn: Callable[..., Any], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
+    """Stand for ``scan``: a carried value goes through the slices of tensors, and what each step gives is stacked."""
+    leaves, spec = pytree.tree_flatten(xs)
+    if not leaves:
+        return init, []
+    dim %= leaves[0].dim()
+    slices = [x.unbind(dim) for x in leaves]
+    count = len(slices[0])
+    carry, outs = init, []
+    for i in range(count):
+        at = count - 1 - i if reverse else i
+        carry, out = combine_fn(carry, pytree.tree_unflatten([s[at] for s in slices], spec))
+        outs.append(out)
+    if reverse:
+        outs.reverse()
+    rows, out_spec = [pytree.tree_flatten(out)[0] for out in outs], pytree.tree_flatten(outs[0])[1]
+    stacked = [torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
+    return carry, pytree.tree_unflatten([s.movedim(0, dim) if dim < s.dim() else s for s in stacked], out_spec)
+
+
+def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
+    """Stand for ``map``: what a function gives for each row of tensors is stacked."""
+    leaves, spec = pytree.tree_flatten(xs)
+    slices = [x.unbind(0) for x in leaves]
+    outs = [f(pytree.tree_unflatten([s[i] for s in slices], spec), *args) for i in range(len(slices[0]))]
+    rows, out_spec = [pytree.tree_flatten(out)[0] for out in outs], pytree.tree_flatten(outs[0])[1]
+    return pytree.tree_unflatten([torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))], out_spec)
+
+
+def check(condition: Any, message: Callable[[], Any] | None = None, error: type[Exception] = RuntimeError) -> None:
+    """Stand for ``torch._check``."""
+    if isinstance(condition, torch.Tensor):
+        raise TypeError("cond must be a bool, but got a Tensor")
+    if not condition:
+        raise error("Expected cond to be True, but got False." if message is None else str(message()))
+
+
+def check_index(condition: Any, message: Callable[[], Any] | None = None) -> None:
+    """Stand for ``torch._check_index``."""
+    check(condition, message, IndexError)
+
+
+def check_value(condition: Any, message: Callable[[], Any] | None = None) -> None:
+    """Stand for ``torch._check_value``."""
+    check(condition, message, ValueError)
+
+
+def check_type(condition: Any, message: Callable[[], Any] | None = None) -> None:
+    """Stand for ``torch._check_type``."""
+    check(condition, message, TypeError)
+
+
+def check_not_implemented(condition: Any, message: Callable[[], Any] | None = None) -> None:
+    """Stand for ``torch._check_not_implemented``."""
+    check(condition, message, NotImplementedError)
+
+
+def check_tensor_all(condition: torch.Tensor, message: Callable[[], Any] | None = None) -> None:
+    """Stand for ``torch._check_tensor_all``."""
+    check(condition.all().item(), message)
+
+
+def check_is_size(i: Any, message: Callable[[], Any] | None = None, *, max: Any = None) -> None:
+    """Stand for ``torch._check_is_size``."""
+    check(i >= 0, message)
+    if max is not None:
+        check(i <= max, message)
+
+
+def check_assert(condition: Any, message: Any) -> None:
+    """Stand for ``torch._assert``."""
+    assert condition, message

@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Errors that depend on the elements of tensors: an index out of range, a division by zero, a singular matrix.
+
+The kernels of a compiled network do not raise them (README.md says so). Where the program itself would catch such an error it is refused:
+its handler is a path of the network. Which functions have such errors is not listed: each is tried on elements that are at the limits of
+its operands' types.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import OfOneRun, current, set_current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of
+from dycl_tvm.frontend.trace.values.recorder import known_bounds
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, read
+
+_NUMBERS: dict[str, Any] = {"int": int, "float": float, "bool": bool}
+_IDENTITY = None
+#: Operands that hardly any function refuses, and such as many do. Matrices are one with one of the first.
+_FINE = (1, 0, _IDENTITY)
+_TRIED = (0, -1, 1 << 20, math.nan)
+#: Functions of floating-point operands larger than this (elements) are not tried: they are layers, and would take seconds.
+_LARGE = 1 << 20
+
+
+class _Tried(OfOneRun):
+    """The errors of functions that were tried, by function and what is known of the operands."""
+
+    def __init__(self) -> None:
+        self.errors: dict[Any, tuple[list[Exception], Any]] = {}
+
+
+def refuse_if_caught(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a function of PyTorch that raises an error for some elements of its operands, where a handler of the program catches it."""
+    handlers = current().handlers
+    for error in _errors_by_elements(function, args, kwargs):
+        if any(h.catches(error) for h in handlers):
+            name = getattr(function, "__name__", str(function)).strip("_")
+            raise UnsupportedError(
+                f"{name}() raises {type(error).__name__} for some elements of its tensors, which the program would catch: "
+                "operations of a compiled network do not raise it",
+                current().origin(),
+                "ask before (`if bool((index < size).all()):`), or move the operation out of the `try` or `with`",
+            )
+
+
+def _errors_by_elements(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Exception]:
+    tensors = tensors_of(args, kwargs)
+    staged = [x for x in tensors if isinstance(x, StagedTensor)]
+    if not staged or (sum(x.numel() for x in staged) > _LARGE and all(x.is_floating_point() for x in staged)):
+        return []
+    for layouts in filter(None, map(layouts_of, staged)):
+        layouts.settle()  # a function may refuse one way to lie in memory and not another
+    tried = current().get(_Tried).errors
+    others = [x for x in tensors if not isinstance(x, StagedTensor)]
+    given = map_leaves(lambda x: scalars._kind(scalars.operand_of(x)) if scalars.is_symbolic(x) else x, (args, kwargs))
+    key = (function, key_of(given), tuple(map(_bounds, staged)), tuple(map(id, others)))
+    if key not in tried:
+        found = []
+        if any(_raised(function, args, kwargs, element) is None for element in _FINE):
+            found = [e for e in (_raised(function, args, kwargs, element) for element in _TRIED) if e is not None]
+        tried[key] = found, others  # which keep their ids
+    return tried[key][0]
+
+
+def _bounds(t: torch.Tensor) -> tuple[int, int] | None:
+    return known_bounds().get(read(t))
+
+
+def _raised(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], element: float | None) -> Exception | None:
+    """Return what a function raises where all elements that are known only at run time are equal to one."""
+    stand_ins = map_leaves(lambda x: _stand_in(x, element), (args, kwargs))
+    session = current()
+    set_current(None)
+    try:
+        with plainly():
+            function(*stand_ins[0], **stand_ins[1])
+    except Exception as error:
+        return error.with_traceback(None)
+    finally:
+        set_current(session)
+    return None
+
+
+def _stand_in(x: Any, element: float | None) -> Any:
+    if isinstance(x, StagedTensor):
+        bounds = _bounds(x)
+        with plainly():
+            return _filled(x, element if bounds is None or element is None else bounds[element not in (0, -1)])
+    if isinstance(x, torch.Tensor):
+        with plainly():
+            return x.detach().clone()  # it may be written
+    if scalars.is_symbolic(x):
+        return _NUMBERS[scalars._kind(scalars.operand_of(x))](element if element in (0, -1) else 1)
+    return x
+
+
+def _filled(x: torch.Tensor, element: float | None) -> torch.Tensor:
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    if 0 in x.stride():
+        made = torch.empty(x.shape, dtype=x.dtype)
+    if element is _IDENTITY:
+        made.zero_()
+        if made.dim() > 1:
+            made.diagonal(dim1=-2, dim2=-1).fill_(1)
+        return made
+    limit = element if x.is_floating_point() or math.isfinite(element) else -1
+    return made.copy_(torch.tensor(limit))
