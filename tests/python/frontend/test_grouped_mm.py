@@ -39,3 +39,14 @@ def test_what_eager_refuses():
             return str(error)
 
     check(f, [(torch.randn(3, 5), torch.randn(2, 5, 3))])
+
+
+def test_counts_of_experts():
+    def f(x):
+        n = x.long() % 5
+        return torch.histc(n.float(), bins=5, min=0, max=4), torch.histc(x, 7, -1.5, 2.5), torch.histc(x[0].double(), bins=3, min=0, max=1)
+
+    check(
+        f,
+        [(torch.randn(6, 8) * s,) for s in (1.0, 3.0)] + [(torch.tensor([[0.0, 1.0, -1.5, 2.5, float("nan"), 0.5]]).repeat(6, 2)[:, :8],)],
+    )

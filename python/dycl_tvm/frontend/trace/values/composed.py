@@ -74,6 +74,24 @@ def grouped_mm(dispatch: Dispatch, a: Any, b: Any, offs: Any, bias: Any = None, 
     return fresh_like(meta_of(tuple(made.shape), tuple(made.stride()), made.dtype), read(result))
 
 
+def has_range(x: Any, bins: int = 100, low: float = 0, high: float = 0) -> bool:
+    """Whether the range of a histogram is given, and not that of the elements."""
+    return low < high and bins > 0 and x.dtype in (torch.float32, torch.float64)
+
+
+def histc(dispatch: Dispatch, x: Any, bins: int = 100, low: float = 0, high: float = 0) -> Any:
+    """Count elements in bins of equal width, rounding as ATen does on CPU."""
+    x = dispatch(aten.view.default, (dispatch(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}), [-1, 1]), {})
+    scaled = dispatch(aten.mul.Tensor, (dispatch(aten.sub.Tensor, (x, low), {}), bins), {})
+    place = dispatch(
+        aten.clamp.default, (dispatch(aten.floor.default, (dispatch(aten.div.Tensor, (scaled, high - low), {}),), {}), 0, bins - 1), {}
+    )
+    within = dispatch(aten.bitwise_and.Tensor, (dispatch(aten.ge.Scalar, (x, low), {}), dispatch(aten.le.Scalar, (x, high), {})), {})
+    numbers = dispatch(aten.arange.default, (bins,), {"dtype": x.dtype})
+    counted = dispatch(aten.bitwise_and.Tensor, (dispatch(aten.eq.Tensor, (place, numbers), {}), within), {})
+    return cast(dispatch, dispatch(aten.sum.dim_IntList, (counted, [0]), {}), x.dtype)
+
+
 #: Operators by which tensors are indexed.
 INDEXING = frozenset([aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index.Tensor])
 
@@ -94,3 +112,14 @@ def without_masks(dispatch: Dispatch, indices: list[Any]) -> list[Any]:
 def cast(dispatch: Dispatch, t: Any, dtype: torch.dtype) -> Any:
     """Return a tensor in another dtype."""
     return t if t.dtype == dtype else dispatch(aten._to_copy.default, (t,), {"dtype": dtype})
+
+
+def composition_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """Return the function that records an operator as several others; None if it is recorded as it is."""
+    if func is aten.native_batch_norm.default:
+        return batch_norm_in_training if args[5] and args[3] is not None else None
+    if func is aten._grouped_mm.default:
+        return grouped_mm if is_grouped(*args, **kwargs) else None
+    if func is aten.histc.default:
+        return histc if has_range(*args, **kwargs) else None
+    return None

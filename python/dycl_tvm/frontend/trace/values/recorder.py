@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.composed import INDEXING, batch_norm_in_training, cast, grouped_mm, is_grouped, without_masks
+from dycl_tvm.frontend.trace.values.composed import INDEXING, cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full
 from dycl_tvm.frontend.trace.values.identity import are_one
@@ -143,10 +143,9 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _multi_view(func, args, kwargs)
     if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
         return _view(func, args, kwargs)
-    if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
-        return batch_norm_in_training(dispatch, *args)
-    if func is aten._grouped_mm.default and is_grouped(*args, **kwargs):
-        return grouped_mm(dispatch, *args[:3], **kwargs)
+    several = composition_of(func, args, kwargs)
+    if several is not None:
+        return several(dispatch, *args, **kwargs)
     return _functional(func, args, kwargs)
 
 
