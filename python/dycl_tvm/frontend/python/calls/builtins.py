@@ -126,6 +126,8 @@ def _extremum(largest: bool) -> Substitute:
             return callee(*args, **kwargs)  # an error
         if kwargs.get("key") is not None:
             return _extremum_by(kwargs["key"], values, largest)
+        if len(values) == 1:
+            return values[0]  # nothing is compared
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
             raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
         if any(isinstance(v, torch.Tensor) for v in values):

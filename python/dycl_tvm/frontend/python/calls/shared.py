@@ -53,6 +53,7 @@ class Shared:
             function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
         self._given = {id(x) for _, x in given}
+        self._makes = isinstance(callee, type) and callee.__new__ is object.__new__ and type(callee).__call__ is type.__call__
         roots = [(f"what {function.__name__}() keeps", x) for x in objects]
         reached = reach(roots, is_library, code_of, LIMIT, by_code=False).complete(current().origin())
         self.steps = [step for step in reached if id(step[1]) not in self._given]
@@ -70,7 +71,7 @@ class Shared:
 
     def adopt_result(self, result: Any) -> None:
         """Make the result a part of the model's state if it is held by what nobody sees."""
-        if sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
+        if self._makes or sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
             program().state.adopt(reach([("what a library keeps", result)], is_library, code_of).complete())
