@@ -55,6 +55,10 @@ class PathExplosionError(UnsupportedError):
     """Too many paths that cannot share their continuation; the message names the ``if`` that forks."""
 
 
+class DataDependentShapeError(UnsupportedError):
+    """The shape of a result depends on values known only at run time."""
+
+
 class StagingLimitError(UnsupportedError):
     """Staging the program takes more time, memory or depth than it may; the message names the line that costs most."""
 

@@ -138,4 +138,7 @@ def structure_text(structure: dict[str, Any]) -> str:
     if "namedtuple" in structure:
         pairs = zip(structure["fields"], structure["items"])
         return f"{structure['namedtuple']}({', '.join(f'{name}={structure_text(s)}' for name, s in pairs)})"
+    if "object" in structure:
+        attributes = structure.get("attributes", ())
+        return f"{structure['object']}({', '.join(f'{name}={structure_text(s)}' for name, s in attributes)})"
     return "{" + ", ".join(f"{key!r}: {structure_text(s)}" for key, s in structure["dict"]) + "}"

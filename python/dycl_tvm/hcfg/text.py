@@ -162,6 +162,8 @@ class Names:
         if "namedtuple" in node:
             fields = zip(node["fields"], node["items"])
             return node["namedtuple"] + "(" + ", ".join(f"{f}={self.structure(n, leaves)}" for f, n in fields) + ")"
+        if "object" in node:
+            return node["object"] + "(" + ", ".join(f"{f}={self.structure(n, leaves)}" for f, n in node.get("attributes", ())) + ")"
         return "{" + ", ".join(f"{k!r}: {self.structure(n, leaves)}" for k, n in node["dict"]) + "}"
 
     def _results(self, values: Any) -> str:

@@ -11,8 +11,12 @@ import collections
 import dataclasses
 import functools
 import sys
+import types
 from collections.abc import Sequence
 from typing import Any
+
+#: The name under which the devices of PyTorch are found.
+DEVICE = "torch:device"
 
 
 def name_of(cls: type) -> str | None:
@@ -23,11 +27,24 @@ def name_of(cls: type) -> str | None:
 
 def find(name: str) -> type | None:
     """Return the class of a name, if its module is loaded."""
+    found = _named(name)
+    return found if isinstance(found, type) else None
+
+
+def find_constant(name: str, text: str) -> Any:
+    """Return the class, member of an enum, dtype or device of a name; its text, if its module is not loaded."""
+    found = _named(name)
+    if found is None:
+        return text
+    return found(text) if name == DEVICE else found
+
+
+def _named(name: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+    return found
 
 
 def make_tuple(cls: type | None, items: Sequence[Any]) -> Any:
@@ -70,6 +87,13 @@ def make_record(cls: type | None, name: str, fields: tuple[str, ...], items: Seq
             _fill(made, [(k, values[k]) for k in keys])
         return made
     return _look_alike(name, fields)(*items)
+
+
+def make_object(cls: type | None, name: str) -> Any:
+    """Return an object of a class written in Python, without attributes yet."""
+    if cls is not None and cls.__new__ is object.__new__:
+        return object.__new__(cls)
+    return type(name, (types.SimpleNamespace,), {})()
 
 
 def set_attributes(made: Any, attributes: Sequence[tuple[str, Any]]) -> None:

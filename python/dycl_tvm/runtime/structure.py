@@ -11,7 +11,10 @@ A structure is one of::
 
 A result that is no plain tuple, list or dict has ``class`` too, the name of its class (:mod:`.classes`), and ``attributes``, a list of
 [name, structure], if it has others than its fields; ``keys`` are those of a dataclass that is a dict. ``numpy`` is the dtype of a constant
-that is a NumPy scalar.
+that is a NumPy scalar. A constant with ``name`` is a class, a member of an enum, a dtype or a device of PyTorch, and its text: where the
+module of that name is not loaded, the text takes its place. Any other object of a class written in Python is::
+
+    {"object": "Name", "class": ..., "attributes": [[name, structure], ...]}
 
 Nothing here imports torch: a loaded artefact must run without it.
 """
@@ -168,6 +171,8 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     """Build the Python object; ``leaf(k, type)`` gives the k-th leaf."""
     if "leaf" in structure:
         return leaf(structure["leaf"], structure["type"])
+    if "name" in structure:
+        return classes.find_constant(structure["name"], structure["const"])
     if "const" in structure:
         return np.dtype(structure["numpy"]).type(structure["const"]) if "numpy" in structure else structure["const"]
     cls = classes.find(structure["class"]) if "class" in structure else None
@@ -178,6 +183,8 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     elif "namedtuple" in structure:
         items = [unflatten(s, leaf) for s in structure["items"]]
         made = classes.make_record(cls, structure["namedtuple"], tuple(structure["fields"]), items, structure.get("keys", ()))
+    elif "object" in structure:
+        made = classes.make_object(cls, structure["object"])
     else:
         made = classes.make_dict(cls, [(k, unflatten(s, leaf)) for k, s in structure["dict"]])
     if "attributes" in structure:

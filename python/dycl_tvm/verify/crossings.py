@@ -187,6 +187,8 @@ class Watch:
         number = self._number(tuple(key))
         found: list[torch.Tensor] = []
         tensors_in(result, found)
+        if free and operator.decided_by is not None and all(map(_is_whole, found)):
+            free = not any(not k.free and self._is_full(k.tensor(), operator.decided_by) for k in inputs)
         for k, out in enumerate(found):
             bounds = operator.bounds(args, k, [known.bounds for known in inputs]) if operator.bounded else None
             # a view shares the version of what it is a view of, as soon as PyTorch has made it one
@@ -196,6 +198,15 @@ class Watch:
             written = [t for t in operator.written(args, kwargs) if all(t is not o for o in found)]
             for k, out in enumerate(written):
                 self._know(out, self._number(("written", number, k)), free)
+
+    @staticmethod
+    def _is_full(t: torch.Tensor | None, number: int) -> bool:
+        """Whether a tensor of integers or bools holds one number only; -1 stands for True too."""
+        if t is None or not _is_whole(t):
+            return False
+        number = abs(number) if t.dtype == torch.bool else number
+        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
+            return bool((t == number).all())
 
     def _describe(self, node: Any, key: list[Any], inputs: list[_Known]) -> None:
         kind = type(node)
@@ -330,6 +341,10 @@ class _Operations(TorchDispatchMode):
             return watch.cross(number, torch.bool, result, any(k.free for k in inputs))
         watch.computed(operator, args, kwargs, result)
         return result
+
+
+def _is_whole(t: torch.Tensor) -> bool:
+    return not t.is_floating_point() and not t.is_complex()
 
 
 def _version(t: torch.Tensor) -> int:

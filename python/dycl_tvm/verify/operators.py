@@ -26,6 +26,8 @@ _CARRY = frozenset(
         *("transpose", "t", "_to_copy", "unbind", "split", "max", "min", "amax", "amin", "index", "gather", "index_select", "flatten"),
     }
 )
+#: Operators of integers and bools of which one operand may decide the result: by which element.
+_DECIDED_BY = {"bitwise_and": 0, "logical_and": 0, "mul": 0, "bitwise_or": -1, "logical_or": 1}
 #: Arguments that operators change although their schemas do not say so.
 _UNDECLARED = dict.fromkeys(("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var"))
 #: Bounds of the elements of an integer tensor.
@@ -45,6 +47,8 @@ class Operator:
         Whether it does.
     view : bool
         Whether a result lies in the memory of an argument.
+    decided_by : int or None
+        An element of an integer operand that says what the result is, whatever the other operand holds.
     shape_only, random : bool
         Whether it uses nothing of a tensor but shape and type; whether it draws random numbers.
     """
@@ -65,6 +69,7 @@ class Operator:
         self.shape_only = self.name in _SHAPE_ONLY
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.bounded = self.name in _PLACES or self.name in _CARRY
+        self.decided_by = _DECIDED_BY.get(self.name)
         self._terms = _TERMS.get(self.name)
 
     def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:

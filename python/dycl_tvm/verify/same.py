@@ -8,7 +8,9 @@ norm that was folded). The bound is relative to the largest magnitude in the ten
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
+import types
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,12 @@ def difference(expected: Any, actual: Any, where: str = "the result", loose: flo
             return f"{where} is a {type(expected).__name__} of {len(expected)} in eager, {show(actual)} as built"
         parts = ((e, a, f"{where}[{i}]") for i, (e, a) in enumerate(zip(expected, actual)))
         return next((d for e, a, w in parts if (d := difference(e, a, w, loose)) is not None), None)
+    attributes = _attributes(expected)
+    if attributes is not None:
+        others = _attributes(actual)
+        if type(expected).__name__ != type(actual).__name__ or others is None or list(attributes) != list(others):
+            return f"{where} is a {type(expected).__name__} in eager, {show(actual)} as built"
+        return next((d for k, e in attributes.items() if (d := difference(e, others[k], f"{where}.{k}", loose)) is not None), None)
     if type(expected) is float and type(actual) is float and _close(expected, actual, loose):
         return None
     if type(expected) is not type(actual) or expected != actual or isinstance(expected, float):
@@ -64,6 +72,9 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
         return [t for f in fields for t in tensors_of(getattr(value, f))]
     if isinstance(value, dict):
         return [t for v in value.values() for t in tensors_of(v)]
+    attributes = _attributes(value)
+    if attributes is not None:
+        return [t for v in attributes.values() for t in tensors_of(v)]
     return [t for v in value for t in tensors_of(v)] if isinstance(value, (list, tuple)) else []
 
 
@@ -94,6 +105,14 @@ def _fields(x: Any) -> list[str] | None:
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return list(x._fields)
     return [f.name for f in dataclasses.fields(x)] if dataclasses.is_dataclass(x) and not isinstance(x, type) else None
+
+
+def _attributes(x: Any) -> dict[str, Any] | None:
+    """Return what an object of a class written in Python holds; None for all others, and for constants: classes, members of enums."""
+    if isinstance(x, (type, enum.Enum, list, tuple, str)) or type(x).__new__ not in (object.__new__, types.SimpleNamespace.__new__):
+        return None
+    space = getattr(x, "__dict__", None)
+    return space if isinstance(space, dict) else None
 
 
 def _tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, loose: float) -> str | None:

@@ -226,6 +226,7 @@ def _shapes() -> list[Case]:
         ("index_none", lambda x: x[:, None, ..., 0], [f(2, 7, 3)]),
         ("narrow", lambda x: x.narrow(1, 2, 3), [f(2, 7)]),
         ("pad", lambda x: F.pad(x, (1, 2, 0, 3), value=1.5), [f(2, 3, 4)]),
+        ("pad_bool", lambda x: F.pad(x > 0, (1, 2), value=0.5), [f(2, 3)]),
         ("pad_negative", lambda x: F.pad(x, (-1, 2)), [f(2, 4)]),
         ("pad_reflect", lambda x: F.pad(x, (2, 1, 1, 2), mode="reflect"), [f(1, 2, 5, 6)]),
         ("pad_replicate", lambda x: F.pad(x, (2, 1, 1, 2), mode="replicate"), [f(1, 2, 5, 6)]),

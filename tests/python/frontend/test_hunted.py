@@ -34,6 +34,44 @@ def net(x):
         mode ^= Mode.FAST
     return x + (2 if Mode.WARM in mode else 1), mode is Mode.FAST | Mode.WARM, bool(mode), mode.value
 """,
+    "the inverse of a flag": """
+import enum
+class Alarm(enum.Flag):
+    HOT = 1
+    FAST = 2
+    LOW = 4
+BOTH = Alarm.HOT | Alarm.LOW
+def net(x):
+    alarm = BOTH
+    if x[0, 0] > 0: alarm &= ~Alarm.HOT
+    if x.sum() > 0: alarm = alarm ^ Alarm.FAST & ~BOTH
+    return x, alarm.value, ~alarm == Alarm.HOT
+""",
+    "a dataclass that looks at its fields": """
+@dataclasses.dataclass
+class Box:
+    at: Any
+    score: float
+    tags: list = dataclasses.field(default_factory=list)
+    def __post_init__(self):
+        if self.score > 1:
+            self.score = 1.0
+            self.tags.append("clipped")
+def net(x):
+    box = Box(x[0], x.max().item())
+    other = dataclasses.replace(box, at=x[1]) if x[0, 0] > 0 else box
+    return box.score, box.tags, other.at, other is box, other.tags is box.tags
+""",
+    "the largest of one": """
+def net(x):
+    y = max([x])
+    if x.sum() > 0: y += 1
+    try:
+        z = max(x)
+    except RuntimeError:
+        z = None
+    return x, y is x, min((x,), default=3), max(x[:1]), z, max([x.sum().item()])
+""",
     "an array at a run-time place": """
 import numpy as np
 TABLE = np.array([1.5, 2.5, 3.5])

@@ -91,6 +91,22 @@ RIGHT = {
     "a default": "def net(x, h=[]):\n    h.append(x)\n    if len(h) > 2: h.pop(0)\n    return torch.stack(h).sum(0)\n",
     "another list in its place": kept("self.h = [*self.h, x][-2:]\nreturn torch.stack(self.h).sum(0), len(self.h)", "self.h = []"),
     "another tuple in its place": kept("self.h = (*self.h, x)[-2:]\nreturn torch.stack(self.h).sum(0)", "self.h = ()"),
+    "a list in a dict that grows, or another in its place": kept(
+        "k = 'a' if x.sum() > 0 else 'b'\nself.h[k].append(x[0, 0].item())\n"
+        "if len(self.h[k]) > 1: self.h[k] = self.h[k][-1:]\nreturn x, list(self.h['a']), list(self.h['b'])",
+        "self.h = {'a': [], 'b': []}",
+    ),
+    "a dict that grows, or another in its place": kept(
+        "if x.sum() > 0:\n    self.h['a'] = x[0, 0].item()\n    if x[0, 0] > 1.5: self.h = {'a': 5.0}\n"
+        "elif x[0, 0] < -1.5: self.h.clear()\nreturn x, dict(self.h)",
+        "self.h = {}",
+    ),
+    "a list of an object that grows, or another in its place": _BOX
+    + kept(
+        "if x.sum() > 0: self.b.h.append(x[0])\nelif len(self.b.h) > 1: self.b.h = [self.b.h[-1] * 2]\n"
+        "if len(self.b.h) > 2: self.b.h = self.b.h[1:]\nreturn x, [t * 1 for t in self.b.h]",
+        "self.b = Box()\nself.b.h = []",
+    ),
     "a pair of tensors and then another number of them": kept(
         "r = sum(self.h) + len(self.h)\nself.h = (*self.h, x)[-3:] if x.sum() > 0 else self.h[1:]\nreturn r",
         "self.h = (torch.ones(2, 3), torch.full((2, 3), 2.0))",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.runtime.classes import find
+from dycl_tvm.verify.same import difference
 
 X = [(torch.ones(2, 3),), (-torch.ones(2, 3),)]
 
@@ -169,3 +171,66 @@ def test_results_of_an_artefact(tmp_path):
     assert torch.equal(output.a, want)
     output.a.zero_()
     assert torch.equal(output.n, want) and torch.equal(row, want)
+
+
+class Kind(enum.Enum):
+    A = "a"
+    B = "b"
+
+
+class Cache:
+    """As libraries return them: layers, and what is known of them."""
+
+    def __init__(self, x):
+        self.layers = [Layer(x), Layer(x * 2)]
+        self.kind, self.make, self.length = Kind.B, Layer, x.shape[0]
+
+    def total(self):
+        return sum(layer.keys.sum() for layer in self.layers)
+
+
+class Layer:
+    def __init__(self, keys):
+        self.keys, self.dtype, self.device = keys, keys.dtype, keys.device
+
+
+def cached(x):
+    cache = Cache(x)
+    if x.sum() > 0:
+        cache.layers[0].keys = x + 1
+    return x * cache.total(), cache
+
+
+def test_objects():
+    graph = stage(cached, X[0])
+    for args in X:
+        want, got = cached(*args), graph.interpret()(*args)
+        assert difference(want, got) is None
+        cache = got[1]
+        assert type(cache) is Cache and torch.equal(cache.total(), want[1].total()) and cache.kind is Kind.B and cache.make is Layer
+        assert cache.layers[1].dtype is torch.float32 and cache.layers[1].device == torch.device("cpu") and cache.length == 2
+
+
+def test_objects_of_a_class_that_is_not_loaded(monkeypatch):
+    graph = stage(cached, X[0])
+    monkeypatch.setattr("dycl_tvm.runtime.classes._named", lambda name: None)
+    cache = graph.interpret()(*X[0])[1]
+    assert type(cache).__name__ == "Cache" and torch.equal(cache.layers[1].keys, X[0][0] * 2)
+    assert (cache.kind, cache.make, cache.layers[0].dtype, cache.layers[0].device) == ("Kind.B", "Layer", "torch.float32", "cpu")
+
+
+def test_objects_in_an_artefact(tmp_path):
+    dycl_tvm.build(cached, X[0]).export_library(tmp_path / "net.so")
+    module = dycl_tvm.load(tmp_path / "net.so")
+    for args in X:
+        assert difference(cached(*args), module(*args)) is None
+
+
+def test_an_object_that_holds_itself_is_refused():
+    def f(x):
+        cache = Cache(x)
+        cache.layers.append(cache)
+        return cache
+
+    with pytest.raises(UnsupportedError, match="holds itself"):
+        stage(f, X[0])

@@ -84,6 +84,13 @@ def _widened(ctx: OpContext, arg: Any) -> Any:
     return ctx.cast(arg, "float32") if isinstance(arg, tvm.ir.Expr) and ctx.dtype(arg) in _HALVES else arg
 
 
+def number(value: bool | int | float, dtype: str) -> bool | int | float:
+    """Return what a tensor holds if this number is stored in it: a bool is True for all but zero, TVM drops the fraction first."""
+    if not is_float(dtype) and isinstance(value, float) and not math.isfinite(value):
+        raise NotConvertible(f"the number {value} as {dtype}")
+    return bool(value) if dtype == "bool" else value
+
+
 def is_float(dtype: str) -> bool:
     """Whether a dtype is a floating point type."""
     return "float" in dtype
@@ -174,9 +181,7 @@ class OpContext:
     def operand(self, value: Any, dtype: str) -> Any:
         """Return a tensor or number as an expression of ``dtype``."""
         if isinstance(value, (bool, int, float)):
-            if not is_float(dtype) and isinstance(value, float) and not math.isfinite(value):
-                raise NotConvertible(f"the number {value} as {dtype}")
-            return self.const(bool(value) if dtype == "bool" else value, dtype)
+            return self.const(number(value, dtype), dtype)
         return self.cast(value, dtype)
 
     def reshape(self, expr: Any, shape: Sequence[int]) -> Any:

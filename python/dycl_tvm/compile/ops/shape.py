@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, converter, int64
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, converter, int64, number
 
 
 @converter(
@@ -161,7 +161,7 @@ def _split(ctx: OpContext, x: Any, *args: Any) -> Any:
 @converter("constant_pad_nd.default")
 def _constant_pad(ctx: OpContext, x: Any, pad: list[int], value: float = 0) -> Any:
     shape, out, dtype = ctx.shape(x), ctx.type.shape, ctx.type.dtype
-    rank = len(shape)
+    rank, filler = len(shape), tirx.const(number(value, dtype), dtype)
     before = [0] * rank
     for k in range(len(pad) // 2):
         before[rank - 1 - k] = pad[2 * k]
@@ -175,7 +175,7 @@ def _constant_pad(ctx: OpContext, x: Any, pad: list[int], value: float = 0) -> A
                 continue
             inside += [v >= int64(b), v < int64(b + s)]
             index.append(v - int64(b))
-        return tirx.if_then_else(tirx.all(*inside), t(*index), tirx.const(value, dtype))
+        return tirx.if_then_else(tirx.all(*inside), t(*index), filler)
 
     return ctx.compute(element, x, name="pad")
 

@@ -151,7 +151,8 @@ def _identical(a: Any, b: Any) -> Any:
 
 def _contains(container: Any, x: Any) -> Any:
     if isinstance(container, torch.Tensor):
-        return item((container == x).any()) if isinstance(x, torch.Tensor) else x in container
+        known = isinstance(x, (torch.Tensor, int, float)) or scalars.is_symbolic(x)
+        return item((container == x).any()) if known else x in container
     method = special_method(container, "__contains__")
     if method is not None:
         return scalars.wrap(truth(method(x)))
@@ -413,7 +414,8 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
     """Marks that a handler of the user's surrounds the code; ``kinds`` is the text of what it catches, if that is names only."""
 
     def __init__(self, kinds: str = "") -> None:
-        self._kinds, self._frame = kinds, sys._getframe(1)
+        self._kinds = kinds
+        self._frame: types.FrameType | None = sys._getframe(1)
 
     def __enter__(self) -> None:
         self._session = current()
@@ -421,11 +423,13 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
 
     def __exit__(self, *error: object) -> None:
         self._session.leave(self)
+        self._frame = None  # which holds this object
 
     def catches(self, error: Exception) -> bool:
         """Whether a handler is for such an exception, or may be."""
+        frame = self._frame
         try:
-            return not self._kinds or isinstance(error, eval(self._kinds, self._frame.f_globals, self._frame.f_locals))
+            return frame is None or not self._kinds or isinstance(error, eval(self._kinds, frame.f_globals, frame.f_locals))
         except Exception:  # not a name of here, or no class
             return True
 

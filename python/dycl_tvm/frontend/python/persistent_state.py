@@ -9,6 +9,7 @@ the value that the model happened to have when it was built.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, K
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, places_in, reach
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, places_in, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -87,6 +88,8 @@ class ModelState:
         self._spaces: list[tuple[dict[str, Any], Any]] = []
         self.memory = ReachedMemory()
         self._twin = twin
+        #: Whether a function has run that comes to modules by ``sys.modules``.
+        self._all_modules = False
         #: Functions of the user's that a library calls and that nothing leads to.
         self.registered: list[types.FunctionType] = []
         #: Places of the model that hold such an object, and what stands for it there.
@@ -132,6 +135,9 @@ class ModelState:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
+        if not self._all_modules and leads_to_all_modules(function, code_of):
+            self._all_modules = True
+            self._reach([(f"sys.modules[{n!r}]", m) for n, m in list(sys.modules.items())])
 
     def add_registered(self, functions: list[types.FunctionType]) -> bool:
         """Take down functions that a library has in its hands; return whether they were not known before."""

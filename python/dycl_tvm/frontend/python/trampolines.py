@@ -10,9 +10,11 @@ are as ever. A thread that is not staging runs the code as it was written.
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import gc
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -190,9 +192,15 @@ class _Entry:
         if watched:
             sys.setprofile(None)
         try:
-            if staging() and self._of_the_program(sys._getframe(2).f_code):
+            if not _own.looking and staging() and self._of_the_program(sys._getframe(2).f_code) and not (self._library and _is_own(args)):
                 return self._run(function, args, kwargs)
-            return self._as_written(function, args, kwargs)
+            if not _is_attribute_hook(self._code.co_name):
+                return self._as_written(function, args, kwargs)
+            before, _own.looking = _own.looking, True
+            try:
+                return self._as_written(function, args, kwargs)
+            finally:
+                _own.looking = before
         finally:
             if watched:
                 sys.setprofile(profile)
@@ -210,6 +218,13 @@ class _Entry:
         return with_code(function, self._code)(*args, **kwargs)
 
 
+class _Own(threading.local):
+    """What staging does for itself in a thread: whether it looks at an attribute of an object whose class has code for that."""
+
+    looking = False
+
+
+_own = _Own()
 #: Code of staging that calls, or reads attributes, as the program asks for it.
 FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attempt.__code__])
 
@@ -217,6 +232,13 @@ FOR_THE_PROGRAM = frozenset([Trampolines.watch.__code__, attempt.__code__])
 def _is_attribute_hook(name: str) -> bool:
     """Whether a function is run by any look at an object, ``isinstance`` too."""
     return name in ("__getattribute__", "__getattr__")
+
+
+def _is_own(args: tuple[Any, ...]) -> bool:
+    """Whether a method is one of a context manager that a generator of staging's own is."""
+    manager: Any = args[0] if args else None
+    kind = type(manager)
+    return kind is contextlib._GeneratorContextManager and _kind_of_file(manager.gen.gi_code.co_filename) in ("staging", "operator")
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
+from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
 from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
@@ -125,6 +126,8 @@ def _extremum(largest: bool) -> Substitute:
             return callee(*args, **kwargs)  # an error
         if kwargs.get("key") is not None:
             return _extremum_by(kwargs["key"], values, largest)
+        if len(values) == 1:
+            return values[0]  # nothing is compared
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
             raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
         if any(isinstance(v, torch.Tensor) for v in values):
@@ -446,6 +449,7 @@ TABLE: dict[Any, Substitute] = {
     dict: _consumes(_list),
     set: _consumes(_list),
     print: substitute_print,
+    **MESSAGES,
     input: _input,
     builtins.__import__: import_by_call,
     importlib.import_module: import_by_call,

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.clock import clock
+from dycl_tvm.frontend.trace.heap.watch import same_contents
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import as_constant, storage_of
 
 #: The code with which every ``functools.singledispatch`` chooses a function by class.
 DISPATCH: types.CodeType = functools.singledispatch(len).dispatch.__code__  # type: ignore[attr-defined]
@@ -24,6 +27,8 @@ class Caches:
 
     def __init__(self) -> None:
         self.tables: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        #: Calls that gave None and did nothing: whether they are in a table says nothing, so no join need know of it.
+        self.idle: set[tuple[int, Any]] = set()
 
     def of(self, cached: Any) -> dict[Any, Any]:
         """Return the table of a function; changes of it are taken back like those of any dict."""
@@ -46,25 +51,44 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
     typed, size = cached.cache_parameters()["typed"], cached.cache_parameters()["maxsize"]
     key = functools._make_key(args, kwargs, typed)  # type: ignore[attr-defined]  # equal for calls that C takes for equal
     table = current().get(Caches).of(cached)
-    if key in table:
-        return table[key]
     session = current()
-    touched = session.journal.touches
-    result = run(cached.__wrapped__, *args, **kwargs)
+    if key in table:
+        if size is not None and next(reversed(table)) != key:  # what was used last stands last
+            session.heap.changing(table)
+            table[key] = table.pop(key)
+        return table[key]
+    journal, started = session.journal, next(clock)
+    depth, mark, events = journal.depth(), journal.open(), session.builder.cursor
+    try:
+        result = run(cached.__wrapped__, *args, **kwargs)
+        changes = _changes(mark, started)
+    finally:
+        journal.close_to(depth)
     of_this_call = any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
-    if not of_this_call and (session.journal.touches != touched or _of_run_time(result)) and not _made_here(cached):
+    lives_on = not of_this_call and not _made_here(cached)
+    if lives_on and (changes or _of_run_time(result)):
         raise UnsupportedError(
             f"{cached.__wrapped__.__name__}() keeps its results in a cache: later calls of the network would find what this one left",
             session.origin(),
             "call the function without a cache, or keep the result on the module (self)",
         )
-    if size is not None and len(table) >= size:
+    idle = session.get(Caches).idle
+    if lives_on and result is None and session.builder.cursor == events:
+        idle.add((id(cached), key))
+        return None
+    if (id(cached), key) in idle:
         raise UnsupportedError(
-            f"the cache of {cached.__wrapped__.__name__}() is full, and forgets what it was used for least",
+            f"{cached.__wrapped__.__name__}() keeps its results in a cache, and would give something else now",
             session.origin(),
-            "give it no bound: @functools.cache",
+            "call the function without a cache",
         )
+    for t in _tensors(result) if lives_on else ():
+        storage_of(t).cached = True
+    if size == 0:
+        return result
     session.heap.changing(table)
+    if size is not None and len(table) >= size:
+        del table[next(iter(table))]
     table[key] = result
     return result
 
@@ -74,13 +98,29 @@ def refuse_question(method: Any) -> None:
     raise UnsupportedError(f"{method.__name__}() of a cached function", current().origin(), "count in a variable")
 
 
+def _changes(mark: int, started: int) -> bool:
+    """Whether anything that was there when a call began is otherwise since then."""
+    session = current()
+    before = session.journal.before(mark)
+    tables = {id(table) for _, table in session.get(Caches).tables.values()}
+    for key, place in session.journal.changes(mark).items():
+        if id(place.owner) not in tables and not session.heap.is_newer(place.owner, started):
+            if not same_contents(before[key], place.read()):
+                return True
+    return False
+
+
 def _made_here(cached: Any) -> bool:
     heap = current().heap
     return heap.is_newer(cached, heap.run_started)
 
 
 def _of_run_time(x: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) or scalars.is_symbolic(leaf) for leaf in torch.utils._pytree.tree_leaves(x))
+    return any(as_constant(t) is None for t in _tensors(x)) or any(map(scalars.is_symbolic, torch.utils._pytree.tree_leaves(x)))
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(x) if isinstance(leaf, torch.Tensor)]
 
 
 def dispatched(dispatch: types.FunctionType, cls: type) -> Any:

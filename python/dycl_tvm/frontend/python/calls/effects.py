@@ -17,7 +17,7 @@ from dycl_tvm.frontend.python.calls.shared import Shared
 from dycl_tvm.frontend.python.calls.unseen import Unseen
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
-from dycl_tvm.frontend.trace.heap.compiled import is_unknown, module_of
+from dycl_tvm.frontend.trace.heap.compiled import CODE, is_unknown, module_of
 from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.heap.reach import OPERATORS, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
@@ -107,7 +107,8 @@ def watching(
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
     roots = [("", x) for x in (callee, owner, *args, *kwargs.values())]
-    given = reach(roots, is_library, code_of, LIMIT).complete(current().origin())
+    by_code = isinstance(callee, types.FunctionType) and not is_library(callee)  # it runs as it is
+    given = reach(roots, is_library, code_of, LIMIT, by_code).complete(current().origin())
     shared = Shared(callee, args, given)
     given.steps += shared.steps
     snapshot = Snapshot(given)
@@ -174,8 +175,18 @@ def _is_known(callee: Any, module: str) -> bool:
     holder = getattr(callee, "__objclass__", None)
     if holder is None:
         holder = owner if isinstance(owner, type) else type(owner)
-        holder = next((c for c in holder.__mro__ if callee.__name__ in vars(c)), holder) if hasattr(callee, "__name__") else holder
+        holder = next((c for c in holder.__mro__ if _is_of(callee, owner, c)), holder) if hasattr(callee, "__name__") else holder
     return holder in _KNOWN or isinstance(callee, torch._C._ScriptMethod if hasattr(torch._C, "_ScriptMethod") else ())
+
+
+def _is_of(method: Any, owner: Any, cls: type) -> bool:
+    """Whether a class is that of a method: not one derived from it that has a method of this name, which may call it by ``super()``."""
+    found: Any = vars(cls).get(method.__name__)
+    if found is None or (type(method) is not types.FunctionType and isinstance(found, types.FunctionType)):
+        return False
+    if type(found) not in CODE or not hasattr(found, "__get__"):
+        return True
+    return bool((found.__get__(None, owner) if isinstance(owner, type) else found.__get__(owner, type(owner))) == method)
 
 
 def _is_compiled(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

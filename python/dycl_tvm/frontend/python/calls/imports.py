@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.frontend.python.program import program
@@ -17,16 +16,19 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 def importing(space: dict[str, Any], name: str, parts: tuple[str, ...], level: int) -> None:
     """Import what an ``import`` statement is about to import; if that fails, the statement itself says so."""
     found = []
-    with contextlib.suppress(Exception), _outside():
-        module = builtins.__import__(name, space, None, parts or ("",), level)
-        found = [module, *(getattr(module, part, None) for part in parts)]
+    try:
+        with _Outside():
+            module = builtins.__import__(name, space, None, parts or ("",), level)
+            found = [module, *(getattr(module, part, None) for part in parts)]
+    except Exception:
+        return
     for x in found:
         note_module(x)
 
 
 def import_by_call(callee: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``importlib.import_module`` and ``__import__``."""
-    with _outside():
+    with _Outside():
         made = callee(*args, **kwargs)
     return note_module(made)
 
@@ -38,13 +40,15 @@ def note_module(x: Any) -> Any:
     return x
 
 
-@contextlib.contextmanager
-def _outside() -> Iterator[None]:
-    """Run code as if no stage were under way."""
-    session = current()
-    set_current(None)
-    try:
-        with plainly():
-            yield
-    finally:
-        set_current(session)
+class _Outside:
+    """Runs code as if no stage were under way. Not by :mod:`contextlib`, whose code may run rewritten itself."""
+
+    def __enter__(self) -> None:
+        self._session = current()
+        set_current(None)
+        self._plainly = plainly()
+        self._plainly.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._plainly.__exit__(None, None, None)
+        set_current(self._session)

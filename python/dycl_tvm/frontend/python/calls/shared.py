@@ -18,7 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
+from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class, users_function
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python, module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of
@@ -53,8 +53,9 @@ class Shared:
             function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
         self._given = {id(x) for _, x in given}
+        self._makes = isinstance(callee, type) and callee.__new__ is object.__new__ and type(callee).__call__ is type.__call__
         roots = [(f"what {function.__name__}() keeps", x) for x in objects]
-        reached = reach(roots, is_library, code_of, LIMIT).complete(current().origin())
+        reached = reach(roots, is_library, code_of, LIMIT, by_code=False).complete(current().origin())
         self.steps = [step for step in reached if id(step[1]) not in self._given]
         owners = [x if isinstance(x, type) else type(x) for x in (getattr(callee, "__self__", None), *args[:1])]
         self.places = [*places, *(body for cls in owners for body in _bodies(cls))]
@@ -70,7 +71,7 @@ class Shared:
 
     def adopt_result(self, result: Any) -> None:
         """Make the result a part of the model's state if it is held by what nobody sees."""
-        if sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
+        if self._makes or sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
             program().state.adopt(reach([("what a library keeps", result)], is_library, code_of).complete())
@@ -95,8 +96,8 @@ def _shared_by(function: types.FunctionType) -> tuple[tuple[Any, ...], tuple[Pla
     objects, places, todo, seen = list[Any](), list[Place](), [function], set[int]()
     while todo and len(seen) < _FOLLOWED:
         f = todo.pop()
-        if id(f) in seen or (module_of(f).startswith(("torch.", "numpy.")) and seen):
-            continue
+        if id(f) in seen or (seen and (module_of(f).startswith(("torch.", "numpy.")) or users_function(f) is f)):
+            continue  # the user's own functions run rewritten, also those that are put into a class of a library
         seen.add(id(f))
         code = code_of(f)
         values = [f.__globals__[n] for n in names_of(code) if n in f.__globals__]

@@ -7,6 +7,7 @@ import _collections_abc
 import collections
 import contextlib
 import copy
+import dataclasses
 import functools
 import linecache
 import queue
@@ -28,23 +29,21 @@ REWRITTEN_FILES = frozenset(
     str(m.__file__) for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks, plain_torch)
 )
 #: Methods of ``nn.Module`` that do.
-_REWRITTEN_METHODS = frozenset(
-    getattr(torch.nn.Module, name).__code__
-    for name in (
-        "add_module",
-        "apply",
-        "eval",
-        "register_buffer",
-        "register_forward_hook",
-        "register_forward_pre_hook",
-        "register_module",
-        "register_parameter",
-        "requires_grad_",
-        "set_submodule",
-        "train",
-    )
-    if hasattr(torch.nn.Module, name)
+_OF_MODULES = (
+    "add_module",
+    "apply",
+    "eval",
+    "register_buffer",
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_module",
+    "register_parameter",
+    "requires_grad_",
+    "set_submodule",
+    "train",
 )
+_REWRITTEN = [*[(torch.nn.Module, name) for name in _OF_MODULES], (dataclasses, "replace"), (dataclasses, "_replace")]
+_REWRITTEN_FUNCTIONS = frozenset(getattr(owner, name).__code__ for owner, name in _REWRITTEN if hasattr(owner, name))
 #: What PyTorch puts around a function that a context manager decorates.
 _DECORATING = frozenset(["decorate_context", "generator_context", "decorate_autocast"])
 #: The code of functions whose own is replaced while a model is staged (see trampolines), by the function's identity.
@@ -70,7 +69,7 @@ def users_function(function: Any) -> types.FunctionType | None:
         code = code_of(function)
         if not is_library_file(code.co_filename):
             return None if _is_generated(function, code) else function
-        if code.co_filename in REWRITTEN_FILES or code in _REWRITTEN_METHODS:
+        if code.co_filename in REWRITTEN_FILES or code in _REWRITTEN_FUNCTIONS:
             return function
         if code.co_name not in _DECORATING or not code.co_filename.endswith(("_contextlib.py", "autocast_mode.py")):
             return None

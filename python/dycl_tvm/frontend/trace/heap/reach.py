@@ -7,13 +7,15 @@ defaults and the globals that their code names, classes by their bases; everythi
 
 from __future__ import annotations
 
+import dis
 import enum
 import functools
 import gc
+import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -110,7 +112,11 @@ class Reached:
 
 
 def reach(
-    roots: list[Step], is_library: Callable[[Any], bool], code_of: Callable[[Any], Any] = lambda f: f.__code__, limit: int = 1 << 20
+    roots: list[Step],
+    is_library: Callable[[Any], bool],
+    code_of: Callable[[Any], Any] = lambda f: f.__code__,
+    limit: int = 1 << 20,
+    by_code: bool = True,
 ) -> Reached:
     """Return every object that can be reached and may change or hold what may, with the way to it.
 
@@ -124,9 +130,12 @@ def reach(
         Returns the code that a function was written with.
     limit : int
         How many objects are visited at most.
+    by_code : bool
+        Whether what the user's functions find outside of themselves is reached, or their attributes only. Native code that is given
+        such a function can only call it, and then it runs rewritten.
     """
     found = Reached()
-    todo, seen = deque(roots), set[int]()
+    todo, seen, named = deque(roots), set[int](), set[int]()
     while todo and len(seen) < limit:
         step = todo.popleft()
         label, x = step
@@ -134,6 +143,12 @@ def reach(
         if kind in _CONTAINERS and not x and not gc.get_referents(x):
             found.empty.append(x)
             found.empty_labels.append(label)
+            continue
+        if kind is Named:
+            x = x.module
+            if id(x) not in seen and id(x) not in named:
+                named.add(id(x))
+                (found.unopened.append(x) if is_library(x) else found.steps.append((label, x)))
             continue
         if kind in _ATOM_TYPES or id(x) in seen or _is_skipped(kind):
             continue
@@ -143,7 +158,7 @@ def reach(
             found.unopened.append(x)
             continue
         found.steps.append(step)
-        todo += children(label, x, code_of)
+        todo += children(label, x, code_of) if by_code or children is not _function else _attributes(label, x)
     found.is_all = not todo
     return found
 
@@ -198,7 +213,8 @@ def _class_body(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]
 
 def _variables(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     left_out = _ENUM_CACHES if isinstance(x, enum.EnumMeta) else ()
-    return [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__") and k not in left_out]
+    found = [(f"{x.__name__}.{k}", v) for k, v in list(vars(x).items()) if not k.startswith("__") and k not in left_out]
+    return [step for step in found if step[1] is not sys.modules]
 
 
 #: Where Python keeps members of an enum that stand for several flags, once they were asked for.
@@ -217,14 +233,80 @@ def _tensor(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
 
 
 def _function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [step for step in _of_function(label, f, code_of) if step[1] is not sys.modules]
+
+
+def _attributes(label: str, f: Any) -> list[Step]:
+    return [(f"{label}.{k}", v) for k, v in vars(f).items()]
+
+
+def leads_to_all_modules(f: types.FunctionType, code_of: Callable[[Any], Any]) -> bool:
+    """Whether the code of a function names ``sys.modules``: all of Python's modules are within its reach, if it runs."""
+    return any(x is sys.modules for _, x in _of_function("", f, code_of))
+
+
+def _of_function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     code = code_of(f)
-    found: list[Step] = [(f"{label}.{k}", v) for k, v in vars(f).items()]
+    found = _attributes(label, f)
     found += [(f"a default of {f.__name__}()", v) for v in (*(f.__defaults__ or ()), f.__kwdefaults__)]
     found += list(zip(code.co_freevars, f.__closure__ or ()))
-    for n in names_of(code):
-        if n in f.__globals__:
-            found += [(n, f.__globals__[n]), *_named_in(n, f.__globals__[n], names_of(code))]
+    names = names_of(code)
+    for n in names:
+        x = f.__globals__.get(n)
+        if issubclass(type(x), types.ModuleType):
+            uses = uses_of(code).get(n, ())
+            found += [step for use in uses for step in _used(n, x, use, names)]
+        elif n in f.__globals__:
+            found.append((n, x))
     return found
+
+
+class Named:
+    """A module of which code names variables only: it is not looked into, for nothing else of it is within reach.
+
+    Functions of it that are named, and then run, name more; whatever assigns to its variables is seen, for they are compared.
+    """
+
+    __slots__ = ("module",)
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self.module = module
+
+
+def _used(label: str, module: types.ModuleType, use: tuple[str, ...], names: tuple[str, ...]) -> list[Step]:
+    """Return what ``module.a.b.c`` leads to, and the modules on the way; of a module that goes somewhere else, all that code may name."""
+    found: list[Step] = []
+    for name in use:
+        found.append((label, Named(module)))
+        x = vars(module).get(name)
+        label = f"{label}.{name}"
+        if not isinstance(x, types.ModuleType):
+            return [*found, (label, x)]
+        module = x
+    return [*found, (label, module), *_named_in(label, module, names)]
+
+
+@functools.lru_cache(maxsize=65536)
+def uses_of(code: types.CodeType) -> dict[str, frozenset[tuple[str, ...]]]:
+    """Return how code, and the functions in it, use each global: the attributes read or set from there, one by one.
+
+    ``a.b.c`` is ``("b", "c")``; nothing, where the object itself goes somewhere else: as an argument, to a variable.
+    """
+    found: dict[str, set[tuple[str, ...]]] = {}
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
+    for k, i in enumerate(instructions):
+        if i.opname in _LOADS:
+            path = takewhile(lambda j: j.opname in _ATTRIBUTES, instructions[k + 1 :])
+            found.setdefault(str(i.argval), set()).add(tuple([str(j.argval) for j in path]))
+    for c in code.co_consts:
+        if isinstance(c, types.CodeType):
+            for n, uses in uses_of(c).items():
+                found.setdefault(n, set()).update(uses)
+    return {n: frozenset(uses) for n, uses in found.items()}
+
+
+_LOADS = frozenset(["LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"])
+_ATTRIBUTES = frozenset(["LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR"])
 
 
 def _named_in(label: str, x: Any, names: tuple[str, ...], depth: int = 4) -> list[Step]:

@@ -99,11 +99,11 @@ class Snapshot:
                 before = tuple(zip(held[:half], held[half:])) if isinstance(x, dict) else held
                 contents = Contents(x)
                 now = contents.read()
-                if not _same(before, now):
+                if not same_contents(before, now):
                     yield label, contents, before, now
         for label, place, before in self._before.values():
             now = place.read()
-            if not _same(before, now):
+            if not same_contents(before, now):
                 yield label, place, before, now
 
     def written(self) -> list[str]:
@@ -163,10 +163,10 @@ def _data_of(tensors: list[Step]) -> list[bytes]:
         return [bytes_of(t) if t.numel() <= SMALL and t.layout == torch.strided else b"" for _, t in tensors]
 
 
-def _same(a: Any, b: Any) -> bool:
+def same_contents(a: Any, b: Any) -> bool:
     """Whether contents are the same objects: pairs and tuples are made anew by every reading."""
     if a is b:
         return True
     if type(a) is tuple and type(b) is tuple:
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(map(same_contents, a, b))
     return isinstance(a, (bytes, str, int, Seen)) and type(a) is type(b) and a == b

@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current, set_current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of
 from dycl_tvm.frontend.trace.values.recorder import known_bounds
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, read
 
@@ -56,6 +57,8 @@ def _errors_by_elements(function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     staged = [x for x in tensors if isinstance(x, StagedTensor)]
     if not staged or (sum(x.numel() for x in staged) > _LARGE and all(x.is_floating_point() for x in staged)):
         return []
+    for layouts in filter(None, map(layouts_of, staged)):
+        layouts.settle()  # a function may refuse one way to lie in memory and not another
     tried = current().get(_Tried).errors
     others = [x for x in tensors if not isinstance(x, StagedTensor)]
     given = map_leaves(lambda x: scalars._kind(scalars.operand_of(x)) if scalars.is_symbolic(x) else x, (args, kwargs))

@@ -8,26 +8,39 @@ Operations on constants only are computed at once. All others are run on meta te
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DataDependentShapeError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.composed import INDEXING, cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
-from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, result_by_layouts
+from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, home, op_name, read, storage_of, view_of, write
+from dycl_tvm.frontend.trace.values.strided import as_strided
+from dycl_tvm.frontend.trace.values.tensors import (
+    StagedTensor,
+    as_constant,
+    emit_one,
+    fresh_like,
+    home,
+    op_name,
+    read,
+    storage_of,
+    view_of,
+    write,
+)
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -63,8 +76,6 @@ RANDOM = frozenset(
     + ["cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "uniform"]
     + ["rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"]
 )
-#: Results larger than this (elements) are not computed at build time unless they are no larger than their operands.
-FOLD_LIMIT = 1 << 20
 #: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
 _VIEWS = {
     "view",
@@ -119,6 +130,12 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         _check_device(func, kwargs)
     func, args, kwargs = _lower_scalars(func, args, kwargs)
+    if func._opname in FILLS:
+        filled = _filled(func, args, kwargs)
+        if filled is not None:
+            return filled
+    if func in INDEXING:
+        args = (args[0], without_masks(dispatch, args[1]), *args[2:])
     name, written = func._opname, _written(func)
     if written:
         return _in_place(func, args, kwargs, list(written.values()), list(written))
@@ -126,9 +143,18 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _multi_view(func, args, kwargs)
     if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
         return _view(func, args, kwargs)
-    if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
-        return _batch_norm_in_training(*args)
+    several = composition_of(func, args, kwargs)
+    if several is not None:
+        return several(dispatch, *args, **kwargs)
     return _functional(func, args, kwargs)
+
+
+def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a constant that takes nothing of a tensor but its shape and type; None if it would be too large to keep."""
+    meta = _meta_result(func, args, kwargs)
+    if meta.numel() > FOLD_LIMIT:
+        return None
+    return fresh_like(meta, full(meta, FILLS[func._opname] if FILLS[func._opname] is not None else _bind(func, args, kwargs)["fill_value"]))
 
 
 @functools.cache
@@ -137,33 +163,6 @@ def _is_special(func: Any) -> bool:
     if func in (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default):
         return True
     return func._opname in QUESTIONS or func._opname.rstrip("_") in RANDOM
-
-
-def _batch_norm_in_training(
-    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: float
-) -> tuple[Any, Any, Any]:
-    """Normalise by the batch, and update the running statistics, which ATen's operator changes although its schema does not say so.
-
-    As there, halves are computed in float32 and rounded once.
-    """
-    dtype, kept_as = x.dtype, running_mean.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        x, weight, bias = (t if t is None else _cast(t, torch.float32) for t in (x, weight, bias))
-    sizes, dims = [1, -1] + [1] * (x.dim() - 2), [d for d in range(x.dim()) if d != 1]
-    count = x.numel() // x.shape[1]
-    mean = dispatch(aten.mean.dim, (x, dims), {})
-    centred = dispatch(aten.sub.Tensor, (x, dispatch(aten.view.default, (mean, sizes), {})), {})
-    var = dispatch(aten.mean.dim, (dispatch(aten.mul.Tensor, (centred, centred), {}), dims), {})
-    scale = dispatch(aten.rsqrt.default, (dispatch(aten.add.Tensor, (var, eps), {}),), {})
-    y = dispatch(aten.mul.Tensor, (centred, dispatch(aten.view.default, (scale, sizes), {})), {})
-    for factors, op in ((weight, aten.mul.Tensor), (bias, aten.add.Tensor)):
-        if factors is not None:
-            y = dispatch(op, (y, dispatch(aten.view.default, (factors, sizes), {})), {})
-    unbiased = dispatch(aten.mul.Tensor, (var, count / (count - 1) if count > 1 else math.nan), {})
-    for running, seen in ((running_mean, mean), (running_var, unbiased)):
-        kept = dispatch(aten.mul.Tensor, (_cast(running, seen.dtype), 1 - momentum), {})
-        _store(running, dispatch(aten.add.Tensor, (kept, dispatch(aten.mul.Tensor, (seen, momentum), {})), {}))
-    return _cast(y, dtype), _cast(mean, kept_as), _cast(scale, kept_as)
 
 
 @functools.cache
@@ -183,6 +182,9 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if folded is not None:
             return folded
     metas = _meta_result(func, args, kwargs)
+    decided = absorbed(func, constants, metas) if constants else None
+    if decided is not None:
+        return fresh_like(metas, decided)
     if (
         type(metas) is not torch.Tensor
         and func._opname not in _OF_TYPES
@@ -230,14 +232,19 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
     key = (func, torch.get_default_dtype(), tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
     known = folded.get(key)
     if known is None:
-        metas = _meta_result(func, args, kwargs)
+        try:
+            metas = _meta_result(func, args, kwargs)
+        except DataDependentShapeError:
+            metas = None
         size = sum(m.numel() for m in tensors_of(metas))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
             return None
         with unrecorded():
             data = iter(constants)
             result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
-            kept = [_Kept(m, _constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
+            if metas is None:
+                metas = map_tensors(lambda t: meta_of(tuple(t.shape), t.stride(), t.dtype), result)
+            kept = [_Kept(m, constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
             rest = iter(kept)
             known = folded[key] = (map_leaves(lambda _: next(rest), result), constants)
     return map_leaves(lambda k: fresh_like(k.meta, k.constant) if isinstance(k, _Kept) else k, known[0])
@@ -249,10 +256,6 @@ class _Kept:
 
     meta: torch.Tensor
     constant: Constant
-
-
-def _constant_of(t: torch.Tensor) -> Constant:
-    return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format))
 
 
 def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -271,7 +274,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             try:
                 known = result_of(func, margs, mkwargs)
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
-                raise UnsupportedError(
+                raise DataDependentShapeError(
                     f"the shape of the result of {func._opname}() depends on the values of its input",
                     current().origin(),
                     "use a result of fixed shape: torch.where with a mask, topk, or a reduction over the mask",
@@ -289,15 +292,16 @@ def _on_meta(leaf: Any) -> Any:
 # -- views and in-place operations ---------------------------------------------------------------------------------
 def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     base = args[0]
-    if func._opname in ("as_strided", "view_as_real", "view_as_complex"):
+    if func._opname == "as_strided":
+        return as_strided(base, *args[1:], **kwargs)
+    if func._opname in ("view_as_real", "view_as_complex"):
         raise UnsupportedError(f"{func._opname}() on a tensor", current().origin(), "use view, reshape, unfold or indexing")
     if not isinstance(base, StagedTensor) and constants().written_storage(base) is None:
         if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
             return _constant_view(func, base, args, kwargs)
     meta = _meta_result(func, args, kwargs)
     source, known = read(base), current().get(Known)
-    (value,) = current().builder.tensor_op(op_name(func), (source, *args[1:]), kwargs, [known.type_of(meta)])
-    assert value is not None
+    value = emit_one(func, (source, *args[1:]), known.type_of(meta), kwargs)
     bounds = known.bounds.get(source)
     if bounds is not None:
         known.bounds[value] = bounds
@@ -311,9 +315,7 @@ def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs:
     result = _fold(func, args, kwargs, [constants().of(base)])
     if result is None:
         meta = _meta_result(func, args, kwargs)
-        (value,) = current().builder.tensor_op(op_name(func), (read(base), *args[1:]), kwargs, [tensor_type(meta)])
-        assert value is not None
-        result = fresh_like(meta, value)
+        result = fresh_like(meta, emit_one(func, (read(base), *args[1:]), tensor_type(meta), kwargs))
     try:
         storage, chain = home(base)
     except UnsupportedError:  # an unusual view of the model's: nothing is lost unless its memory is changed
@@ -397,7 +399,7 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
 
 
 #: In-place operators that change only the shape of the tensor object, and the views that do the same.
-_METADATA_CHANGES = {"squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"}
+_METADATA_CHANGES = {"as_strided_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"}
 
 
 def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -438,10 +440,8 @@ def _store(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if t.dtype == dtype:
-        return t
-    cast: torch.Tensor = dispatch(aten._to_copy.default, (t,), {"dtype": dtype})
-    return cast
+    made: torch.Tensor = cast(dispatch, t, dtype)
+    return made
 
 
 # -- host scalars ------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Storage(Carrier, One):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "identity", "lent", "memory", "mergers", "real", "shadows", "shared", "value", "version")
+    __slots__ = ("__weakref__", "born", "cached", "identity", "lent", "memory", "mergers", "real", "shadows", "shared", "value", "version")
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -65,6 +65,8 @@ class Storage(Carrier, One):
         self.memory: int | None = None
         #: Whether that memory may be an array's too.
         self.shared = False
+        #: Whether a cached function keeps the tensor for later calls of the network.
+        self.cached = False
         #: Whether an object that is no tensor shares the memory.
         self.lent = False
         #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
@@ -104,6 +106,12 @@ class Storage(Carrier, One):
                 "a tensor is changed in place that may lie in the memory of a NumPy array",
                 session.origin(),
                 "give it memory of its own: t = torch.tensor(array), or t.clone()",
+            )
+        if self.cached:
+            raise UnsupportedError(
+                "a tensor is changed in place that a cached function keeps: later calls of the network would find it changed",
+                session.origin(),
+                "copy it before: t = t.clone()",
             )
         if self.identity is not None:
             session.get(Apart).note_change(self.identity)

@@ -19,6 +19,7 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.folding import fold_one
 from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, settle
 from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
@@ -91,6 +92,10 @@ class StagedTensor(torch.Tensor, Carrier):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if staging():
+            constant = as_constant(self)
+            if constant is not None and not self.requires_grad:
+                with plainly():
+                    return repr(constant.data)
             raise UnsupportedError(
                 "the text of a tensor known only at run time", current().origin(), "return the tensor, and format it outside"
             )
@@ -169,19 +174,37 @@ def peek(t: torch.Tensor) -> Value:
 def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """Record one view operator on a value."""
     assert isinstance(value.type, TensorType)
-    if op is SELECT_AT:
-        return _select_at(value, *args)
+    if isinstance(op, OwnStep):
+        return op.read(value, *args)
     with plainly():
         meta = op(meta_of(value.type.shape, None, DTYPES[value.type.dtype]), *args, **kwargs)
-    (result,) = current().builder.tensor_op(op_name(op), (value, *args), kwargs, [TensorType(tuple(meta.shape), value.type.dtype)])
-    assert result is not None
-    return result
+    return emit_one(op, (value, *args), TensorType(tuple(meta.shape), value.type.dtype), kwargs)
 
 
-class SelectAt:
+class OwnStep:
+    """A view operator that PyTorch does not have: how the view is read from its base, and a new base made of the old one and the view."""
+
+    _opname: str
+
+    def read(self, base: Value, *args: Any) -> Value:
+        """Return what the view holds."""
+        raise NotImplementedError
+
+    def write(self, base: Value, value: Value, *args: Any) -> Value:
+        """Return ``base`` with what the view holds replaced."""
+        raise NotImplementedError
+
+
+class SelectAt(OwnStep):
     """The view operator of an index known only at run time: ``x.select(dim, position)``, with the position in a tensor of one element."""
 
     _opname = "select at a run-time index"
+
+    def read(self, base: Value, dim: int, position: Value) -> Value:
+        return _select_at(base, dim, position)
+
+    def write(self, base: Value, value: Value, dim: int, position: Value) -> Value:
+        return _scatter_at(base, value, dim, position)
 
 
 SELECT_AT = SelectAt()
@@ -207,10 +230,10 @@ def _select_at(value: Value, dim: int, position: Value) -> Value:
     type_ = value.type
     assert isinstance(type_, TensorType)
     shape = (*type_.shape[:dim], *type_.shape[dim + 1 :])
-    row = _emit_one(
+    row = emit_one(
         aten.index_select.default, (value, dim, position), TensorType((*type_.shape[:dim], 1, *type_.shape[dim + 1 :]), type_.dtype)
     )
-    return _emit_one(aten.view.default, (row, list(shape)), TensorType(shape, type_.dtype))
+    return emit_one(aten.view.default, (row, list(shape)), TensorType(shape, type_.dtype))
 
 
 def _scatter_at(base: Value, value: Value, dim: int, position: Value) -> Value:
@@ -220,11 +243,11 @@ def _scatter_at(base: Value, value: Value, dim: int, position: Value) -> Value:
     size, rank = type_.shape[dim], len(type_.shape)
     along = tuple(size if d == dim else 1 for d in range(rank))
     indices = constants().of(torch.arange(size).reshape(along))
-    here = _emit_one(aten.eq.Tensor, (indices, position), TensorType(along, "bool"))  # position has one element, so it broadcasts
-    part = _emit_one(
+    here = emit_one(aten.eq.Tensor, (indices, position), TensorType(along, "bool"))  # position has one element, so it broadcasts
+    part = emit_one(
         aten.unsqueeze.default, (value, dim), TensorType(tuple(1 if d == dim else n for d, n in enumerate(type_.shape)), type_.dtype)
     )
-    return _emit_one(aten.where.self, (here, part, base), type_)
+    return emit_one(aten.where.self, (here, part, base), type_)
 
 
 @functools.cache
@@ -246,8 +269,12 @@ def write(t: torch.Tensor, value: Value) -> None:
     storage.set(value)
 
 
-def _emit_one(op: Any, args: tuple[Any, ...], type_: TensorType) -> Value:
-    (result,) = current().builder.tensor_op(op_name(op), args, {}, [type_])
+def emit_one(op: Any, args: tuple[Any, ...], type_: TensorType, kwargs: dict[str, Any] | None = None) -> Value:
+    """Record an operation on values that has one result; on constants it is computed."""
+    folded = fold_one(op, args, kwargs or {}, type_)
+    if folded is not None:
+        return folded
+    (result,) = current().builder.tensor_op(op_name(op), args, kwargs or {}, [type_])
     assert result is not None
     return result
 
@@ -256,23 +283,23 @@ def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: 
     """Return ``base`` with the part that ``op`` views replaced by ``value``."""
     base_type = base.type
     assert isinstance(base_type, TensorType)
-    if op is SELECT_AT:
-        return _scatter_at(base, value, *args)
+    if isinstance(op, OwnStep):
+        return op.write(base, value, *args)
     name = op._opname
     if name in ("select", "slice", "diagonal"):
         scatter = {"select": aten.select_scatter.default, "slice": aten.slice_scatter.default, "diagonal": aten.diagonal_scatter.default}[
             name
         ]
-        return _emit_one(scatter, (base, value, *args), base_type)
+        return emit_one(scatter, (base, value, *args), base_type)
     if name in ("view", "unsqueeze", "squeeze", "alias", "detach", "_unsafe_view"):
-        return _emit_one(aten.view.default, (value, list(base_type.shape)), base_type)
+        return emit_one(aten.view.default, (value, list(base_type.shape)), base_type)
     if name in ("transpose", "t"):
         dims = args if name == "transpose" else ((0, 1) if len(base_type.shape) == 2 else ())
-        return value if not dims else _emit_one(aten.transpose.int, (value, *dims), base_type)
+        return value if not dims else emit_one(aten.transpose.int, (value, *dims), base_type)
     if name == "permute":
         rank = len(base_type.shape)
         order = [d % rank for d in args[0]]
-        return _emit_one(aten.permute.default, (value, [order.index(d) for d in range(rank)]), base_type)
+        return emit_one(aten.permute.default, (value, [order.index(d) for d in range(rank)]), base_type)
     raise UnsupportedError(
         f"an in-place change through a view made by {name}()",
         current().origin(),

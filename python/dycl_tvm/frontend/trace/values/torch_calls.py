@@ -59,9 +59,13 @@ def _plain(what: str) -> Callable[[torch.Tensor], Any]:
 
 
 def _tolist(t: torch.Tensor) -> Any:
+    constant = as_constant(t)
+    if constant is not None:
+        with plainly():
+            return constant.data.tolist()
     if t.dim() == 0:
         return item(t)
-    if t.numel() > TOLIST_LIMIT and as_constant(t) is None:
+    if t.numel() > TOLIST_LIMIT:
         raise UnsupportedError(
             f"tolist() of a tensor with {t.numel()} elements known only at run time", current().origin(), "work on the tensor"
         )
@@ -82,6 +86,15 @@ def _refuse(what: str) -> Callable[..., Any]:
         )
 
     return method
+
+
+def _format(t: torch.Tensor, spec: str) -> str:
+    """``f"{t}"``: of a constant as in eager, where one of rank 0 is its number."""
+    constant = as_constant(t) if isinstance(t, StagedTensor) else None
+    if constant is None or t.requires_grad:
+        return torch.Tensor.__format__(t, spec)
+    with plainly():
+        return format(constant.data, spec)
 
 
 def _from_dlpack(x: Any) -> Any:
@@ -251,6 +264,9 @@ def _data(t: torch.Tensor) -> torch.Tensor:
 
 
 def _set_data(t: torch.Tensor, value: torch.Tensor) -> None:
+    here, there = storage_of(t), storage_of(value)
+    if here is there and (t.shape, t.stride(), t.storage_offset()) == (value.shape, value.stride(), value.storage_offset()):
+        return  # as module.to(dtype) does where nothing is to be done
     raise UnsupportedError("an assignment to .data", current().origin(), "use copy_() under torch.no_grad(), or assign a new tensor")
 
 
@@ -287,6 +303,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.select: _select_method,
     _T.narrow: _narrow,
     torch.narrow: _narrow,
+    _T.__format__: _format,
     _T.numpy: _refuse("numpy()"),
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__dlpack__: _refuse("an exchange by DLPack"),

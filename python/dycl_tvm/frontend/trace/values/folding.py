@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Operations on constants alone: their results are constants, computed while the program is staged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves
+from dycl_tvm.frontend.trace.values.storage import tensor_type
+from dycl_tvm.hcfg.nodes import Constant, Value
+from dycl_tvm.hcfg.types import TensorType
+
+#: Results larger than this (elements) are not computed at build time unless they are no larger than their operands.
+FOLD_LIMIT = 1 << 20
+
+
+class Folded:
+    """The results of operations on constants: one for each in a session, so that replays agree."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Any] = {}
+
+
+def fold_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], type_: TensorType) -> Constant | None:
+    """Return the one result of an operation whose tensors, given as values, are all constants; None if they are not, or it is too large."""
+    operands = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Value)]
+    constants = [v for v in operands if isinstance(v, Constant)]
+    if not constants or len(constants) < len(operands) or type_.numel > max(FOLD_LIMIT, sum(v.data.numel() for v in constants)):
+        return None
+    rest = map_leaves(lambda leaf: None if isinstance(leaf, Value) else leaf, (args, kwargs))
+    key = (func, tuple(map(id, operands)), key_of(rest))
+    known = current().get(Folded).known
+    if key not in known:
+        with plainly():
+            made = func(*map_leaves(_data, args), **map_leaves(_data, kwargs))
+            known[key] = (constant_of(made), operands)
+    constant: Constant = known[key][0]
+    return constant
+
+
+def constant_of(t: torch.Tensor) -> Constant:
+    """Return the constant of what a tensor holds."""
+    return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format))
+
+
+def _data(leaf: Any) -> Any:
+    return leaf.data if isinstance(leaf, Constant) else leaf
+
+
+#: Operators that give 0 (False) where one operand is 0, whatever the other is; and those that give True where one is True.
+_AND, _OR = frozenset(["bitwise_and", "logical_and", "mul"]), frozenset(["bitwise_or", "logical_or"])
+
+
+def absorbed(func: Any, constants: list[Constant], meta: Any) -> Constant | None:
+    """Return the result of an operation on integers or bools that one constant operand decides; None if there is none."""
+    name = func._opname
+    if not (name in _AND or name in _OR) or type(meta) is not torch.Tensor or meta.is_floating_point() or meta.is_complex():
+        return None
+    if meta.numel() > FOLD_LIMIT or (name in _OR and meta.dtype != torch.bool):
+        return None
+    for c in constants:
+        with plainly():
+            decides = not c.data.is_floating_point() and not bool((c.data == 0).any() if name in _OR else (c.data != 0).any())
+        if not decides:
+            continue
+        return full(meta, name in _OR)
+    return None
+
+
+#: Operators that give a tensor of one number, and take nothing but the shape and type of a tensor: the number, or None for ``fill_value``.
+FILLS = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None}
+
+
+def full(meta: torch.Tensor, number: Any) -> Constant:
+    """Return the constant of a tensor that holds one number only."""
+    key = ("full", tuple(meta.shape), meta.dtype, type(number), repr(number))
+    known = current().get(Folded).known
+    if key not in known:
+        with plainly():
+            known[key] = constant_of(torch.full(tuple(meta.shape), number, dtype=meta.dtype))
+    made: Constant = known[key]
+    return made

@@ -1,0 +1,101 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Models of public libraries, unedited, in small configurations with random weights. Each needs its library to be installed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from differential import stage
+
+from dycl_tvm.verify.same import difference
+
+IDS = [torch.randint(3, 60, (1, 6), generator=torch.Generator().manual_seed(k)) for k in range(3)]
+IMAGES = [torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+}
+DECODER = {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def compare(model, calls):
+    """Compare a model with what was staged of it, in calls one after the other."""
+    eager, staged = copy.deepcopy(model), stage(model, calls[0]).interpret()
+    with torch.no_grad():
+        for args in (calls[0], *calls):
+            assert difference(eager(*copy.deepcopy(args)), staged(*copy.deepcopy(args))) is None
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("LlamaForCausalLM", DECODER),
+        ("MixtralForCausalLM", {**DECODER, "num_local_experts": 4}),
+        ("BertForSequenceClassification", {}),
+        ("DebertaV2ForSequenceClassification", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
+    ],
+)
+def test_transformers(name, options):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    model = getattr(transformers, name)
+    compare(model(model.config_class(**SMALL, **options)).eval(), [(ids,) for ids in IDS])
+
+
+def test_transformers_of_images():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.SwinConfig(image_size=64, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4)
+    compare(transformers.SwinForImageClassification(config).eval(), [(x,) for x in IMAGES])
+
+
+def test_generate():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=60, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+
+    def generate(ids):
+        return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False)
+
+    compare(generate, [(ids,) for ids in IDS])
+
+
+@pytest.mark.parametrize("name", ["levit_128s", "convnext_atto"])
+def test_timm(name):
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=10).eval()
+    size = model.pretrained_cfg["input_size"][-1] if name != "convnext_atto" else 64
+    compare(model, [(torch.randn(1, 3, size, size),) for _ in range(2)])
+
+
+def test_kornia():
+    kornia = pytest.importorskip("kornia", reason="kornia is not installed")
+
+    def f(x):
+        edges = kornia.filters.sobel(x)
+        return edges * 2 if edges.mean() > 0.2 else kornia.geometry.transform.rotate(x, torch.tensor([30.0]))
+
+    compare(f, [(x.abs().clamp(max=scale),) for x, scale in zip(IMAGES, (1.0, 0.1))])
+
+
+def test_conditional_random_fields():
+    torchcrf = pytest.importorskip("torchcrf", reason="pytorch-crf is not installed")
+    torch.manual_seed(0)
+    crf = torchcrf.CRF(4, batch_first=True).eval()
+    compare(lambda emissions: crf.decode(emissions), [(torch.randn(2, 5, 4) * s,) for s in (1.0, 3.0)])
+
+
+def test_solvers():
+    torchdiffeq = pytest.importorskip("torchdiffeq", reason="torchdiffeq is not installed")
+    times = torch.linspace(0, 1, 4)
+    compare(lambda y: torchdiffeq.odeint(lambda t, y: torch.tanh(y) * (1 + t), y, times, method="rk4"), [(torch.randn(2, 3),)])
