@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from differential import given, same
-from effects import HEADER
+from effect_networks import HEADER
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python import stage
