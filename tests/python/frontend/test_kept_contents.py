@@ -133,6 +133,10 @@ RIGHT = {
         "return x, self.h is None, None if self.k is None else self.k[0]",
         "self.h = [0]\nself.k = None",
     ),
+    "None among the items of another list": kept(
+        "self.h = list(v for v in self.h if v is not None) + [x if x.sum() > 0 else None]\ndel self.h[:-3]\nreturn len(self.h), x",
+        "self.h = []",
+    ),
     "a pair that one path leaves": kept(
         "if int(x[0, 2]) % 2:\n    z = x - 1\nelse:\n    z = x\n    self.past = (x, self.n)\n    self.n += 1\nreturn self.past, self.n, z",
         "self.past = None\nself.n = 0",

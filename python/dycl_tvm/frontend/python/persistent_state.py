@@ -217,11 +217,10 @@ class ModelState:
     def size(self) -> int:
         """Grows with everything found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        return sum(map(len, found)) + count_unset(self._poisoned) + self._count_kinds()
+        return sum(map(len, found)) + count_unset(self._poisoned) + self._count_kinds() + len(self._kinds.known)
 
     def _count_kinds(self) -> int:
-        known: list[list[Any]] = [self._kinds.known]
-        known += [v.known for v in self._variants.values()]
+        known: list[list[Any]] = [v.known for v in self._variants.values()]
         known += [v.known for v in self._contents.values()]
         return sum(map(len, known))
 
@@ -231,6 +230,7 @@ class ModelState:
         self._entry = dict(zip(self._leaves, params))
         if self._session is not current():  # all runs of one session begin alike
             self._session, self._copied, self._guarded = current(), set(self._replaced), set(self._shared)
+            self._kinds.begin()
         for space, owner in self._spaces:
             current().heap.is_namespace(space, owner)
         made = self._made = {}

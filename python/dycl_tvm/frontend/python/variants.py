@@ -99,8 +99,7 @@ class Variants:
 
     def which(self, c: Captured) -> int | None:
         """Return the number of a value's kind, which may be a new one; None if no variable can keep it."""
-        if isinstance(c.obj, Poison):
-            use(c.obj)
+        _part_at_poisons(c)
         if (isinstance(c, TensorLeaf) and isinstance(c.value, Stale)) or scalars.mixed_of(c.obj) is not None:
             return None
         c = _with_objects(c, self._lives_on)
@@ -122,6 +121,8 @@ class ContentsVariants:
     def which(self, now: PlaceState) -> int | None:
         """Return the number of the kind of contents, which may be a new one; None if no variables can keep them."""
         found = next((i for i, state in enumerate(self.known) if state.structure == now.structure), None)
+        for c in now.items if found is None else ():
+            _part_at_poisons(c)
         if found is None and len(self.known) < MOST_CONTENTS and all(can_vary(c, self._lives_on) for c in (*now.items, *_keys_of(now))):
             self.known.append(replace(now, items=[_blank(_with_objects(c, self._lives_on)) for c in now.items]))
             found = len(self.known) - 1
@@ -133,6 +134,8 @@ class Kinds:
 
     def __init__(self) -> None:
         self.known: list[dict[Any, int]] = [{}]
+        #: Those that the runs of the session at hand may find; more may be known at its end.
+        self._told_apart = self.known
         #: Of which kind a place is in the run at hand; the first, if it is not here.
         self._at_hand: dict[Any, int] = {}
 
@@ -140,14 +143,18 @@ class Kinds:
         """Find the combinations anew: another place has kinds."""
         self.known = [{}]
 
+    def begin(self) -> None:
+        """Tell those apart, in all runs of the session to come, that are known now."""
+        self._told_apart = list(self.known)
+
     def enter(self, number: Operand, origin: Origin | None) -> None:
         """Decide which combination the run at hand finds."""
         session = current()
-        for i, kinds in enumerate(self.known[1:], 1):
+        for i, kinds in enumerate(self._told_apart[1:], 1):
             if session.decisions.decide(session.builder.host_op("eq", (number, i), ScalarType("bool")), origin):
                 self._at_hand = kinds
                 return
-        self._at_hand = self.known[0]
+        self._at_hand = self._told_apart[0]
 
     def at_entry(self, place: Any) -> int:
         """Return of which kind a place is in the run at hand."""
@@ -171,6 +178,14 @@ def _keys_of(state: PlaceState) -> list[Captured]:
     """Return the keys of a dict, or the items of a set: a part of the structure."""
     owner = state.place.owner
     return [capture(k[0] if isinstance(owner, dict) else k) for k in state.raw] if isinstance(owner, (dict, set)) else []
+
+
+def _part_at_poisons(c: Captured) -> None:
+    """Have the paths part that leave different values here."""
+    if isinstance(c.obj, Poison):
+        use(c.obj)
+    for item in c.items if isinstance(c, Items) else ():
+        _part_at_poisons(item)
 
 
 def _with_objects(c: Captured, lives_on: Callable[[Any], bool]) -> Captured:
