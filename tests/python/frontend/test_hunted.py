@@ -304,6 +304,7 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer('buf', torch.zeros(2, 3))
+        self.t = torch.ones(2, 3)
         self.rows = list(self.buf.unbind(0))
     def forward(self, x):
         n = 0
