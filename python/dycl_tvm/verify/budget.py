@@ -9,7 +9,7 @@ from __future__ import annotations
 from dycl_tvm.verify.certificate import Level
 
 #: Seconds for all checks of a build, and what part of them control and passes may use; what is left is for the kernels.
-_TOTAL = {"default": 1.2, "full": 180.0, "off": 0.0}
+_TOTAL = {"default": 1.1, "full": 180.0, "off": 0.0}
 _CONTROL, _PASSES = 0.35, 0.25
 #: Checks of what was compiled may take this for each kernel, where it is more: a build takes about a tenth of a second for it.
 _KERNEL = 0.008

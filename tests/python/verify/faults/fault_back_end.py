@@ -81,7 +81,7 @@ WINOGRAD = Program(
 def arithmetic(x):  # type: ignore[no-untyped-def]
     y = 2 - x
     z = torch.div(x * 3, 0.7, rounding_mode="floor") + x**3
-    return y, z, F.layer_norm(x, (3,), eps=0.1)
+    return y, z, F.layer_norm(x.double(), (3,), eps=0.1)
 
 
 def pooled(x):  # type: ignore[no-untyped-def]
