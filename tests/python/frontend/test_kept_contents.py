@@ -133,6 +133,11 @@ RIGHT = {
         "return x, self.h is None, None if self.k is None else self.k[0]",
         "self.h = [0]\nself.k = None",
     ),
+    "two that grow in different calls": kept(
+        "self.marks.add(len(self.marks) % 3)\ntry:\n    if x.max() > 4: raise ValueError\n    self.h.append(self.items)\n"
+        "except ValueError:\n    pass\ndel self.h[3:]\nreturn self.items[0], [w is self.items for w in self.h]",
+        "self.items = [0, torch.zeros(2, 3)]\nself.h = []\nself.marks = set()",
+    ),
     "None among the items of another list": kept(
         "self.h = list(v for v in self.h if v is not None) + [x if x.sum() > 0 else None]\ndel self.h[:-3]\nreturn len(self.h), x",
         "self.h = []",

@@ -214,15 +214,13 @@ class ModelState:
         return [StateVar(leaf.name, leaf.type, leaf.initial) for leaf in self._leaves.values()]
 
     @property
-    def size(self) -> int:
-        """Grows with everything found."""
+    def size(self) -> tuple[int, ...]:
+        """Differs with everything found. It is no sum: what is known of one thing is forgotten where another is found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        return sum(map(len, found)) + count_unset(self._poisoned) + self._count_kinds() + len(self._kinds.known)
+        return (*map(len, found), count_unset(self._poisoned), self._kinds.found, *self._count_kinds())
 
-    def _count_kinds(self) -> int:
-        known: list[list[Any]] = [v.known for v in self._variants.values()]
-        known += [v.known for v in self._contents.values()]
-        return sum(map(len, known))
+    def _count_kinds(self) -> tuple[int, ...]:
+        return tuple([sum([len(v.known) for v in variants]) for variants in (self._variants.values(), self._contents.values())])
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:
@@ -380,7 +378,7 @@ class ModelState:
         self._refuse_growing()
         if _KINDS in self._leaves:
             found[_KINDS] = self._kinds.leave(self._left_kinds)
-        if self._count_kinds() > known_kinds:
+        if self._count_kinds() != known_kinds:
             raise Again
         self.finalizers.check()
         self._note_sharing(left, [(p, first[key]) for key, p in session.journal.changes(mark).items() if self.lives_on(p.owner)])

@@ -134,6 +134,8 @@ class Kinds:
 
     def __init__(self) -> None:
         self.known: list[dict[Any, int]] = [{}]
+        #: Grows with every combination that is found, and when all are forgotten.
+        self.found = 0
         #: Those that the runs of the session at hand may find; more may be known at its end.
         self._told_apart = self.known
         #: Of which kind a place is in the run at hand; the first, if it is not here.
@@ -142,6 +144,7 @@ class Kinds:
     def forget(self) -> None:
         """Find the combinations anew: another place has kinds."""
         self.known = [{}]
+        self.found += 1
 
     def begin(self) -> None:
         """Tell those apart, in all runs of the session to come, that are known now."""
@@ -165,6 +168,7 @@ class Kinds:
         now = {place: kind for place, kind in {**self._at_hand, **changed}.items() if kind}
         if now not in self.known:
             self.known.append(now)
+            self.found += 1
         if len(self.known) > _MOST_COMBINATIONS:
             raise UnsupportedError(
                 f"calls leave what the model keeps in more than {_MOST_COMBINATIONS} combinations of kinds",
