@@ -232,6 +232,7 @@ class ModelState:
         for space, owner in self._spaces:
             current().heap.is_namespace(space, owner)
         made = self._made = {}
+        assert self._contents.keys() <= self._places.keys(), "contents of a place that is not written"
         if _KINDS in self._entry:
             self._kinds.enter(self._entry[_KINDS], self._asked)
         for key, place in self._places.items():

@@ -96,6 +96,8 @@ class Trampolines:
                                 if isinstance(method, types.FunctionType):
                                     self.add(method)
                 todo.append(type(x))
+            elif kind is types.BuiltinFunctionType and isinstance(x.__self__, type) and module_of(x.__self__).startswith("torch."):
+                continue  # torch.add and its like belong to one class, which has a thousand of them
             elif not (kind is dict and "__builtins__" in x):
                 todo.append(kind)
                 todo += gc.get_referents(x)
