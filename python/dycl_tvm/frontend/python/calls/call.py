@@ -265,7 +265,8 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
         for child in list(module._modules.values()):
             x = _call(child, (x,), {}, False)
         return x
-    if not isinstance(inspect.getattr_static(kind, "forward"), types.FunctionType):  # of no object, or of the class
+    written = next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
+    if not isinstance(written, types.FunctionType):  # of no object, or of the class
         return _call(module.forward, args, kwargs, root)
     if users_function(forward) is not None:
         return _call_function(forward, (module, *args), kwargs, root)

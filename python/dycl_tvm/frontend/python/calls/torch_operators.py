@@ -18,6 +18,7 @@ from dycl_tvm.frontend.python.source import plain_torch
 from dycl_tvm.frontend.python.source.ownership import users_function
 from dycl_tvm.frontend.trace.session import current
 
+_OTHERS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _SCRIPTED = (torch.jit.ScriptFunction, torch.jit.ScriptModule, torch._C.ScriptMethod)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -59,6 +60,8 @@ def python_of(callee: Any) -> Callable[..., Any] | None:
     UnsupportedError
         If it was, and is not known any more.
     """
+    if isinstance(callee, _OTHERS):  # almost all callables are
+        return None
     if isinstance(callee, _SCRIPTED):
         found = getattr(callee, "_torchdynamo_inline", None)
         if found is None:

@@ -40,18 +40,20 @@ def scan(combine_fn: Callable[..., Any], init: Any, xs: Any, *, dim: int = 0, re
         outs.append(out)
     if reverse:
         outs.reverse()
-    rows, out_spec = [pytree.tree_flatten(out)[0] for out in outs], pytree.tree_flatten(outs[0])[1]
-    stacked = [torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
-    return carry, pytree.tree_unflatten([s.movedim(0, dim) if dim < s.dim() else s for s in stacked], out_spec)
+    return carry, pytree.tree_map(lambda s: s.movedim(0, dim) if dim < s.dim() else s, _stacked(outs))
 
 
 def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     """Stand for ``map``: what a function gives for each row of tensors is stacked."""
     leaves, spec = pytree.tree_flatten(xs)
     slices = [x.unbind(0) for x in leaves]
-    outs = [f(pytree.tree_unflatten([s[i] for s in slices], spec), *args) for i in range(len(slices[0]))]
-    rows, out_spec = [pytree.tree_flatten(out)[0] for out in outs], pytree.tree_flatten(outs[0])[1]
-    return pytree.tree_unflatten([torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))], out_spec)
+    return _stacked([f(pytree.tree_unflatten([s[i] for s in slices], spec), *args) for i in range(len(slices[0]))])
+
+
+def _stacked(outs: list[Any]) -> Any:
+    """Return what steps gave, each of its tensors stacked over the steps."""
+    rows, spec = [pytree.tree_flatten(out)[0] for out in outs], pytree.tree_flatten(outs[0])[1]
+    return pytree.tree_unflatten([torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))], spec)
 
 
 def check(condition: Any, message: Callable[[], Any] | None = None, error: type[Exception] = RuntimeError) -> None:
