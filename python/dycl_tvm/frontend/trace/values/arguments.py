@@ -17,6 +17,13 @@ import torch
 _PLAIN = frozenset((int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 
 
+@functools.cache
+def opname(func: Any) -> str:
+    """Return the name by which there are rules for an operator of PyTorch's; its namesakes of other libraries have none."""
+    name: str = func._opname
+    return name if func.namespace in ("aten", "prims") else f"{func.namespace}::{name}"
+
+
 @functools.lru_cache(maxsize=256)
 def _is_tensor(kind: type) -> bool:
     """Whether objects of a class are tensors. To ask ``isinstance`` of each takes five times as long, as the class has a metaclass."""

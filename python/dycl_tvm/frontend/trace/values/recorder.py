@@ -14,18 +14,19 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dycl_tvm.errors import DataDependentShapeError, UnsupportedError
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, tensors_of, unusual
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.composed import INDEXING, cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full
+from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, without_elements
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
+from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
@@ -117,7 +118,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return equal(*args)
         if func is aten.lift_fresh.default and not isinstance(args[0], StagedTensor) and constants().is_shared(args[0]):
             return args[0]  # made of an array
-        name = func._opname
+        name = opname(func)
         if name in QUESTIONS:
             layouts = layouts_of(args[0])
             return func(*args, **kwargs) if layouts is None else layouts.settle()
@@ -130,13 +131,13 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         _check_device(func, kwargs)
     func, args, kwargs = _lower_scalars(func, args, kwargs)
-    if func._opname in FILLS:
+    if opname(func) in FILLS:
         filled = _filled(func, args, kwargs)
         if filled is not None:
             return filled
     if func in INDEXING:
         args = (args[0], without_masks(dispatch, args[1]), *args[2:])
-    name, written = func._opname, _written(func)
+    name, written = opname(func), _written(func)
     if written:
         return _in_place(func, args, kwargs, list(written.values()), list(written))
     if name in ("split", "split_with_sizes", "unbind", "chunk", "unsafe_split", "unsafe_chunk") and not name.startswith("unsafe"):
@@ -162,7 +163,7 @@ def _is_special(func: Any) -> bool:
     """Whether an operator is no operation of the graph, or may be none."""
     if func in (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default):
         return True
-    return func._opname in QUESTIONS or func._opname.rstrip("_") in RANDOM
+    return opname(func) in QUESTIONS or opname(func).rstrip("_") in RANDOM
 
 
 @functools.cache
@@ -175,13 +176,15 @@ def _written(func: Any) -> dict[int, str]:
 # -- functional operations ---------------------------------------------------------------------------------------------
 def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensors = tensors_of(args, kwargs)
-    values = [read(t) for t in tensors]
+    values = [without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
     if len(constants) == len(values):
         folded = _fold(func, args, kwargs, constants)
         if folded is not None:
             return folded
     metas = _meta_result(func, args, kwargs)
+    if not any(m.numel() for m in tensors_of(metas)) and all(isinstance(m, torch.Tensor) for m in leaves(metas)):
+        return map_tensors(lambda m: fresh_like(m, full(m, 0)), metas)
     decided = absorbed(func, constants, metas) if constants else None
     if decided is not None:
         return fresh_like(metas, decided)
@@ -217,7 +220,7 @@ _POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1
 
 def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
     """Note that positions lie within their dimension, so that indexing with them needs no check."""
-    which = _POSITIONS.get(func._opname)
+    which = _POSITIONS.get(opname(func))
     if which is None or which >= len(outputs) or outputs[which] is None:
         return
     bound, t = _bind(func, args, kwargs), args[0]
@@ -234,7 +237,7 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
     if known is None:
         try:
             metas = _meta_result(func, args, kwargs)
-        except DataDependentShapeError:
+        except UnsupportedError:
             metas = None
         size = sum(m.numel() for m in tensors_of(metas))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
@@ -274,11 +277,9 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             try:
                 known = result_of(func, margs, mkwargs)
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
-                raise DataDependentShapeError(
-                    f"the shape of the result of {func._opname}() depends on the values of its input",
-                    current().origin(),
-                    "use a result of fixed shape: torch.where with a mask, topk, or a reduction over the mask",
-                ) from error
+                known = added_result(func, margs, mkwargs)
+                if known is None:
+                    raise without_result(func, isinstance(error, NotImplementedError)) from error
         metas[key] = known
     return known
 
@@ -358,7 +359,7 @@ def _bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str], positions: list[int]) -> Any:
     """Run the functional form of an in-place operator and write its result."""
     bound = _bind(func, args, kwargs)
-    name = func._opname
+    name = opname(func)
     if names == ["out"]:
         out = bound.pop("out")
         check_in_place(func, args, kwargs, out)
@@ -512,7 +513,7 @@ def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Replace host scalars among the arguments by rank-0 tensors, choosing the overload that takes tensors."""
     if not any(map(scalars.is_symbolic, unusual(args, kwargs))):
         return func, args, kwargs
-    name, tensors = func._opname, tensors_of(args, kwargs)
+    name, tensors = opname(func), tensors_of(args, kwargs)
     if name in ("full", "full_like", "scalar_tensor", "new_full"):
         return _full(func, args, kwargs)
     declared = {a.name: str(a.type) for a in func._schema.arguments}
@@ -529,9 +530,9 @@ def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             )
     if all(declared[k] in ("Tensor", "Optional[Tensor]") for k in replaced):
         return (func, *_positional(func, {**bound, **replaced}))
-    packet = getattr(aten, name)
+    packet = getattr(aten, name, None)
     wanted = {k for k in bound if bound[k] is not None}
-    for overload in packet.overloads():
+    for overload in packet.overloads() if packet is not None else ():
         twin = getattr(packet, overload)
         types = {a.name: str(a.type) for a in twin._schema.arguments}
         if "out" in types or not wanted <= set(types):
