@@ -91,3 +91,10 @@ def without_elements(value: Value) -> Value:
     if isinstance(value, Constant) or not isinstance(value.type, TensorType) or value.type.numel:
         return value
     return full(torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype), device="meta"), 0)
+
+
+def is_empty(metas: Any) -> bool:
+    """Whether all that an operation gives is tensors without elements."""
+    if isinstance(metas, torch.Tensor):
+        return not metas.numel()
+    return all(isinstance(m, torch.Tensor) and not m.numel() for m in leaves(metas)) if metas else False

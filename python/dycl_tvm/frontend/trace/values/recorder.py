@@ -18,11 +18,11 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, tensors_of, unusual
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, sorted_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.composed import INDEXING, cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, without_elements
+from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
@@ -130,24 +130,28 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             )
     if kwargs:
         _check_device(func, kwargs)
-    func, args, kwargs = _lower_scalars(func, args, kwargs)
+    tensors, others = sorted_leaves(args, kwargs)
+    if any(map(scalars.is_symbolic, others)):
+        func, args, kwargs = _lower_scalars(func, args, kwargs, tensors)
+        tensors = tensors_of(args, kwargs)
     if opname(func) in FILLS:
         filled = _filled(func, args, kwargs)
         if filled is not None:
             return filled
     if func in INDEXING:
         args = (args[0], without_masks(dispatch, args[1]), *args[2:])
+        tensors = tensors_of(args, kwargs)
     name, written = opname(func), _written(func)
     if written:
         return _in_place(func, args, kwargs, list(written.values()), list(written))
     if name in ("split", "split_with_sizes", "unbind", "chunk", "unsafe_split", "unsafe_chunk") and not name.startswith("unsafe"):
         return _multi_view(func, args, kwargs)
     if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
-        return _view(func, args, kwargs)
+        return _view(func, args, kwargs, tensors)
     several = composition_of(func, args, kwargs)
     if several is not None:
         return several(dispatch, *args, **kwargs)
-    return _functional(func, args, kwargs)
+    return _functional(func, args, kwargs, tensors)
 
 
 def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -174,30 +178,26 @@ def _written(func: Any) -> dict[int, str]:
 
 
 # -- functional operations ---------------------------------------------------------------------------------------------
-def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors = tensors_of(args, kwargs)
+def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
     values = [without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
     if len(constants) == len(values):
         folded = _fold(func, args, kwargs, constants)
         if folded is not None:
             return folded
-    metas = _meta_result(func, args, kwargs)
-    if not any(m.numel() for m in tensors_of(metas)) and all(isinstance(m, torch.Tensor) for m in leaves(metas)):
+    metas = _meta_result(func, args, kwargs, tensors)
+    if is_empty(metas):
         return map_tensors(lambda m: fresh_like(m, full(m, 0)), metas)
     decided = absorbed(func, constants, metas) if constants else None
     if decided is not None:
         return fresh_like(metas, decided)
-    if (
-        type(metas) is not torch.Tensor
-        and func._opname not in _OF_TYPES
-        and any(isinstance(leaf, (bool, int, float)) for leaf in leaves(metas))
-    ):
+    parts = [metas] if type(metas) is torch.Tensor else leaves(metas)
+    if parts[0] is not metas and func._opname not in _OF_TYPES and any(isinstance(part, (bool, int, float)) for part in parts):
         raise UnsupportedError(
             f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
         )
     type_of = current().get(Known).type_of
-    types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
+    types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in parts]
     operands = iter(values)
     hargs = map_tensors(lambda _: next(operands), args)
     hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
@@ -261,9 +261,10 @@ class _Kept:
     constant: Constant
 
 
-def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation on meta tensors."""
-    ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
+def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor] | None = None) -> Any:
+    """Run an operation on meta tensors; ``tensors`` are those among its arguments, where they are known."""
+    tensors = tensors_of(args, kwargs) if tensors is None else tensors
+    ambiguous = [found for found in map(layouts_of, tensors) if found is not None]
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     metas = current().get(Known).metas
@@ -272,7 +273,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if known is None:
         with unrecorded():
             margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
-            if not tensors_of(args, kwargs) and any(a.name == "device" for a in func._schema.arguments):
+            if not tensors and any(a.name == "device" for a in func._schema.arguments):
                 mkwargs["device"] = torch.device("meta")
             try:
                 known = result_of(func, margs, mkwargs)
@@ -291,7 +292,7 @@ def _on_meta(leaf: Any) -> Any:
 
 
 # -- views and in-place operations ---------------------------------------------------------------------------------
-def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
     base = args[0]
     if func._opname == "as_strided":
         return as_strided(base, *args[1:], **kwargs)
@@ -300,7 +301,7 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(base, StagedTensor) and constants().written_storage(base) is None:
         if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
             return _constant_view(func, base, args, kwargs)
-    meta = _meta_result(func, args, kwargs)
+    meta = _meta_result(func, args, kwargs, tensors)
     source, known = read(base), current().get(Known)
     value = emit_one(func, (source, *args[1:]), known.type_of(meta), kwargs)
     bounds = known.bounds.get(source)
@@ -509,11 +510,11 @@ def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     return own
 
 
-def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _lower_scalars(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Replace host scalars among the arguments by rank-0 tensors, choosing the overload that takes tensors."""
-    if not any(map(scalars.is_symbolic, unusual(args, kwargs))):
-        return func, args, kwargs
-    name, tensors = opname(func), tensors_of(args, kwargs)
+    name = opname(func)
     if name in ("full", "full_like", "scalar_tensor", "new_full"):
         return _full(func, args, kwargs)
     declared = {a.name: str(a.type) for a in func._schema.arguments}
