@@ -158,8 +158,9 @@ int Exponential(const TVMFFIAny* args, double rate) {
 
 template <class T>
 int Geometric(const TVMFFIAny* args, double p) {
-  return Fill<T>(
-      args, [=](Generator& g) { return std::ceil(std::log(g.Uniform(0.0, 1.0)) / std::log(1.0 - p)); });
+  return Fill<T>(args, [=](Generator& g) {
+    return std::ceil(std::log(g.Uniform(0.0, 1.0)) / std::log(1.0 - p));
+  });
 }
 
 template <class T>

@@ -62,7 +62,7 @@ def _normal(state: torch.Tensor, size: Sequence[int], mean: float, std: float, d
     def draw(generator: torch.Generator) -> torch.Tensor:
         # PyTorch has another algorithm for 16 contiguous elements and more
         made = torch.empty([*size, 2], dtype=dtype)[..., 0] if one_by_one else torch.empty(size, dtype=dtype)
-        return made.normal_(mean, std, generator=generator).contiguous()
+        return made.normal_(mean, std, generator=generator).clone(memory_format=torch.contiguous_format)
 
     return _from(state, draw)
 

@@ -16,7 +16,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import key_of, unusual
+from dycl_tvm.frontend.trace.values.arguments import key_of, sorted_leaves
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, Folded, constant_of
 from dycl_tvm.frontend.trace.values.generators import state_of
@@ -93,7 +93,7 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
         like = meta_of(tuple(target.shape), tuple(target.stride()), target.dtype)
     else:
         like = _meta(meta_result, func, bound)
-    if any(scalars.is_symbolic(x) for x in unusual(tuple(bound.values()))) and name not in ("bernoulli", "bernoulli_"):
+    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]) and name not in ("bernoulli", "bernoulli_"):
         raise UnsupportedError(
             f"{name}() takes a number known only at run time", current().origin(), "draw torch.rand() or randn(), and compute with it"
         )
@@ -162,6 +162,9 @@ class _Draw:
         values = [a for a in args if isinstance(a, Value)]
         if not values:
             _try(op, args)
+        if 0 in shape:
+            with plainly():
+                return constant_of(torch.empty(shape, dtype=dtype))
         made, state = _record(op, (read(self._state), *args), [_type(shape, dtype), STATE])
         write(self._state, state)
         return made
