@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import Constant, TensorOp, Value, map_operands
 
@@ -33,7 +34,7 @@ class Operation:
     def __init__(self, op: TensorOp, wide: torch.dtype | None) -> None:
         self.op, self._wide = op, wide
         self.outputs = op.outputs
-        self._own = wide is None or op.op in _BITS
+        self._own = wide is None or op.op in _BITS or is_draw(op.op)  # other types are drawn from other bits
         args, kwargs = (op.args, op.kwargs) if self._own else (_with_type(op.args, wide), _with_type(op.kwargs, wide))
         self._args, self._kwargs = args, kwargs
         self._function = resolve(op.op)

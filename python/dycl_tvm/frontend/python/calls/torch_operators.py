@@ -48,6 +48,7 @@ TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys(_named(("torch", "while_loop"), ("torch._higher_order_ops.while_loop", "while_loop")), _as(plain_torch.while_loop)),
     **dict.fromkeys(_named(("torch", "scan"), ("torch._higher_order_ops.scan", "scan")), _as(plain_torch.scan)),
     **dict.fromkeys(_named(("torch._higher_order_ops.map", "map")), _as(plain_torch.map_rows)),
+    torch.random.fork_rng: _as(plain_torch.fork_rng),
     torch._assert: _as(plain_torch.check_assert),
     **{getattr(torch, f"_{name}"): _as(getattr(plain_torch, name)) for name in _CHECKS if hasattr(torch, f"_{name}")},
 }

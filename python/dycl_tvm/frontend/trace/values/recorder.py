@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
+from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
@@ -71,12 +72,6 @@ def known_bounds() -> dict[Value, tuple[int, int]]:
     return current().get(Known).bounds
 
 
-#: Operators whose result depends on a random state.
-RANDOM = frozenset(
-    ["bernoulli", "dropout", "native_dropout", "rrelu_with_noise"]
-    + ["cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "uniform"]
-    + ["rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"]
-)
 #: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
 _VIEWS = {
     "view",
@@ -122,12 +117,10 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in QUESTIONS:
             layouts = layouts_of(args[0])
             return func(*args, **kwargs) if layouts is None else layouts.settle()
-        if name.rstrip("_") in RANDOM and not _is_identity_dropout(name, args):
-            raise UnsupportedError(
-                f"{name}() gives another result at every call",
-                current().origin(),
-                "call model.eval(), or pass the random numbers in as an input",
-            )
+        if is_random(func):
+            bound = _bind(func, args, kwargs)
+            if not draws_nothing(func, bound):
+                return _draw(func, args, kwargs, bound)
     if kwargs:
         _check_device(func, kwargs)
     tensors, others = sorted_leaves(args, kwargs)
@@ -154,6 +147,14 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _functional(func, args, kwargs, tensors)
 
 
+def _draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any]) -> Any:
+    """Record an operator that draws random numbers."""
+    _check_device(func, kwargs)
+    if 0 in _written(func):
+        check_in_place(func, args, {k: v for k, v in kwargs.items() if k != "generator"}, args[0])
+    return draw(dispatch, _meta_result, func, bound)
+
+
 def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a constant that takes nothing of a tensor but its shape and type; None if it would be too large to keep."""
     meta = _meta_result(func, args, kwargs)
@@ -167,7 +168,7 @@ def _is_special(func: Any) -> bool:
     """Whether an operator is no operation of the graph, or may be none."""
     if func in (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default):
         return True
-    return opname(func) in QUESTIONS or opname(func).rstrip("_") in RANDOM
+    return opname(func) in QUESTIONS or is_random(func)
 
 
 @functools.cache
@@ -561,10 +562,6 @@ def _full(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
         scalars.refuse_mixed(scalars.mixed_of(value), _DECIDES)
     filled = to_tensor(value, bound.get("dtype") or default)
     return aten.clone.default, (dispatch(aten.expand.default, (filled, list(shape)), {}),), {}
-
-
-def _is_identity_dropout(name: str, args: tuple[Any, ...]) -> bool:
-    return "dropout" in name and len(args) > 2 and args[2] is False
 
 
 def _check_device(func: Any, kwargs: dict[str, Any]) -> None:
