@@ -51,7 +51,7 @@ FACTORED = [
         "linalg.inv",
         "linalg.solve_triangular",
     ),
-    *("linalg.pinv.hermitian",),
+    *("linalg.solve_triangular", "linalg.pinv.hermitian"),
 ]
 
 
