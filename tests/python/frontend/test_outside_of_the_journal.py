@@ -336,4 +336,4 @@ def net(x):
 """
     check_right(text)
     never_called = "torch.ops.prims.bessel_i1e.default"  # the first call fills its caches, whoever makes it
-    check_refused(text.replace("torch.ops.aten._safe_softmax.default", never_called), "is changed")
+    check_refused(text.replace("torch.ops.aten._safe_softmax.default", never_called).replace("op(x, 1)", "op(x)"), "changes its type")
