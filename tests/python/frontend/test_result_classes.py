@@ -189,7 +189,15 @@ class Cache:
         return sum(layer.keys.sum() for layer in self.layers)
 
 
-class Layer:
+class Kept:
+    """Has a ``__dict__``, as the other base has."""
+
+
+class Numbered:
+    """Has a ``__dict__``, as the other base has."""
+
+
+class Layer(Kept, Numbered):
     def __init__(self, keys):
         self.keys, self.dtype, self.device = keys, keys.dtype, keys.device
 

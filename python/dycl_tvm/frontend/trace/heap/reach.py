@@ -446,7 +446,7 @@ def has_attributes_only(cls: Any) -> bool:
     """Whether all that can change of objects of a class is what their ``__dict__`` holds."""
     special = (*MUTABLE, *BUFFERS, type, types.CellType, types.ModuleType, types.FunctionType, tuple, frozenset, torch.Tensor)
     spaces = [vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base)]
-    if len(spaces) != 1 or not isinstance(spaces[0], types.GetSetDescriptorType):
+    if not spaces or not all(isinstance(space, types.GetSetDescriptorType) for space in spaces):  # several bases may each declare the one
         return False
     return not issubclass(cls, special) and not slots_of(cls) and not has_hidden(cls)
 
