@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults opinfo onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults models opinfo onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,17 @@ tune-database: setup  ## Measure kernels of the zoo on this machine, and write t
 # A peer that cannot be installed is shown as such on the page.
 $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
 	$(BIN)/python -m pip install -c constraints.txt -r benchmarks/requirements.txt || echo 'the benchmark goes on without what is missing' >&2
+	touch $@
+
+# It goes on where it was ended. `make models MODELS_ARGS="--suites timm --built 4"` builds one in four, and stages the others;
+# `MODELS_ARGS=--help` has the rest.
+MODELS_ARGS ?=
+
+models: $(VENV)/.models  ## Compile hundreds of unedited models of timm and transformers, compare with eager, write docs/models.md
+	PYTHONPATH=benchmarks $(BIN)/python -m models $(MODELS_ARGS)
+
+$(VENV)/.models: $(VENV)/.installed benchmarks/models/requirements.txt
+	$(BIN)/python -m pip install -c constraints.txt -r benchmarks/models/requirements.txt
 	touch $@
 
 # Programs that `make fuzz` generates; each is staged and run on 16 inputs.
