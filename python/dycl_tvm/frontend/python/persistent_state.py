@@ -388,7 +388,8 @@ class ModelState:
     def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
         heap = current().heap
         for variable, value in now.items():
-            if before.get(variable, MISSING) is not value and not heap.is_newer(variable, heap.run_started):
+            held = before[variable] if variable in before else CONTEXT.default_of(variable)
+            if held is not value and not heap.is_newer(variable, heap.run_started):
                 raise UnsupportedError(
                     f"the context variable `{variable.name}` is left with another value: the next call would find it",
                     current().origin(),

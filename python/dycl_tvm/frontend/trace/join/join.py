@@ -37,6 +37,7 @@ from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, si
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
@@ -200,6 +201,8 @@ class Join:
 
     def _join_tensors(self, found: list[TensorLeaf], what: Name) -> Any:
         first = found[0]
+        if any(isinstance(c.obj, Grown) for c in found):
+            return self._poison(found, what)  # type: ignore[arg-type]
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or any(isinstance(c.value, Stale) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
