@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dycl_tvm import zoo
     from dycl_tvm.artifact import Artifact, Report
     from dycl_tvm.build import TensorSpec, build, stage
+    from dycl_tvm.compile.register import register_operator
     from dycl_tvm.errors import (
         ArtifactError,
         CompileError,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _HOME = {
     "build": "dycl_tvm.build",
     "stage": "dycl_tvm.build",
+    "register_operator": "dycl_tvm.compile.register",
     "TensorSpec": "dycl_tvm.build",
     "Artifact": "dycl_tvm.artifact",
     "Report": "dycl_tvm.artifact",
@@ -87,6 +89,7 @@ __all__ = [
     "__version__",
     "build",
     "load",
+    "register_operator",
     "stage",
     "zoo",
 ]

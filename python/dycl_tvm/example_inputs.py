@@ -148,7 +148,8 @@ def check_model(model: Any) -> None:
     for root in modules_of(model):
         for name, module in root.named_modules():
             label = f"{name or 'the model'} ({type(module).__name__})"
-            if module.training and _depends_on_training(module):
+            # where the model as a whole is in evaluation mode, a part of it is in training mode on purpose
+            if root.training and module.training and _depends_on_training(module):
                 training.append(label)
             for tensor_name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
                 if tensor.device.type != "cpu":
@@ -161,7 +162,10 @@ def check_model(model: Any) -> None:
                     raise UsageError(f"the weight {place} {what}")
     if training:
         shown = ", ".join(training[:3]) + (f" and {len(training) - 3} more" if len(training) > 3 else "")
-        raise UsageError(f"the model is in training mode, in which {shown} would compute something else; call model.eval() before build")
+        raise UsageError(
+            f"the model is in training mode, in which {shown} would compute something else; call model.eval() before build"
+            " (and then train() of parts that are to stay in training mode, such as dropout)"
+        )
 
 
 def is_exported_program(model: Any) -> bool:

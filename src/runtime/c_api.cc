@@ -212,6 +212,11 @@ int32_t dycl_reset_state(DyclSession* session) {
   return session->ResetState();
 }
 
+int32_t dycl_manual_seed(DyclSession* session, uint64_t seed) {
+  CHECK_NOT_NULL(session);
+  return session->ManualSeed(seed);
+}
+
 const DyclApi* dycl_api(int32_t abi_version) {
   static const DyclApi api = {
       sizeof(DyclApi),
@@ -234,6 +239,7 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_last_error,
       dycl_last_error_kind,
       dycl_copy_output,
+      dycl_manual_seed,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

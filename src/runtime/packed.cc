@@ -7,6 +7,7 @@
 //   path(handle) -> str
 //   kernel_runs(handle, k) -> int             set_num_threads(handle, n)
 //   reset_state(handle)                       destroy(handle)
+//   manual_seed(handle, seed)
 //   metadata() -> str                         abi_version() -> int
 //
 // A handle is a number, not a pointer: a wrong one is an error, also when it comes over RPC.
@@ -375,6 +376,13 @@ int ResetState(Args& args, TVMFFIAny*) {
   return 0;
 }
 
+int ManualSeed(Args& args, TVMFFIAny*) {
+  DyclSession* session;
+  int64_t seed;
+  if (!args.Session(&session) || !args.Int(&seed)) return Raise();
+  return session->ManualSeed(static_cast<uint64_t>(seed)) == DYCL_OK ? 0 : Raise();
+}
+
 int Metadata(Args&, TVMFFIAny* result) {
   return SetString(result, kArtifactInfo.metadata, strlen(kArtifactInfo.metadata));
 }
@@ -418,5 +426,6 @@ PACKED(path, GetPath)
 PACKED(kernel_runs, KernelRuns)
 PACKED(set_num_threads, SetNumThreads)
 PACKED(reset_state, ResetState)
+PACKED(manual_seed, ManualSeed)
 PACKED(metadata, Metadata)
 PACKED(abi_version, AbiVersion)

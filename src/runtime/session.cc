@@ -8,6 +8,7 @@
 #include <new>
 
 #include "error.h"
+#include "random.h"
 #include "tensor_copy.h"
 
 using dycl::Kind;
@@ -211,6 +212,19 @@ int32_t DyclSession::ResetState() {
   if (device_ == nullptr) return DYCL_OK;
   int32_t status = device_->End();
   return good ? status : dycl::DeviceStatus();
+}
+
+int32_t DyclSession::ManualSeed(uint64_t seed) {
+  if (running_.exchange(true)) {
+    return dycl::UsageError("the session is running; give it a seed before or after");
+  }
+  for (uint32_t k = 0; k < kProgram.state.size; ++k) {
+    if (strcmp(kProgram.state[k].name, dycl::random::kDefaultGenerator) == 0) {
+      dycl::random::Generator(state_tensors_[k]).Seed(seed);
+    }
+  }
+  running_.store(false);
+  return DYCL_OK;
 }
 
 int32_t DyclSession::SetNumThreads(int32_t num_threads) {

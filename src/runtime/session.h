@@ -38,6 +38,8 @@ struct DyclSession {
   int32_t Run(const DyclValue* inputs, size_t num_inputs, int32_t* site);
   // Returns a DyclStatus: a device may fail.
   int32_t ResetState();
+  // Gives the generator of random numbers a seed, if the network draws from it.
+  int32_t ManualSeed(uint64_t seed);
 
   // The last run's return site; kRunFailed before the first run and after a failed one.
   int32_t site() const { return site_; }

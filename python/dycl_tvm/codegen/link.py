@@ -30,7 +30,7 @@ from dycl_tvm.runtime.trailer import append_trailer
 RESERVED_SYMBOLS = frozenset(
     (
         "create", "destroy", "run", "num_outputs", "output", "copy_output", "to_device", "path", "kernel_runs", "set_num_threads",
-        "reset_state", "metadata", "abi_version",
+        "reset_state", "metadata", "abi_version", "manual_seed",
     )
 )  # fmt: skip
 

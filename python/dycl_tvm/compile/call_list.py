@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, SCHEDULED
+from dycl_tvm.compile.draws import BACKEND, is_symbol
 from dycl_tvm.compile.pipeline import KernelSet
 from dycl_tvm.errors import CompileError
 from dycl_tvm.hcfg.types import TensorType
@@ -113,7 +114,8 @@ class _Flattener:
             return self._emit(self.kernels.symbol(gv, fn), "tvm", inputs, call.ty)
         if op == "relax.call_dps_packed":
             symbol = str(call.args[0].global_symbol)
-            return self._emit(symbol, self.backend_of[symbol], _flat(self._expr(call.args[1])), call.ty)
+            backend = BACKEND if is_symbol(symbol) else self.backend_of[symbol]
+            return self._emit(symbol, backend, _flat(self._expr(call.args[1])), call.ty)
         if op == "relax.reshape":
             return self._view(_flat(self._expr(call.args[0]))[0], call.ty)
         raise CompileError(f"the Relax operator {op or call.op} in sub-DNN {self.out.name} has no lowering for this target")

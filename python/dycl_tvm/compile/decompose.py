@@ -1,10 +1,10 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Break an ATen operator into operators that have a converter, by PyTorch's own decompositions."""
+"""Break an operator into operators that have a converter, by functions in PyTorch: ours, or PyTorch's own decompositions."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -15,6 +15,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from dycl_tvm.compile.ops.context import TORCH_DTYPES
 from dycl_tvm.hcfg.nodes import Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
+
+#: Operators that are computed by others, by name (``aten.add.Tensor``): functions in PyTorch that are traced, without branches on values.
+DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
+
+
+def decomposition(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what ATen overloads (``median.dim``) are made of; the function takes the arguments of the schema."""
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        DECOMPOSITIONS.update({f"aten.{name}": fn for name in names})
+        return fn
+
+    return register
 
 
 def overload(name: str) -> Any:
@@ -45,6 +58,7 @@ class Decomposer:
 
     def __init__(self, known: Collection[str]) -> None:
         self._table: Any = {op: fn for op, fn in decomposition_table.items() if name_of(op) not in known}
+        self._table |= {overload(name): fn for name, fn in DECOMPOSITIONS.items()}
         self._kept: dict[Any, torch.fx.GraphModule] = {}
 
     def trace(self, op: str, args: Any, kwargs: Any, operands: list[Value]) -> torch.fx.GraphModule:
@@ -60,13 +74,13 @@ class Decomposer:
         return self._kept[key]
 
     def _trace(self, op: str, args: Any, kwargs: Any, operands: list[Value], number: dict[int, int]) -> torch.fx.GraphModule:
-        target = overload(op)
+        target = DECOMPOSITIONS.get(op) or overload(op)
 
         def run(*tensors: Any) -> list[Any]:
             result = target(*map_operands(args, lambda v: tensors[number[id(v)]]), **map_operands(kwargs, lambda v: tensors[number[id(v)]]))
             return list(result) if isinstance(result, (tuple, list)) else [result]
 
-        with warnings.catch_warnings(), torch.no_grad(), FakeTensorMode() as mode:
+        with warnings.catch_warnings(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             warnings.simplefilter("ignore")
             fakes = []
             for v in operands:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,12 +12,16 @@ import torch
 import tvm
 from tvm import relax
 
+from dycl_tvm.compile import composed  # noqa: F401  # they register
 from dycl_tvm.compile.decompose import Decomposer, name_of, overload
 from dycl_tvm.compile.ops import CONVERTERS, OpContext
 from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertible
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.hcfg.nodes import Constant, Origin, SubDNN, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
+
+#: What to do about an operator that is missing.
+_ADD = "write it with other operators, or add it with dycl_tvm.register_operator({!r}) (docs/adding-an-operator.md)"
 
 
 def import_sub_dnns(sub_dnns: Sequence[SubDNN], progress: Callable[[str, int, int], None] | None = None) -> tvm.IRModule:
@@ -39,9 +44,20 @@ def import_sub_dnns(sub_dnns: Sequence[SubDNN], progress: Callable[[str, int, in
     for k, sub in enumerate(sub_dnns):
         if progress is not None:
             progress("import", k, len(sub_dnns))
-        _Function(bb, sub, decomposer).build()
+        try:
+            _Function(bb, sub, decomposer).build()
+        except BaseException:
+            _close(bb)
+            raise
     mod = bb.finalize()
     return mod
+
+
+def _close(bb: relax.BlockBuilder) -> None:
+    """End what was begun: a builder that is dropped before prints a warning."""
+    for end in (bb._end_block, bb.end_scope):
+        with contextlib.suppress(Exception):  # there is no way to ask whether one is open
+            end()
 
 
 class _Function:
@@ -126,7 +142,9 @@ class _Function:
         try:
             graph = self.decomposer.trace(op.op, op.args, op.kwargs, operands)
         except Exception as error:  # PyTorch raises anything here; the user needs to know at which line
-            raise UnsupportedError(f"the operator {op.op} cannot be decomposed: {error}", op.origin) from error
+            raise UnsupportedError(
+                f"the operator {op.op} is missing, and cannot be decomposed: {error}", op.origin, _ADD.format(op.op)
+            ) from error
         inputs = iter([self._value(v) for v in operands])
         env: dict[torch.fx.Node, Any] = {}
         for node in graph.graph.nodes:
@@ -145,10 +163,10 @@ class _Function:
             return env[node.args[0]][node.args[1]]  # type: ignore[index]  # the arguments of getitem
         name = name_of(node.target)
         if name not in CONVERTERS:
-            reason = f"the operator {origin.op} is not supported"
+            reason = f"the operator {origin.op} is missing"
             if name != origin.op:
-                reason += f" (it decomposes into {name}, which is not)"
-            raise UnsupportedError(reason, origin.origin)
+                reason += f": it is made of {name}, which is missing"
+            raise UnsupportedError(reason, origin.origin, _ADD.format(origin.op))
         meta = node.meta["val"]
         several = isinstance(meta, (tuple, list))
         types = [_type_of(m) for m in (meta if several else [meta])]
@@ -160,19 +178,25 @@ class _Function:
         return tuple(results) if several else results[0]
 
 
+#: Operators some of whose operands may have no elements.
+_OF_NOTHING = ("aten.cat", "aten.slice_scatter")
+
+
 def convert(
     bb: relax.BlockBuilder, op: str, args: Any, kwargs: Any, types: Sequence[TensorType | None], unused: frozenset[int] = frozenset()
 ) -> list[Any]:
     """Convert one operator; ``args`` hold Relax expressions where the schema has tensors."""
-    for k, t in enumerate(types):
-        if t is not None and k not in unused and 0 in t.shape:
-            raise NotConvertible("a result without elements")
+    wanted = [t for k, t in enumerate(types) if t is not None and k not in unused]
+    if wanted and all(0 in t.shape for t in wanted):
+        return [None if t is None else _constant(torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype])) for t in types]
+    if any(0 in t.shape for t in wanted):
+        raise NotConvertible("a result without elements")
     ctx = OpContext(bb, types, op, unused)
     bound = _bind(overload(op)._schema, tuple(args), dict(kwargs))
     operands = [a for a in torch.utils._pytree.tree_leaves(bound) if isinstance(a, tvm.ir.Expr)]
     if operands and all(0 in ctx.shape(a) for a in operands):
         result = _of_nothing(ctx, op, args, kwargs)
-    elif any(0 in ctx.shape(a) for a in operands) and not op.startswith("aten.cat"):
+    elif any(0 in ctx.shape(a) for a in operands) and not op.startswith(_OF_NOTHING):
         raise NotConvertible("an operand without elements")
     else:
         result = CONVERTERS[op](ctx, *bound)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.errors import InputError, RemoteError, UsageError
+from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 from dycl_tvm.runtime.trailer import read_trailer
 
@@ -165,6 +166,11 @@ class RemoteModule:
         """Put the state variables back to their initial values."""
         with _remote_errors("the session"):
             self._functions["reset_state"](self._session)
+
+    def manual_seed(self, seed: int) -> None:
+        """Give the random numbers of this session a seed, as ``torch.manual_seed`` does in PyTorch."""
+        with _remote_errors("the session"):
+            self._module["manual_seed"](self._session, (seed_bits(seed) + (1 << 63)) % (1 << 64) - (1 << 63))
 
     def set_num_threads(self, num_threads: int) -> None:
         """Give this session threads of its own; 0 goes back to one for each core."""

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import InputError
+from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR
 from dycl_tvm.hcfg.interpreter import Watcher, graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin, Return, Switch
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.path import Decision, Path, SourceLine
+from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
 
 _MOST_DECISIONS = 4096
@@ -59,6 +61,11 @@ class InterpretedModule:
         """Put the state variables back to their initial values."""
         self._state = [graph_initial(v.initial) for v in self.graph.state]
         self._path = Path(None, None, ())
+
+    def manual_seed(self, seed: int) -> None:
+        """Give the random numbers a seed, as ``torch.manual_seed`` does; until then, and after :meth:`reset`, it is 67280421310721."""
+        state = torch.Generator().manual_seed(seed_bits(seed)).get_state()
+        self._state = [state if v.name == DEFAULT_GENERATOR else kept for v, kept in zip(self.graph.state, self._state)]
 
     @property
     def last_path(self) -> Path:

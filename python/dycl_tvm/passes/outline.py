@@ -4,9 +4,12 @@
 Within a block an operation belongs to the earliest group that its operands allow; reading a scalar (``item``) ends a
 group for all that depends on the scalar, and for nothing else. Sub-DNNs that compute the same on other operands are one.
 
-Invariant: the dependences of steps hold, random operations keep their order, and so do the host operations that can
-raise. Source: the grouping is scheduling as soon as possible on the graph of dependences with an edge weight of one
-from tensor to host; the sharing is hashing of canonical forms.
+A draw of random numbers is a sub-DNN by itself: it stands before the tensor operations of its group, as a kernel that
+nothing is fused with.
+
+Invariant: the dependences of steps hold, operations that are not pure keep their order, and so do the host operations
+that can raise. Source: the grouping is scheduling as soon as possible on the graph of dependences with an edge weight
+of one from a later turn to an earlier one; the sharing is hashing of canonical forms.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.hostops import must_run
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Step, SubDNN, SubDNNCall, TensorOp, Value, map_operands
 from dycl_tvm.passes.rewrite import count_uses, freeze, is_pure
@@ -29,45 +33,54 @@ def outline(graph: HCFG) -> int:
             continue  # nothing to do, or done before
         group_of = _levels(block)
         groups: dict[int, list[TensorOp]] = {}
+        draws: dict[int, list[TensorOp]] = {}
         hosts: dict[int, list[Step]] = {}
         for step in block.steps:
-            if isinstance(step, TensorOp):
+            if isinstance(step, TensorOp) and is_draw(step.op):
+                draws.setdefault(group_of[step], []).append(step)
+            elif isinstance(step, TensorOp):
                 groups.setdefault(group_of[step], []).append(step)
             else:
                 hosts.setdefault(group_of[step], []).append(step)
         # A host operation of group k stands before the tensor operations of group k, and after those of group k - 1.
         steps: list[Step] = []
-        for k in sorted(groups.keys() | hosts.keys()):
+        for k in sorted(groups.keys() | draws.keys() | hosts.keys()):
             steps.extend(hosts.get(k, ()))
-            outputs = _outputs(groups.get(k, []), uses)
-            if outputs:
-                steps.append(_call(block, groups[k], outputs, known))
-                calls += 1
+            for ops in (*([draw] for draw in draws.get(k, ())), groups.get(k, [])):
+                outputs = _outputs(ops, uses)
+                if outputs:
+                    steps.append(_call(block, ops, outputs, known))
+                    calls += 1
         block.steps = steps
     return calls
 
 
 def _levels(block: Block) -> dict[Step, int]:
     """Return the group of each step of a block."""
-    made: dict[Value, tuple[Step, int]] = {}
+    made: dict[Value, tuple[int, int]] = {}
     found: dict[Step, int] = {}
-    last_random = last_raising = 0
+    last_impure = last_raising = 0
     for step in block.steps:
-        tensor = not isinstance(step, HostOp)
+        stage = _stage_of(step)
         level = 0
         for value in step.operands():
             if value in made:
-                maker, at = made[value]
-                # A host operation must wait for the whole group that its tensor comes from.
-                level = max(level, at + 1 if isinstance(maker, TensorOp) and not tensor else at)
+                at, turn = made[value]
+                # what has its turn before the maker of an operand waits for the next group
+                level = max(level, at + (turn > stage))
         if isinstance(step, TensorOp) and not is_pure(step):
-            level = last_random = max(level, last_random)
+            level = last_impure = max(level, last_impure)
         if isinstance(step, HostOp) and must_run(step):
             level = last_raising = max(level, last_raising)
         found[step] = level
         for value in step.results():
-            made[value] = (step, level)
+            made[value] = (level, stage)
     return found
+
+
+def _stage_of(step: Step) -> int:
+    """Return when a step has its turn in a group: host operations, draws, tensor operations."""
+    return 0 if isinstance(step, HostOp) else 1 if isinstance(step, TensorOp) and is_draw(step.op) else 2
 
 
 def _outputs(ops: list[TensorOp], uses: Counter[Value]) -> list[Value]:

@@ -82,6 +82,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_kernel_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
     "dycl_call_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
     "dycl_reset_state": (c_int32, [c_void_p]),
+    "dycl_manual_seed": (c_int32, [c_void_p, c_uint64]),
     "dycl_last_error": (c_char_p, []),
     "dycl_last_error_kind": (c_char_p, []),
 }

@@ -13,6 +13,7 @@ import numpy as np
 from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.path import Decision, Path, source_line
+from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 from dycl_tvm.runtime.tensors import InputTensor, copy_out, is_torch
 
@@ -116,6 +117,15 @@ class Module:
         """Put the state variables (what the model keeps between calls) back to their initial values."""
         with self._lock:
             self._check(self._library.dycl_reset_state(self._session))
+
+    def manual_seed(self, seed: int) -> None:
+        """Give the random numbers of this module a seed, as ``torch.manual_seed`` does: the network then draws what it draws in PyTorch.
+
+        A new module has the seed 67280421310721, that of a new ``torch.Generator``; so it has after :meth:`reset_state`. A network without
+        random numbers takes any seed.
+        """
+        with self._lock:
+            self._check(self._library.dycl_manual_seed(self._session, seed_bits(seed)))
 
     @property
     def last_path(self) -> Path:

@@ -13,6 +13,7 @@ import torch
 from dycl_tvm.compile import Lowered
 from dycl_tvm.compile.program import KernelCall, Slot
 from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg.draws import STATE, is_draw
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.budget import Budget
@@ -212,7 +213,7 @@ class _Checker:
         for value, slot in zip(site.step.args, site.args):
             if isinstance(value, Constant) or slot is None:
                 continue
-            array = pack(_draw(value.type, regime, whole, noise), slot.type)  # type: ignore[arg-type]
+            array = pack(_operand(site.sub, value.type, regime, whole, noise), slot.type)  # type: ignore[arg-type]
             if slot.space == "arena":
                 self.memory.tensor(slot).copy_(array)
             else:
@@ -257,6 +258,19 @@ class _Checker:
 def _trusts_indices(sub: SubDNN) -> bool:
     """Whether a sub-DNN has an operator that does not look whether its indices are in range, in PyTorch neither."""
     return any("_unsafe" in op.op for op in sub.ops)
+
+
+def _operand(sub: SubDNN, type_: TensorType, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> torch.Tensor:
+    """Return an operand of a sub-DNN: of a draw the state of a generator somewhere in its course, or probabilities."""
+    if not is_draw(sub.ops[0].op) or regime.name != "normal" or type_.dtype == "int64":
+        return _draw(type_, regime, whole, noise)
+    if type_ != STATE:
+        return torch.rand(type_.shape, generator=noise).to(getattr(torch, type_.dtype))
+    seed, passed = torch.randint(0, 1300, (2,), generator=noise).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    torch.randn(passed % 3, generator=generator)
+    torch.rand(passed, generator=generator)
+    return generator.get_state()
 
 
 def _draw(type_: TensorType, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> torch.Tensor:

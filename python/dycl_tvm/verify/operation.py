@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import Constant, TensorOp, Value, map_operands
 
@@ -33,12 +34,14 @@ class Operation:
     def __init__(self, op: TensorOp, wide: torch.dtype | None) -> None:
         self.op, self._wide = op, wide
         self.outputs = op.outputs
-        self._own = wide is None or op.op in _BITS
+        self._own = wide is None or op.op in _BITS or is_draw(op.op)  # other types are drawn from other bits
         args, kwargs = (op.args, op.kwargs) if self._own else (_with_type(op.args, wide), _with_type(op.kwargs, wide))
         self._args, self._kwargs = args, kwargs
         self._function = resolve(op.op)
         self._plain = not kwargs and all(isinstance(a, Value) or not _holds_values(a) for a in args)
         self._casts = op.op.startswith("aten._to_copy")
+        #: In its place once it has refused the wide type: a library's operator may know the types of the graph only.
+        self._narrow: Operation | None = None
 
     def run(self, frame: dict[Value, Any], constants: dict[int, Any], change: Callable[[Any], Any] | None = None) -> list[Any]:
         """Return the results.
@@ -57,6 +60,8 @@ class Operation:
         Undefined
             If PyTorch refuses the operands.
         """
+        if self._narrow is not None:
+            return self._narrow.run(frame, constants)
 
         def operand(value: Value) -> Any:
             if self._own:
@@ -77,7 +82,10 @@ class Operation:
         try:
             result = self._function(*args, **kwargs)
         except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:
-            raise Undefined(f"{self.op.op}: {error}") from None
+            if self._own or self.op.op.startswith("aten."):
+                raise Undefined(f"{self.op.op}: {error}") from None
+            self._narrow = Operation(self.op, None)
+            return self._narrow.run(frame, constants)
         found: list[Any] = []
         if isinstance(result, torch.Tensor):
             found.append(result)

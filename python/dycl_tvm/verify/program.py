@@ -31,6 +31,7 @@ from dycl_tvm.compile.program import (
     SwitchGoto,
 )  # fmt: skip
 from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.nodes import (
     HCFG,
@@ -51,7 +52,7 @@ from dycl_tvm.hcfg.nodes import (
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.machine import Machine, random_tensor
-from dycl_tvm.verify.memory import CompiledKernels, unpack
+from dycl_tvm.verify.memory import CompiledKernels, pack, unpack
 from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import Reference, compare, reads_indices, work_of
 
@@ -233,14 +234,15 @@ class _Lockstep:
         callee = self.references.get(id(step.callee))
         if callee is None:
             callee = self.references[id(step.callee)] = _Callee(step.callee, self.accuracy)
-        needs_own = callee.reads_indices or any(id(v) not in self.where.slots for v in step.outputs)
+        draws = is_draw(step.callee.ops[0].op)
+        needs_own = draws or callee.reads_indices or any(id(v) not in self.where.slots for v in step.outputs)
         try:
             own = callee.reference.in_own_types(args) if needs_own else []
         except Undefined:
             raise _Ends from None  # numbers that the program would never have here
         self.budget.spend(callee.seconds + _CALL * (len(instrs) + (len(step.callee.ops) if own else 0)))
         if self.kernels is None:
-            self._pretend(step, instrs)
+            self._pretend(step, instrs, own if draws else None)
         else:
             for instr in instrs:
                 self.memory.call(self.kernels, instr)
@@ -274,14 +276,14 @@ class _Lockstep:
         self.compared.add(step.callee.name)
         return True
 
-    def _pretend(self, step: SubDNNCall, instrs: list[Any]) -> None:
-        """Fill the results of a call with random numbers, as far as kernels write them."""
+    def _pretend(self, step: SubDNNCall, instrs: list[Any], own: list[Any] | None) -> None:
+        """Fill the results of a call with ``own``, or with random numbers, as far as kernels write them."""
         # a view of an operand lies where the operand is read
         touched = {(s.space, s.index, s.offset) for instr in instrs for s in instr.args[instr.inputs :]}
-        for value in step.outputs:
+        for k, value in enumerate(step.outputs):
             slot = self.where.slots.get(id(value))
             if slot is not None and (slot.space, slot.index, slot.offset) in touched:
-                self.memory.tensor(slot).copy_(random_tensor(slot.type, self.noise))
+                self.memory.tensor(slot).copy_(random_tensor(slot.type, self.noise) if own is None else pack(own[k], slot.type))
 
     def _host(self, step: HostOp, instrs: list[Any]) -> None:
         args = [self.truth[id(a)] if isinstance(a, Value) else a for a in step.args]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import InvariantError
+from dycl_tvm.hcfg.draws import default_state
 from dycl_tvm.hcfg.hostops import COMPLEX_POWER, Number
 from dycl_tvm.hcfg.interpreter import LimitError, Watcher, graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, HostOp
@@ -81,6 +82,7 @@ class Program:
         found: list[Outcome] = []
         try:
             self.snapshot.begin()
+            torch.set_rng_state(default_state())  # as the state variable of a graph begins; it is put back with the rest
             for args, kwargs in calls:
                 args, kwargs = copied((args, kwargs))
                 outcome = Outcome()

@@ -187,4 +187,8 @@ Status Session::SetNumThreads(int32_t num_threads) {
 
 void Session::ResetState() { api_->reset_state(session_); }
 
+Status Session::ManualSeed(uint64_t seed) {
+  return api_->manual_seed(session_, seed) == DYCL_OK ? Status() : LastError(api_);
+}
+
 }  // namespace dycl

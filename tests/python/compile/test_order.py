@@ -149,6 +149,42 @@ def test_long_axes_have_parallel_rows() -> None:
     assert same(got, torch.cumsum(y, 0))
 
 
+def _mode(x: torch.Tensor, dim: int) -> Any:
+    return torch.mode(torch.where(torch.isnan(x), 1, x), dim)  # with NaN ATen's result depends on the order of its comparisons
+
+
+FIRST_OF_PAIR = [torch.cummax, torch.cummin, torch.median, torch.nanmedian, _mode, lambda x, dim: torch.kthvalue(x, 3, dim)]
+
+
+def test_running_extremes_and_elements_of_an_order_are_those_of_torch() -> None:
+    cases: list[Case] = []
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.int8):
+        for k, op in enumerate(FIRST_OF_PAIR):
+            cases += [(lambda x, op=op, d=d: op(x, d), tensor((5, 17, 3), dtype, k)) for d in (1, 2)]
+    for number, ((fn, x), (values, places)) in enumerate(zip(cases, results(cases))):
+        want, where = fn(x)
+        assert same(values, want), (number, x.dtype)
+        if number % (2 * len(FIRST_OF_PAIR)) < 4:  # the last of equal ones; the others may be anywhere
+            assert same(places, where), (number, x.dtype)
+        else:
+            dim = 1 + number % 2
+            given = torch.where(torch.isnan(x), 1, x) if number % 12 in (8, 9) else x  # as the mode sees it
+            assert same(given.gather(dim, torch.as_tensor(places).unsqueeze(dim)).squeeze(dim), want)
+
+
+def test_positions_in_rows_with_ties_and_numbers_that_are_none() -> None:
+    cases: list[Case] = []
+    for dtype in (torch.float32, torch.int64):
+        for right in (False, True):
+            cases += [
+                (lambda x, right=right: torch.searchsorted(x[:, :9].sort(1)[0], x, right=right), tensor((4, 31), dtype, 5)),
+                (lambda x, right=right: torch.bucketize(x, x[0].sort()[0], right=right, out_int32=True), tensor((7, 5), dtype, 6)),
+                (lambda x, right=right: torch.searchsorted(x[:, :5].contiguous(), x, right=right), tensor((4, 8), dtype, 7)),
+            ]
+    for (fn, x), (got,) in zip(cases, results(cases)):
+        assert same(got, fn(x)) and str(got.dtype) == str(fn(x).dtype).removeprefix("torch.")
+
+
 def test_a_gpu_refuses_what_would_be_quadratic() -> None:
     import tvm
 

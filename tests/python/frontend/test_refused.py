@@ -47,20 +47,20 @@ def numpy_array(x):
     return np.asarray([x[0, 0], 1.0])  # HERE
 
 
-def random_tensor(x):
-    return x + torch.rand(2)  # HERE
+def random_distribution(x):
+    return torch.poisson(x)  # HERE
 
 
 def random_number(x):
     return x * random.random()  # HERE
 
 
-def random_like(x):
-    return x + torch.randn_like(x)  # HERE
+def random_range(x):
+    return torch.randint(0, int(x.sum()), (2,))  # HERE
 
 
-def dropout(x):
-    return torch.nn.functional.dropout(x, 0.5, True)  # HERE
+def random_seed(x):
+    return x * torch.seed()  # HERE
 
 
 def clock(x):
@@ -184,10 +184,10 @@ CASES = [
     unique,
     numpy_call,
     numpy_array,
-    random_tensor,
+    random_distribution,
     random_number,
-    random_like,
-    dropout,
+    random_range,
+    random_seed,
     clock,
     printing,
     print_by_map,

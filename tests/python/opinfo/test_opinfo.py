@@ -29,6 +29,23 @@ def test_operators_compiled_singly() -> None:
     assert len(ready) > 12
 
 
+#: Operators that are written in PyTorch (compile/composed).
+COMPOSED = [
+    *("median", "nanmedian", "kthvalue", "mode", "cummax", "cummin", "logcumsumexp", "searchsorted", "bucketize", "cdist", "addbmm"),
+    *("masked_scatter", "put", "index_reduce.mean", "index_reduce.amin", "nonzero_static", "diagonal_scatter", "fmax", "fmin", "angle"),
+    *("nn.functional.pdist", "nn.functional.bilinear", "nn.functional.embedding_bag", "nn.functional.adaptive_avg_pool3d"),
+    *("_upsample_bilinear2d_aa", "round.decimals_3", "block_diag", "roll", "nn.functional.pad.circular"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_composed_operators_compiled(dtype: torch.dtype) -> None:
+    chosen = [sample for name in COMPOSED for sample in samples(name, dtype, 2)]
+    ready = [sample for sample in chosen if convertible(sample).kind == "right"]
+    assert len(ready) >= len(chosen) - 1  # int64 and a fraction as alpha
+    assert not _bad(compiled(ready))
+
+
 def test_random_chains_of_operators_with_views_between() -> None:
     names = sorted(set(OPERATORS) - UNDEFINED)[3::23]
     chains = Chains(names)

@@ -15,6 +15,7 @@ from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     norm,
     order,
     pooling,
+    random,
     reduction,
     resize,
     shape,

@@ -48,6 +48,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled
 from dycl_tvm.frontend.trace.session import Session, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.generators import key_of
 from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
@@ -207,6 +208,11 @@ class ModelState:
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
         return self._reachable.get(id(x), MISSING) is x
+
+    def name_of(self, generator: torch.Generator) -> str | None:
+        """Return the user's name for a generator of random numbers; None if it is none of the model's."""
+        known = (i for i, x in self._reachable.items() if type(x) is torch.Generator and key_of(x) == key_of(generator))
+        return next((self._labels[i] for i in known), None)
 
     @property
     def variables(self) -> list[StateVar]:

@@ -30,6 +30,7 @@ from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
+from dycl_tvm.frontend.trace.values.generators import Generators
 from dycl_tvm.frontend.trace.values.identity import Apart
 from dycl_tvm.garbage import apart_from_the_forward
 from dycl_tvm.hcfg.analysis import reverse_postorder
@@ -90,6 +91,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
     with apart_from_the_forward(), no_trace(reached), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
+        generators = Generators(state.name_of)
         for _ in range(MAX_ROUNDS):
             known = state.size
             session = Session(current_origin, limits, budget=budget)
@@ -99,6 +101,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             constants.reached = state.memory
             program = Program(state, operators, run_function, run_method, keep_print)
             session.keep(program)
+            session.keep(generators)
             entry = session.builder.entry
             entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
             values = list(entry.params)

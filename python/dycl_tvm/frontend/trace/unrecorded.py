@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,8 +19,19 @@ def unrecorded() -> AbstractContextManager[Any]:
     return disabled
 
 
-@contextmanager
-def plainly() -> Iterator[None]:
+class plainly:  # noqa: N801  (used like a function; as one with contextlib it takes twice as long, and every weight asks for it)
     """Let operations run as on plain tensors: they are not recorded, and no subclass of a tensor sees them."""
-    with torch._C.DisableTorchFunction(), unrecorded():
-        yield
+
+    __slots__ = ("_functions", "_modes")
+
+    def __enter__(self) -> None:
+        self._functions: Any = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
+        self._modes = unrecorded()
+        self._modes.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._modes.__exit__(*error)
+        finally:
+            self._functions.__exit__(*error)

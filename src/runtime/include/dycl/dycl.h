@@ -161,6 +161,11 @@ DYCL_API int32_t dycl_call_runs(const DyclSession* session, uint64_t* counts, si
 /** Puts the state variables back to their initial values. */
 DYCL_API int32_t dycl_reset_state(DyclSession* session);
 
+/** Gives this session's random numbers a seed, as torch.manual_seed does in PyTorch: from then on
+ * the network draws what it draws there on a CPU. A new session has the seed 67280421310721, that
+ * of a new torch.Generator. A network without random numbers takes any seed. */
+DYCL_API int32_t dycl_manual_seed(DyclSession* session, uint64_t seed);
+
 /** The message of this thread's last error; never NULL. */
 DYCL_API const char* dycl_last_error(void);
 
@@ -190,6 +195,7 @@ typedef struct {
   const char* (*last_error)(void);
   const char* (*last_error_kind)(void);
   int32_t (*copy_output)(DyclSession*, size_t, const DLTensor*);
+  int32_t (*manual_seed)(DyclSession*, uint64_t);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

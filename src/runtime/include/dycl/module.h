@@ -134,6 +134,8 @@ class Session {
   Status SetNumThreads(int32_t num_threads);
   /*! \brief Puts the state variables back to their initial values. */
   void ResetState();
+  /*! \brief Gives the random numbers of this session a seed, as torch.manual_seed does. */
+  Status ManualSeed(uint64_t seed);
 
  private:
   friend class Module;

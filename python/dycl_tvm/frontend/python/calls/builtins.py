@@ -19,6 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
+from dycl_tvm.frontend.python.calls import seeds
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
@@ -54,8 +55,10 @@ def find(callee: Any) -> Substitute | None:
     if type(callee) not in _KINDS:
         return None
     found = TABLE.get(callee)
-    if found is None and isinstance(callee, type(random.random)) and getattr(callee, "__self__", None) is _RANDOM:
-        return _random
+    if callee is torch.manual_seed:  # PyTorch's compiler puts another function there when it is imported
+        return seeds.TABLE[torch.random.manual_seed]
+    if found is None and isinstance(callee, type(random.random)):
+        return _random if getattr(callee, "__self__", None) is _RANDOM else seeds.method_of(callee)
     return found
 
 
@@ -451,6 +454,7 @@ TABLE: dict[Any, Substitute] = {
     set: _consumes(_list),
     print: substitute_print,
     **MESSAGES,
+    **seeds.TABLE,
     input: _input,
     builtins.__import__: import_by_call,
     importlib.import_module: import_by_call,
@@ -504,11 +508,6 @@ TABLE: dict[Any, Substitute] = {
             np.random.randint,
             np.random.uniform,
             np.random.normal,
-            torch.rand,
-            torch.randn,
-            torch.randint,
-            torch.bernoulli,
-            torch.randperm,
         ),
         _random,
     ),

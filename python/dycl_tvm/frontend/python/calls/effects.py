@@ -51,16 +51,19 @@ class AboutCallee:
         Whether it is compiled code that is not known.
     known : bool
         Whether it changes only what it is a method of, which is saved, or nothing of Python's.
+    compiled : bool
+        Whether it is a compiled function of PyTorch's, which calls code only that it is given.
     allowed : bool
         Whether it was looked at, and a compiled network may call it.
     """
 
-    __slots__ = ("allowed", "callee", "known", "module", "unknown")
+    __slots__ = ("allowed", "callee", "compiled", "known", "module", "unknown")
 
     def __init__(self, callee: Any) -> None:
         self.callee, self.allowed = callee, False
         self.module, self.unknown = module_of(callee), is_unknown(callee)
         self.known = not self.unknown and _is_known(callee, self.module)
+        self.compiled = is_library(callee) if isinstance(callee, OPERATORS) else _is_method(callee, _COMPILED)
 
 
 class _Callees:
@@ -77,9 +80,11 @@ def about_callee(callee: Any) -> AboutCallee:
     if about is not None and about.callee is callee:
         return about
     about, kind = AboutCallee(callee), type(callee)
-    if (kind is types.FunctionType and is_library(callee)) or (
-        kind is types.BuiltinFunctionType and type(callee.__self__) is types.ModuleType
-    ):
+    if kind is types.BuiltinFunctionType:
+        lasting = about.compiled or type(callee.__self__) is types.ModuleType
+    else:
+        lasting = kind is types.FunctionType and is_library(callee)
+    if lasting:
         callees[id(callee)] = about
     return about
 
@@ -102,7 +107,7 @@ def watching(
         refuse_unknown(callee)
     if about.module.startswith("torch"):
         heap.journal.touch(SETTINGS, surely=False)
-    if pure or _is_compiled(callee, args, kwargs) or about.known:
+    if pure or about.known or (about.compiled and not any(map(callable, args)) and not any(map(callable, kwargs.values()))):
         return run(callee, args, kwargs)
     heap.journal.touch(CONTEXT, surely=False)
     owner = getattr(callee, "__self__", None)
@@ -187,13 +192,6 @@ def _is_of(method: Any, owner: Any, cls: type) -> bool:
     if type(found) not in CODE or not hasattr(found, "__get__"):
         return True
     return bool((found.__get__(None, owner) if isinstance(owner, type) else found.__get__(owner, type(owner))) == method)
-
-
-def _is_compiled(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is one of a compiled function of PyTorch's that is given no code: it changes tensors only, which the recorder sees."""
-    if not (is_library(callee) if isinstance(callee, OPERATORS) else _is_method(callee, _COMPILED)):
-        return False
-    return not any(map(callable, args)) and not any(map(callable, kwargs.values()))
 
 
 def _is_method(callee: Any, owner: Any) -> bool:

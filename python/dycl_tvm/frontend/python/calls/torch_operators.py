@@ -17,6 +17,7 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source import plain_torch
 from dycl_tvm.frontend.python.source.ownership import users_function
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.hcfg.added import ADDED
 
 _OTHERS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _SCRIPTED = (torch.jit.ScriptFunction, torch.jit.ScriptModule, torch._C.ScriptMethod)
@@ -47,6 +48,7 @@ TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys(_named(("torch", "while_loop"), ("torch._higher_order_ops.while_loop", "while_loop")), _as(plain_torch.while_loop)),
     **dict.fromkeys(_named(("torch", "scan"), ("torch._higher_order_ops.scan", "scan")), _as(plain_torch.scan)),
     **dict.fromkeys(_named(("torch._higher_order_ops.map", "map")), _as(plain_torch.map_rows)),
+    torch.random.fork_rng: _as(plain_torch.fork_rng),
     torch._assert: _as(plain_torch.check_assert),
     **{getattr(torch, f"_{name}"): _as(getattr(plain_torch, name)) for name in _CHECKS if hasattr(torch, f"_{name}")},
 }
@@ -71,10 +73,22 @@ def python_of(callee: Any) -> Callable[..., Any] | None:
                 "use what it was made of: the nn.Module that was given to torch.jit.script()",
             )
         return found  # type: ignore[no-any-return]
+    if _is_added(callee):
+        return None
     if isinstance(callee, _OPERATORS):
         found = custom_ops.OPDEFS.get(callee._qualified_op_name if isinstance(callee, torch._ops.OpOverloadPacket) else callee._schema.name)
         return None if found is None else _body(found)
     return _body(callee) if isinstance(callee, custom_ops.CustomOpDef) else None
+
+
+def _is_added(callee: Any) -> bool:
+    """Whether a user has said what an operator becomes."""
+    if not ADDED or not isinstance(callee, (*_OPERATORS, custom_ops.CustomOpDef)):
+        return False
+    name = str(
+        callee.name() if isinstance(callee, torch._ops.OpOverload) else getattr(callee, "_qualified_op_name", "") or callee._qualname
+    )
+    return any(added.rpartition(".")[0] == name.partition(".")[0].replace("::", ".") for added in ADDED)
 
 
 def _body(operator: custom_ops.CustomOpDef) -> types.FunctionType | None:

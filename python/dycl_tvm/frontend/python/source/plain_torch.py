@@ -3,11 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+
+@contextlib.contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True, *_caller: Any, **_names: Any) -> Iterator[None]:
+    """Stand for ``torch.random.fork_rng``: no other device than the CPU has random numbers here."""
+    if not enabled:
+        yield
+        return
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._library import custom_ops
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
@@ -277,13 +278,14 @@ def _used(label: str, module: types.ModuleType, use: tuple[str, ...], names: tup
     """Return what ``module.a.b.c`` leads to, and the modules on the way; of a module that goes somewhere else, all that code may name."""
     found: list[Step] = []
     for name in use:
-        found.append((label, Named(module)))
+        if not isinstance(module, _NAMESPACES):
+            found.append((label, Named(module)))
         x = vars(module).get(name)
         label = f"{label}.{name}"
         if not isinstance(x, types.ModuleType):
             return [*found, (label, x)]
         module = x
-    return [*found, (label, module), *_named_in(label, module, names)]
+    return found if isinstance(module, _NAMESPACES) else [*found, (label, module), *_named_in(label, module, names)]
 
 
 @functools.lru_cache(maxsize=65536)
@@ -331,10 +333,19 @@ def _object(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
 
 
 def _operator(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
-    return _object(label, x, code_of)
+    """What runs in Python if it is called; the rest is PyTorch's bookkeeping."""
+    overloads = [x] if isinstance(x, torch._ops.OpOverload) else [v for v in vars(x).values() if isinstance(v, torch._ops.OpOverload)]
+    return [(label, o.py_kernels) for o in overloads]
 
 
-#: What ``torch.ops`` holds.
+def _definition(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    """What the user has given to define an operator; the rest is PyTorch's bookkeeping."""
+    return [(label, x._init_fn), (label, x._backend_fns)]
+
+
+#: ``torch.ops`` and what is in it: PyTorch's tables of the operators that were looked up.
+_NAMESPACES = (torch._ops._Ops, torch._ops._OpNamespace)
+#: What these hold.
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 #: What objects of a class hold, with labels: by the first of these bases that it has.
 _CHILDREN: tuple[tuple[Any, Children], ...] = (
@@ -351,6 +362,7 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (torch.Tensor, _tensor),
     (np.ndarray, _array),
     (OPERATORS, _operator),
+    (custom_ops.CustomOpDef, _definition),
     (object, _object),
 )
 #: Those of what may be a library's, and is not looked into then.

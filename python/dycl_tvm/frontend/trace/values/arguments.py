@@ -17,6 +17,13 @@ import torch
 _PLAIN = frozenset((int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 
 
+@functools.cache
+def opname(func: Any) -> str:
+    """Return the name by which there are rules for an operator of PyTorch's; its namesakes of other libraries have none."""
+    name: str = func._opname
+    return name if func.namespace in ("aten", "prims") else f"{func.namespace}::{name}"
+
+
 @functools.lru_cache(maxsize=256)
 def _is_tensor(kind: type) -> bool:
     """Whether objects of a class are tensors. To ask ``isinstance`` of each takes five times as long, as the class has a metaclass."""
@@ -48,16 +55,15 @@ def _collect(nodes: Any, found: list[Any]) -> None:
 
 def tensors_of(*nodes: Any) -> list[torch.Tensor]:
     """Return the tensors, in order, with repetitions."""
-    found: list[torch.Tensor] = []
-    _sort(nodes, found, [])
-    return found
+    return sorted_leaves(*nodes)[0]
 
 
-def unusual(*nodes: Any) -> list[Any]:
-    """Return the leaves that are neither tensors nor plain values of Python, such as numbers known only at run time."""
-    found: list[Any] = []
-    _sort(nodes, [], found)
-    return found
+def sorted_leaves(*nodes: Any) -> tuple[list[torch.Tensor], list[Any]]:
+    """Return the tensors, and the leaves that are no plain values of Python either, such as numbers known only at run time."""
+    tensors: list[torch.Tensor] = []
+    others: list[Any] = []
+    _sort(nodes, tensors, others)
+    return tensors, others
 
 
 def _sort(nodes: Any, tensors: list[torch.Tensor], others: list[Any]) -> None:

@@ -104,7 +104,7 @@ def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs
     session = current()
     set_current(None)
     try:
-        with plainly():
+        with plainly(), torch.random.fork_rng(devices=[]):
             owner, args, kwargs = torch.utils._pytree.tree_map(lambda x: _stand_in(x, value), (owner, args, kwargs))
             (function if owner is None else getattr(owner, function.__name__))(*args, **kwargs)
     except Exception as error:
@@ -120,4 +120,6 @@ def _stand_in(x: Any, value: int) -> Any:
     if isinstance(x, torch.Tensor):
         made = torch.full(tuple(x.shape), value, dtype=x.dtype)
         return made if x.is_contiguous() or 0 in x.stride() else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(made)
+    if isinstance(x, torch.Generator):
+        return torch.Generator()
     return _NUMBERS[scalars._kind(scalars.operand_of(x))](value) if scalars.is_symbolic(x) else x

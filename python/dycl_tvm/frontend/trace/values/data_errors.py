@@ -81,7 +81,7 @@ def _raised(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], elemen
     session = current()
     set_current(None)
     try:
-        with plainly():
+        with plainly(), torch.random.fork_rng(devices=[]):
             function(*stand_ins[0], **stand_ins[1])
     except Exception as error:
         return error.with_traceback(None)
@@ -100,7 +100,7 @@ def _stand_in(x: Any, element: float | None) -> Any:
             return x.detach().clone()  # it may be written
     if scalars.is_symbolic(x):
         return _NUMBERS[scalars._kind(scalars.operand_of(x))](element if element in (0, -1) else 1)
-    return x
+    return torch.Generator() if isinstance(x, torch.Generator) else x
 
 
 def _filled(x: torch.Tensor, element: float | None) -> torch.Tensor:

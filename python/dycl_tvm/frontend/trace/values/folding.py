@@ -9,7 +9,7 @@ import torch
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, opname
 from dycl_tvm.frontend.trace.values.storage import tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -57,7 +57,7 @@ _AND, _OR = frozenset(["bitwise_and", "logical_and", "mul"]), frozenset(["bitwis
 
 def absorbed(func: Any, constants: list[Constant], meta: Any) -> Constant | None:
     """Return the result of an operation on integers or bools that one constant operand decides; None if there is none."""
-    name = func._opname
+    name = opname(func)
     if not (name in _AND or name in _OR) or type(meta) is not torch.Tensor or meta.is_floating_point() or meta.is_complex():
         return None
     if meta.numel() > FOLD_LIMIT or (name in _OR and meta.dtype != torch.bool):
@@ -84,3 +84,17 @@ def full(meta: torch.Tensor, number: Any) -> Constant:
             known[key] = constant_of(torch.full(tuple(meta.shape), number, dtype=meta.dtype))
     made: Constant = known[key]
     return made
+
+
+def without_elements(value: Value) -> Value:
+    """Return the constant that a value without elements is; any other as it is."""
+    if isinstance(value, Constant) or not isinstance(value.type, TensorType) or value.type.numel:
+        return value
+    return full(torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype), device="meta"), 0)
+
+
+def is_empty(metas: Any) -> bool:
+    """Whether all that an operation gives is tensors without elements."""
+    if isinstance(metas, torch.Tensor):
+        return not metas.numel()
+    return all(isinstance(m, torch.Tensor) and not m.numel() for m in leaves(metas)) if metas else False

@@ -42,7 +42,7 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     if key in tried:
         return
     shape: Any = target.shape
-    with unrecorded(), warnings.catch_warnings():
+    with unrecorded(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # `out` of another shape
         copies = _copies(tensors, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
         try:

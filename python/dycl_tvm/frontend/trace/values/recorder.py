@@ -14,19 +14,21 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dycl_tvm.errors import DataDependentShapeError, UnsupportedError
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, tensors_of, unusual
+from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, sorted_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.composed import INDEXING, cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full
+from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
 from dycl_tvm.frontend.trace.values.grown import refuse_grown
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
+from dycl_tvm.frontend.trace.values.missing import added_result, without_result
+from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
@@ -71,12 +73,6 @@ def known_bounds() -> dict[Value, tuple[int, int]]:
     return current().get(Known).bounds
 
 
-#: Operators whose result depends on a random state.
-RANDOM = frozenset(
-    ["bernoulli", "dropout", "native_dropout", "rrelu_with_noise"]
-    + ["cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "uniform"]
-    + ["rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "randperm"]
-)
 #: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
 _VIEWS = {
     "view",
@@ -120,36 +116,46 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return equal(*args)
         if func is aten.lift_fresh.default and not isinstance(args[0], StagedTensor) and constants().is_shared(args[0]):
             return args[0]  # made of an array
-        name = func._opname
+        name = opname(func)
         if name in QUESTIONS:
             layouts = layouts_of(args[0])
             return func(*args, **kwargs) if layouts is None else layouts.settle()
-        if name.rstrip("_") in RANDOM and not _is_identity_dropout(name, args):
-            raise UnsupportedError(
-                f"{name}() gives another result at every call",
-                current().origin(),
-                "call model.eval(), or pass the random numbers in as an input",
-            )
+        if is_random(func):
+            bound = _bind(func, args, kwargs)
+            if not draws_nothing(func, bound):
+                return _draw(func, args, kwargs, bound)
     if kwargs:
         _check_device(func, kwargs)
-    func, args, kwargs = _lower_scalars(func, args, kwargs)
-    if func._opname in FILLS:
+    tensors, others = sorted_leaves(args, kwargs)
+    if any(map(scalars.is_symbolic, others)):
+        func, args, kwargs = _lower_scalars(func, args, kwargs, tensors)
+        tensors = tensors_of(args, kwargs)
+    if opname(func) in FILLS:
         filled = _filled(func, args, kwargs)
         if filled is not None:
             return filled
     if func in INDEXING:
         args = (args[0], without_masks(dispatch, args[1]), *args[2:])
-    name, written = func._opname, _written(func)
+        tensors = tensors_of(args, kwargs)
+    name, written = opname(func), _written(func)
     if written:
         return _in_place(func, args, kwargs, list(written.values()), list(written))
     if name in ("split", "split_with_sizes", "unbind", "chunk", "unsafe_split", "unsafe_chunk") and not name.startswith("unsafe"):
         return _multi_view(func, args, kwargs)
     if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
-        return _view(func, args, kwargs)
+        return _view(func, args, kwargs, tensors)
     several = composition_of(func, args, kwargs)
     if several is not None:
         return several(dispatch, *args, **kwargs)
-    return _functional(func, args, kwargs)
+    return _functional(func, args, kwargs, tensors)
+
+
+def _draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any]) -> Any:
+    """Record an operator that draws random numbers."""
+    _check_device(func, kwargs)
+    if 0 in _written(func):
+        check_in_place(func, args, {k: v for k, v in kwargs.items() if k != "generator"}, args[0])
+    return draw(dispatch, _meta_result, func, bound)
 
 
 def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -165,7 +171,7 @@ def _is_special(func: Any) -> bool:
     """Whether an operator is no operation of the graph, or may be none."""
     if func in (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default):
         return True
-    return func._opname in QUESTIONS or func._opname.rstrip("_") in RANDOM
+    return opname(func) in QUESTIONS or is_random(func)
 
 
 @functools.cache
@@ -176,28 +182,26 @@ def _written(func: Any) -> dict[int, str]:
 
 
 # -- functional operations ---------------------------------------------------------------------------------------------
-def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors = tensors_of(args, kwargs)
-    values = [read(t) for t in tensors]
+def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
+    values = [without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
     if len(constants) == len(values):
         folded = _fold(func, args, kwargs, constants)
         if folded is not None:
             return folded
-    metas = _meta_result(func, args, kwargs)
+    metas = _meta_result(func, args, kwargs, tensors)
+    if is_empty(metas):
+        return map_tensors(lambda m: fresh_like(m, full(m, 0)), metas)
     decided = absorbed(func, constants, metas) if constants else None
     if decided is not None:
         return fresh_like(metas, decided)
-    if (
-        type(metas) is not torch.Tensor
-        and func._opname not in _OF_TYPES
-        and any(isinstance(leaf, (bool, int, float)) for leaf in leaves(metas))
-    ):
+    parts = [metas] if type(metas) is torch.Tensor else leaves(metas)
+    if parts[0] is not metas and func._opname not in _OF_TYPES and any(isinstance(part, (bool, int, float)) for part in parts):
         raise UnsupportedError(
             f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
         )
     type_of = current().get(Known).type_of
-    types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in leaves(metas)]
+    types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in parts]
     operands = iter(values)
     hargs = map_tensors(lambda _: next(operands), args)
     hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
@@ -220,7 +224,7 @@ _POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1
 
 def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
     """Note that positions lie within their dimension, so that indexing with them needs no check."""
-    which = _POSITIONS.get(func._opname)
+    which = _POSITIONS.get(opname(func))
     if which is None or which >= len(outputs) or outputs[which] is None:
         return
     bound, t = _bind(func, args, kwargs), args[0]
@@ -237,7 +241,7 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
     if known is None:
         try:
             metas = _meta_result(func, args, kwargs)
-        except DataDependentShapeError:
+        except UnsupportedError:
             metas = None
         size = sum(m.numel() for m in tensors_of(metas))
         if size > max(FOLD_LIMIT, sum(c.data.numel() for c in constants)):
@@ -261,9 +265,10 @@ class _Kept:
     constant: Constant
 
 
-def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation on meta tensors."""
-    ambiguous = [found for found in map(layouts_of, tensors_of(args, kwargs)) if found is not None]
+def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor] | None = None) -> Any:
+    """Run an operation on meta tensors; ``tensors`` are those among its arguments, where they are known."""
+    tensors = tensors_of(args, kwargs) if tensors is None else tensors
+    ambiguous = [found for found in map(layouts_of, tensors) if found is not None]
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     metas = current().get(Known).metas
@@ -272,16 +277,14 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if known is None:
         with unrecorded():
             margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
-            if not tensors_of(args, kwargs) and any(a.name == "device" for a in func._schema.arguments):
+            if not tensors and any(a.name == "device" for a in func._schema.arguments):
                 mkwargs["device"] = torch.device("meta")
             try:
                 known = result_of(func, margs, mkwargs)
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
-                raise DataDependentShapeError(
-                    f"the shape of the result of {func._opname}() depends on the values of its input",
-                    current().origin(),
-                    "use a result of fixed shape: torch.where with a mask, topk, or a reduction over the mask",
-                ) from error
+                known = added_result(func, margs, mkwargs)
+                if known is None:
+                    raise without_result(func, isinstance(error, NotImplementedError)) from error
         metas[key] = known
     return known
 
@@ -293,7 +296,7 @@ def _on_meta(leaf: Any) -> Any:
 
 
 # -- views and in-place operations ---------------------------------------------------------------------------------
-def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
     base = args[0]
     if func._opname == "as_strided":
         return as_strided(base, *args[1:], **kwargs)
@@ -302,7 +305,7 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(base, StagedTensor) and constants().written_storage(base) is None:
         if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
             return _constant_view(func, base, args, kwargs)
-    meta = _meta_result(func, args, kwargs)
+    meta = _meta_result(func, args, kwargs, tensors)
     source, known = read(base), current().get(Known)
     value = emit_one(func, (source, *args[1:]), known.type_of(meta), kwargs)
     bounds = known.bounds.get(source)
@@ -361,7 +364,7 @@ def _bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str], positions: list[int]) -> Any:
     """Run the functional form of an in-place operator and write its result."""
     bound = _bind(func, args, kwargs)
-    name = func._opname
+    name = opname(func)
     if names == ["out"]:
         out = bound.pop("out")
         check_in_place(func, args, kwargs, out)
@@ -511,11 +514,11 @@ def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     return own
 
 
-def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _lower_scalars(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Replace host scalars among the arguments by rank-0 tensors, choosing the overload that takes tensors."""
-    if not any(map(scalars.is_symbolic, unusual(args, kwargs))):
-        return func, args, kwargs
-    name, tensors = func._opname, tensors_of(args, kwargs)
+    name = opname(func)
     if name in ("full", "full_like", "scalar_tensor", "new_full"):
         return _full(func, args, kwargs)
     declared = {a.name: str(a.type) for a in func._schema.arguments}
@@ -532,9 +535,9 @@ def _lower_scalars(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             )
     if all(declared[k] in ("Tensor", "Optional[Tensor]") for k in replaced):
         return (func, *_positional(func, {**bound, **replaced}))
-    packet = getattr(aten, name)
+    packet = getattr(aten, name, None)
     wanted = {k for k in bound if bound[k] is not None}
-    for overload in packet.overloads():
+    for overload in packet.overloads() if packet is not None else ():
         twin = getattr(packet, overload)
         types = {a.name: str(a.type) for a in twin._schema.arguments}
         if "out" in types or not wanted <= set(types):
@@ -562,10 +565,6 @@ def _full(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
         scalars.refuse_mixed(scalars.mixed_of(value), _DECIDES)
     filled = to_tensor(value, bound.get("dtype") or default)
     return aten.clone.default, (dispatch(aten.expand.default, (filled, list(shape)), {}),), {}
-
-
-def _is_identity_dropout(name: str, args: tuple[Any, ...]) -> bool:
-    return "dropout" in name and len(args) > 2 and args[2] is False
 
 
 def _check_device(func: Any, kwargs: dict[str, Any]) -> None:

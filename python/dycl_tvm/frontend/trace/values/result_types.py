@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.values.arguments import map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import map_leaves, map_tensors, opname, tensors_of
 
 aten = torch.ops.aten
 
@@ -66,7 +66,7 @@ def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_pointwise(func: Any) -> bool:
-    return torch.Tag.pointwise in func.tags or func._opname == "rsub"
+    return torch.Tag.pointwise in func.tags or opname(func) == "rsub"
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], real: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -104,13 +104,13 @@ def _is_plain(t: torch.Tensor) -> bool:
 
 
 def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if func._opname == "arange":
+    if opname(func) == "arange":
         begin, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
         return step != 0 and abs((end - begin) / step) <= _ELEMENTS
-    if not (_is_pointwise(func) or func._opname in _CHEAP):
+    if not (_is_pointwise(func) or opname(func) in _CHEAP):
         return False
     tensors = tensors_of(args, kwargs)
-    if func._opname == "index":  # a mask's values decide on the shape; with positions the result may be as large as the product
+    if opname(func) == "index":  # a mask's values decide on the shape; with positions the result may be as large as the product
         return all(a.dtype in _POSITIONS for a in tensors[1:]) and math.prod(a.numel() for a in tensors) <= _ELEMENTS
     if torch.Tag.dynamic_output_shape in func.tags:
         return False

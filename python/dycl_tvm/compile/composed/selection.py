@@ -1,0 +1,96 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Tensors of which elements are chosen by masks and positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dycl_tvm.compile.decompose import decomposition
+
+
+@decomposition("masked_scatter.default")
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    x, mask = torch.broadcast_tensors(x, mask)
+    taken = (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(min=0)
+    return torch.where(mask, source.reshape(-1)[taken].reshape(mask.shape), x)
+
+
+@decomposition("put.default")
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    if not index.numel():
+        return x.clone()
+    flat = torch.ops.aten.index_put(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
+    return flat.reshape(x.shape)
+
+
+@decomposition("index_reduce.default")
+def index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    if x.dim() == 0:
+        return index_reduce(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce, include_self=include_self).reshape(())
+    lined = [1] * x.dim()
+    lined[dim] = index.numel()
+    places = index.to(torch.int64).reshape(lined).expand(source.shape)
+    return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+@decomposition("nonzero_static.default")
+def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    if not x.dim() or not x.numel() or not size:
+        return torch.full((size, x.dim()), fill_value)
+    counted = (x.reshape(-1) != 0).to(torch.int64).cumsum(0)
+    number = torch.arange(size)
+    flat = torch.searchsorted(counted, number + 1)
+    places, span = [], x.numel()
+    for extent in x.shape:
+        span //= extent
+        places.append(flat // span % extent)
+    return torch.where((number < counted[-1]).unsqueeze(1), torch.stack(places, 1), fill_value)
+
+
+@decomposition("diagonal_scatter.default")
+def diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    moved = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = torch.arange(moved.shape[-2]).unsqueeze(1), torch.arange(moved.shape[-1])
+    if not source.shape[-1]:
+        return x.clone()
+    at = (rows.squeeze(1) - max(-offset, 0)).clamp(0, source.shape[-1] - 1)
+    written = torch.where(columns - rows == offset, source[..., at].unsqueeze(-1), moved)
+    return written.movedim((-2, -1), (dim1, dim2))
+
+
+@decomposition("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def embedding_bag(
+    weight: Tensor,
+    index: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor | None, ...]:
+    """Sum (0), average (1) or maximum (2) of the rows of each bag: the others of its results serve training only."""
+    if include_last_offset:
+        offsets = offsets[:-1]
+    count, bags = index.shape[0], offsets.shape[0]
+    if not count or not bags:
+        return torch.zeros((bags, weight.shape[1]), dtype=weight.dtype), None, None, None
+    bag = torch.searchsorted(offsets.to(torch.int64), torch.arange(count), right=True) - 1
+    kept = index != padding_idx
+    rows = weight[index]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    # what is left out goes to a bag of its own
+    bag = torch.where(kept, bag, bags)
+    result = torch.zeros((bags + 1, weight.shape[1]), dtype=weight.dtype)
+    if mode == 2:
+        places = bag.unsqueeze(1).expand(rows.shape)
+        return torch.scatter_reduce(result, 0, places, rows, "amax", include_self=False)[:bags], None, None, None
+    wide = weight.dtype if weight.dtype == torch.float64 else torch.float32
+    result = result.to(wide).index_add(0, bag, rows.to(wide))[:bags]
+    if mode == 1:
+        sizes = torch.zeros(bags + 1, dtype=wide).index_add(0, bag, torch.ones(count, dtype=wide))[:bags]
+        result = result / sizes.clamp(min=1).unsqueeze(1)
+    return result.to(weight.dtype), None, None, None

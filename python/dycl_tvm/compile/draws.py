@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Draws of random numbers as kernels in C++: each is a call of a template of ``src/runtime/draws.h``.
+
+The symbol of a kernel says which call it is, so that equal draws share a kernel, and the source is written from the symbols alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+#: The backend that draws are said to have.
+BACKEND = "random"
+_PREFIX = "draw__"
+#: Stands for the dtypes of a template that has none.
+_ANY = "any"
+#: The elements of tensors in C++, by dtype.
+_TYPES = {
+    "float64": "double", "float32": "float", "float16": "Half", "bfloat16": "BFloat16", "int64": "int64_t", "int32": "int32_t",
+    "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
+}  # fmt: skip
+
+
+def symbol_of(function: str, dtypes: Iterable[str] = (), params: Iterable[float | int | bool] = ()) -> str:
+    """Return the symbol of the kernel that calls a template for some dtypes with some numbers."""
+    return "__".join([_PREFIX.rstrip("_"), function, "_".join(dtypes) or _ANY, *map(_encoded, params)])
+
+
+def is_symbol(symbol: str) -> bool:
+    """Whether a kernel is a draw, by its symbol."""
+    return symbol.startswith(_PREFIX)
+
+
+def source_of(symbols: Iterable[str]) -> str:
+    """Return the C++ of kernels."""
+    return '#include "draws.h"\n\nusing namespace dycl::random;\n\n' + "\n".join(map(_kernel, symbols))
+
+
+def _kernel(symbol: str) -> str:
+    _, function, dtypes, *params = symbol.split("__")
+    types = ", ".join(_TYPES[d] for d in dtypes.split("_") if d != _ANY)
+    call = f"{function}{f'<{types}>' if types else ''}({', '.join(['args', *map(_decoded, params)])})"
+    return f'extern "C" int __tvm_ffi_{symbol}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {{\n  return {call};\n}}\n'
+
+
+def _encoded(number: float | int | bool) -> str:
+    if isinstance(number, bool):
+        return f"b{number:d}"
+    if isinstance(number, int):
+        return f"i{number % (1 << 64):x}"
+    return f"f{struct.pack('>d', number).hex()}"
+
+
+def _decoded(text: str) -> str:
+    if text[0] == "i":
+        return f"static_cast<int64_t>(0x{text[1:]}ULL)"
+    if text[0] == "f":
+        (number,) = struct.unpack(">d", bytes.fromhex(text[1:]))
+        return float(number).hex() if number - number == 0 else f"static_cast<double>({'-' * (number < 0)}INFINITY)"
+    return "true" if text == "b1" else "false"

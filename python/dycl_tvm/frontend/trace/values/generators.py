@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Generators of random numbers: the state of each is a tensor that drawing changes in place, like a buffer of the model.
+
+So it is joined at branches, carried through loops and kept from call to call by what does that for all tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.folding import constant_of
+from dycl_tvm.frontend.trace.values.tensors import fresh
+from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR, default_state
+
+_HINT = "pass the random numbers in as an input"
+
+
+def key_of(generator: Any) -> int:
+    """Return what is one for all of Python's objects for a generator: PyTorch makes several."""
+    return int(generator._cdata)
+
+
+class Generators:
+    """The states of the generators that live on between calls; without a ``name_of`` there is no place for them.
+
+    Parameters
+    ----------
+    name_of : callable, optional
+        Returns the user's name of a generator that was there before the program ran, None for others.
+    """
+
+    def __init__(self, name_of: Callable[[torch.Generator], str | None] | None = None) -> None:
+        self._name_of = name_of
+        self._known: dict[int, tuple[torch.Generator, torch.Tensor, str]] = {}
+
+    def state(self, generator: torch.Generator | None) -> torch.Tensor:
+        """Return the tensor that is the state of a generator (None: the default one)."""
+        generator = torch.default_generator if generator is None else generator
+        made = current().get(_Made).states.get(key_of(generator))
+        if made is not None:
+            return made[1]
+        known = self._known.get(key_of(generator))
+        if known is None:
+            known = self._known[key_of(generator)] = (generator, *self._first_state(generator))
+        _, state, name = known
+        constants().names[id(state)] = name
+        return state
+
+    def _first_state(self, generator: torch.Generator) -> tuple[torch.Tensor, str]:
+        if self._name_of is None:
+            raise UnsupportedError("an operator gives random numbers", current().origin(), _HINT)
+        with plainly():
+            if key_of(generator) == key_of(torch.default_generator):
+                return default_state(), DEFAULT_GENERATOR
+            if generator.device.type != "cpu":
+                raise UnsupportedError(f"a generator of random numbers on {generator.device}", current().origin(), _HINT)
+            name = self._name_of(generator)
+            if name is None:
+                raise UnsupportedError(
+                    "a generator of random numbers that was made where it could not be seen",
+                    current().origin(),
+                    "make it in the forward (torch.Generator()), or keep it as an attribute of the model",
+                )
+            return generator.get_state(), name
+
+
+class _Made(OfOneRun):
+    """The generators that one run of the program has made."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+
+
+def new_generator() -> torch.Generator:
+    """Make a generator for the program."""
+    with plainly():
+        generator = torch.Generator()
+        state = fresh(constant_of(default_state()))
+    current().get(_Made).states[key_of(generator)] = (generator, state)
+    return generator
+
+
+def state_of(generator: torch.Generator | None) -> torch.Tensor:
+    """Return the tensor that is the state of a generator (None: the default one)."""
+    return current().get(Generators).state(generator)

@@ -1,0 +1,282 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Random operators of ATen, recorded as draws from the state of their generator (:mod:`dycl_tvm.hcfg.draws`).
+
+A draw gives its numbers in the order in which ATen writes them to memory, so a tensor that is not contiguous is drawn with its dimensions
+in the order of its strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arguments import key_of, sorted_leaves
+from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, Folded, constant_of
+from dycl_tvm.frontend.trace.values.generators import state_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
+from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh_like, op_name, read, write
+from dycl_tvm.hcfg.draws import NAMESPACE, STATE, default_state
+from dycl_tvm.hcfg.nodes import Constant, Value
+from dycl_tvm.hcfg.types import TensorType
+
+aten = torch.ops.aten
+draws = getattr(torch.ops, NAMESPACE)
+Dispatch = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Meta = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+#: Elements of one draw that PyTorch computes in another way if they are contiguous.
+_AT_ONCE = 16
+#: Arguments that switch randomness on, and what switches it off.
+_SWITCHES = {"train": (False,), "training": (False,), "dropout_p": (0, 0.0)}
+
+
+def is_random(func: Any) -> bool:
+    """Whether an operator may draw random numbers: PyTorch says so of its operators."""
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def draws_nothing(func: Any, bound: dict[str, Any]) -> bool:
+    """Whether the arguments of an operator, by their names, switch its randomness off."""
+    for a in func._schema.arguments:
+        if a.name in _SWITCHES:
+            return bound.get(a.name, a.default_value) in _SWITCHES[a.name]
+    return False
+
+
+def seed_by(generator: torch.Generator | None, seed: Any) -> None:
+    """Give a generator a seed: a number of Python, or one known only at run time."""
+    operand = scalars.operand_of(seed) if scalars.is_symbolic(seed) else None
+    if operand is None:
+        with plainly():
+            value: Value = constant_of(torch.Generator().manual_seed(seed).get_state())
+    else:
+        number = current().builder.host_op("to_tensor", (operand,), TensorType((), "int64"))
+        value = _record(draws.seeded.default, (number,), [STATE])[0]
+    write(state_of(generator), value)
+
+
+def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]) -> Any:
+    """Record a random operator.
+
+    Parameters
+    ----------
+    dispatch : callable
+        Records an operator.
+    meta_result : callable
+        Runs an operator on the device ``meta``.
+    func, bound
+        The operator, and its arguments by their names.
+    """
+    bound = dict(bound)
+    generator = bound.pop("generator", None)
+    name = func._opname
+    handler = _HANDLERS.get(name.rstrip("_").removesuffix("_functional").removesuffix("_like"))
+    if handler is None or "out" in bound or (func is aten.random.default or func is aten.random_.default):
+        raise UnsupportedError(
+            f"{name}() gives random numbers in a way that is not supported",
+            current().origin(),
+            "use rand, randn, randint, randperm, bernoulli, multinomial, dropout, uniform_, normal_, exponential_, geometric_, cauchy_ "
+            "or log_normal_, or pass the random numbers in as an input",
+        )
+    state = state_of(generator)
+    target = bound["self"] if name.endswith("_") else None
+    if target is not None:
+        if layouts_of(target) is not None:
+            layouts_of(target).settle()  # type: ignore[union-attr]
+        like = meta_of(tuple(target.shape), tuple(target.stride()), target.dtype)
+    else:
+        like = _meta(meta_result, func, bound)
+    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]) and name not in ("bernoulli", "bernoulli_"):
+        raise UnsupportedError(
+            f"{name}() takes a number known only at run time", current().origin(), "draw torch.rand() or randn(), and compute with it"
+        )
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+    value = handler(_Draw(dispatch, state, like), {**defaults, **bound})
+    if target is None:
+        return fresh_like(like, value)
+    write(target, value)
+    return target
+
+
+def _meta(meta_result: Meta, func: Any, bound: dict[str, Any]) -> torch.Tensor:
+    """Return what the result looks like; a generator is of a device, so the overload without one says it."""
+    overload = func._overloadname
+    if "generator" in overload:
+        wanted = overload.replace("_generator", "").replace("generator", "") or "default"
+        packet = getattr(aten, func._opname)
+        func = getattr(packet, wanted) if wanted in packet.overloads() else func
+    names = [a.name for a in func._schema.arguments]
+    keyword = {a.name for a in func._schema.arguments if a.kwarg_only}
+    given = {n: bound[n] for n in names if n in bound}
+    positional: list[Any] = []
+    for n in names:
+        if n in keyword or n not in given:
+            break
+        positional.append(given.pop(n))
+    found: torch.Tensor = meta_result(func, tuple(positional), given)
+    return found
+
+
+class _Draw:
+    """One draw: the state, and the shape, strides and type of what is drawn."""
+
+    def __init__(self, dispatch: Dispatch, state: torch.Tensor, like: torch.Tensor) -> None:
+        self.dispatch, self._state, self.like = dispatch, state, like
+        if layouts_of(like) is not None:
+            layouts_of(like).settle()  # type: ignore[union-attr]
+        shape, strides = like.shape, like.stride()
+        if any(n > 1 and s == 0 for n, s in zip(shape, strides)):
+            raise UnsupportedError("random numbers in elements that share memory", current().origin(), "copy the tensor before: t.clone()")
+        #: The dimensions as they lie in memory.
+        self.order = sorted(range(like.dim()), key=lambda d: -strides[d] if shape[d] > 1 else 0)
+        self.is_plain = like.is_contiguous() or self.order == list(range(like.dim()))
+        self.sizes = list(shape) if self.is_plain else [shape[d] for d in self.order]
+
+    def of_size(self, op: Any, *params: Any, extra: tuple[Any, ...] = ()) -> Value:
+        """Draw numbers of one distribution."""
+        return self.in_order(self.run(op, (self.sizes, *params, self.like.dtype, *extra), tuple(self.sizes), self.like.dtype))
+
+    def in_memory(self, t: torch.Tensor) -> Value:
+        """Return an operand that has the shape of what is drawn, with its dimensions as those lie in memory."""
+        if tuple(t.shape) != tuple(self.like.shape):
+            t = self.dispatch(aten.expand.default, (t, list(self.like.shape)), {})
+        value = read(t)
+        return value if self.is_plain else emit_one(aten.permute.default, (value, self.order), _type(self.sizes, t.dtype))
+
+    def in_order(self, value: Value) -> Value:
+        """Put the dimensions of what was drawn into their order."""
+        if self.is_plain:
+            return value
+        back = [self.order.index(d) for d in range(len(self.order))]
+        return emit_one(aten.permute.default, (value, back), _type(self.like.shape, self.like.dtype))
+
+    def run(self, op: Any, args: tuple[Any, ...], shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+        """Draw, and change the state."""
+        values = [a for a in args if isinstance(a, Value)]
+        if not values:
+            _try(op, args)
+        if 0 in shape:
+            with plainly():
+                return constant_of(torch.empty(shape, dtype=dtype))
+        made, state = _record(op, (read(self._state), *args), [_type(shape, dtype), STATE])
+        write(self._state, state)
+        return made
+
+
+def _type(shape: Any, dtype: torch.dtype) -> TensorType:
+    if dtype not in DTYPE_NAMES:
+        raise UnsupportedError(f"random numbers of {dtype}", current().origin(), "draw float32")
+    return TensorType(tuple(map(int, shape)), DTYPE_NAMES[dtype])
+
+
+def _try(op: Any, args: tuple[Any, ...]) -> None:
+    """Let PyTorch say what is wrong with the parameters of a draw."""
+    first = args[0] if isinstance(args[0], int) else [min(n, 1) for n in args[0]]
+    try:
+        with plainly():
+            op(default_state(), first if op is not draws.permutation.default else min(first, 1), *args[1:])
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise of_program(error) from None
+
+
+def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ...]:
+    """Record a draw; one from a state that is known is made at once."""
+    values = [a for a in args if isinstance(a, Value)]
+    if not (all(isinstance(v, Constant) for v in values) and sum(t.numel for t in types) <= FOLD_LIMIT):
+        made = current().builder.tensor_op(op_name(op), args, {}, types)
+        assert all(v is not None for v in made)
+        return made  # type: ignore[return-value]
+    known = current().get(Folded).known
+    key = (op, tuple(map(id, values)), key_of(tuple(None if isinstance(a, Value) else a for a in args)))
+    if key not in known:
+        with plainly():
+            result = op(*[a.data if isinstance(a, Constant) else a for a in args])
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            known[key] = (tuple(map(constant_of, results)), values)
+    found: tuple[Value, ...] = known[key][0]
+    return found
+
+
+# -- the operators -----------------------------------------------------------------------------------------------------
+def _uniform(d: _Draw, bound: dict[str, Any]) -> Value:
+    return d.of_size(draws.uniform.default, float(bound.get("from", 0)), float(bound.get("to", 1)))
+
+
+def _standard_normal(d: _Draw, bound: dict[str, Any]) -> Value:
+    return _normal(d, {})
+
+
+def _normal(d: _Draw, bound: dict[str, Any]) -> Value:
+    mean, std = bound.get("mean", 0.0), bound.get("std", 1.0)
+    at_once = d.like.numel() >= _AT_ONCE and d.like.is_contiguous()
+    if not isinstance(mean, torch.Tensor) and not isinstance(std, torch.Tensor):
+        return d.of_size(draws.normal.default, float(mean), float(std), extra=(not at_once,))
+    # as ATen does: draw, and compute with tensors
+    scaled = isinstance(std, torch.Tensor)
+    made = fresh_like(d.like, d.of_size(draws.normal.default, 0.0, 1.0 if scaled else float(std), extra=(not at_once,)))
+    if scaled and not isinstance(mean, torch.Tensor):
+        start = d.dispatch(aten.full.default, ([], float(mean)), {"dtype": made.dtype})
+        return read(d.dispatch(aten.addcmul.default, (start, made, std), {}))
+    if scaled:
+        made = d.dispatch(aten.mul.Tensor, (made, std), {})
+    return read(d.dispatch(aten.add.Tensor, (made, mean), {}))
+
+
+def _integers(d: _Draw, bound: dict[str, Any]) -> Value:
+    low, high = bound.get("low", bound.get("from", 0)), bound.get("high", bound.get("to"))
+    if high is None:
+        raise UnsupportedError("random_() without an upper bound", current().origin(), "give it one: t.random_(0, n)")
+    return d.of_size(draws.integers.default, int(low), int(high))
+
+
+def _bernoulli(d: _Draw, bound: dict[str, Any]) -> Value:
+    p = bound["p"] if "p" in bound else bound["self"]
+    if scalars.is_symbolic(p):
+        number = current().builder.host_op("to_tensor", (scalars.operand_of(p),), TensorType((), "float64"))
+        p = fresh_like(meta_of((), None, torch.float64), number)
+    if not isinstance(p, torch.Tensor):
+        return d.of_size(draws.bernoulli.default, float(p))
+    if not p.is_floating_point():
+        raise of_program(RuntimeError(f'"bernoulli_tensor_cpu_p_" not implemented for {p.dtype}'))
+    return d.in_order(d.run(draws.bernoulli_each.default, (d.in_memory(p), d.like.dtype), tuple(d.sizes), d.like.dtype))
+
+
+def _permutation(d: _Draw, bound: dict[str, Any]) -> Value:
+    return d.run(draws.permutation.default, (int(bound["n"]), d.like.dtype), tuple(d.like.shape), d.like.dtype)
+
+
+def _multinomial(d: _Draw, bound: dict[str, Any]) -> Value:
+    weights = bound["self"]
+    with plainly():
+        exponential = torch.empty_like(meta_of(tuple(weights.shape), tuple(weights.stride()), weights.dtype))
+    by_columns = not exponential.is_contiguous() and exponential.dim() == 2
+    args = (read(weights), int(bound["num_samples"]), bool(bound.get("replacement", False)), by_columns)
+    return d.run(draws.multinomial.default, args, tuple(d.like.shape), d.like.dtype)
+
+
+def _of(op: Any, **defaults: float) -> Callable[[_Draw, dict[str, Any]], Value]:
+    return lambda d, bound: d.of_size(op, *[float(bound.get(name, default)) for name, default in defaults.items()])
+
+
+_HANDLERS: dict[str, Callable[[_Draw, dict[str, Any]], Value]] = {
+    "rand": _uniform,
+    "uniform": _uniform,
+    "randn": _standard_normal,
+    "normal": _normal,
+    "randint": _integers,
+    "random": _integers,
+    "bernoulli": _bernoulli,
+    "randperm": _permutation,
+    "multinomial": _multinomial,
+    "exponential": _of(draws.exponential.default, lambd=1.0),
+    "geometric": _of(draws.geometric.default, p=0.0),
+    "cauchy": _of(draws.cauchy.default, median=0.0, sigma=1.0),
+    "log_normal": _of(draws.log_normal.default, mean=1.0, std=2.0),
+}

@@ -1,0 +1,176 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Random numbers are those that eager draws from the same seed, on every path, and the generator is left as eager leaves it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from differential import given, same
+from programs_random import PROGRAMS, made
+from torch import nn
+
+import dycl_tvm
+from dycl_tvm.errors import UnsupportedError, UsageError, VerificationError
+from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR
+from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.hcfg.nodes import HCFG, Constant, TensorOp
+from dycl_tvm.verify.control import check_control
+
+INPUTS = [(torch.linspace(-2, 2, 20).reshape(4, 5).sin() + k,) for k in (0.1, 0.5, -0.7)]
+
+
+def check_against_eager(program: Any, seed: int, run: Callable[[tuple[Any, ...]], Any], rounds: int = 2) -> None:
+    """Compare calls in succession; ``run`` makes one."""
+    eager = copy.deepcopy(program)
+    torch.manual_seed(seed)
+    for args in INPUTS * rounds:
+        with torch.no_grad():
+            want = eager(*copy.deepcopy(args))
+        state = torch.get_rng_state()
+        got = run(args)
+        assert same(want, got), f"seed {seed}: eager {want}, built {got}"
+        torch.set_rng_state(state)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("passes", [False, True])
+def test_draws_are_those_of_eager(name: str, passes: bool) -> None:
+    program = made(name)
+    graph = dycl_tvm.stage(program, INPUTS[0], passes=passes)
+    variables = [v.name for v in graph.state]
+    for seed in (0, 1, 2**40 + 7):
+        torch.manual_seed(seed)
+        state = [v.initial.data if isinstance(v.initial, Constant) else v.initial for v in graph.state]
+        if DEFAULT_GENERATOR in variables:
+            state[variables.index(DEFAULT_GENERATOR)] = torch.get_rng_state()
+
+        def run(args: tuple[Any, ...], state: list[Any] = state) -> Any:
+            result, _ = interpret(graph, given(graph, args), state)
+            if DEFAULT_GENERATOR in variables:
+                assert torch.equal(state[variables.index(DEFAULT_GENERATOR)], torch.get_rng_state()), "another state than eager's"
+            return result
+
+        check_against_eager(program, seed, run)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_artefacts_draw_what_eager_draws(name: str, tmp_path: Path) -> None:
+    program = made(name)
+    dycl_tvm.build(program, INPUTS[0]).export_library(tmp_path / "net.so", embed_params=True)
+    module = dycl_tvm.load(tmp_path / "net.so")
+    for seed in (0, 1):
+        module.reset_state()
+        module.manual_seed(seed)
+        check_against_eager(program, seed, lambda args: module(*args))
+
+
+def _differs(program: Any, change: Callable[[HCFG, TensorOp], None]) -> None:
+    """Change each draw of a graph, and demand that the check against eager finds it."""
+    graph = dycl_tvm.stage(program, INPUTS[0], passes=False)
+    draws = [s for b in graph.blocks for s in b.steps if isinstance(s, TensorOp) and s.op == "dycl_random.uniform.default"]
+    assert draws
+    for draw in draws:
+        change(graph, draw)
+    with pytest.raises(VerificationError):
+        check_control(program, graph, INPUTS[0], {})
+
+
+def _one_draw_for_all(graph: HCFG, draw: TensorOp) -> None:
+    draw.args = (graph.entry.params[-1], *draw.args[1:])
+
+
+def _other_numbers(graph: HCFG, draw: TensorOp) -> None:
+    draw.args = (*draw.args[:2], 0.001, *draw.args[3:])
+
+
+@pytest.mark.parametrize("name", ["equal_draws", "unused"])
+def test_the_check_of_builds_sees_a_draw_from_the_wrong_state(name: str) -> None:
+    _differs(made(name), _one_draw_for_all)
+
+
+@pytest.mark.parametrize("name", ["equal_draws", "loop"])
+def test_the_check_of_builds_sees_other_numbers(name: str) -> None:
+    _differs(made(name), _other_numbers)
+
+
+def test_a_graph_begins_with_the_seed_of_a_new_generator() -> None:
+    call = dycl_tvm.stage(lambda x: x + torch.rand(4, 5), INPUTS[0]).interpret()
+    (x,) = INPUTS[0]
+    first = x + torch.rand(4, 5, generator=torch.Generator())
+    assert torch.equal(call(x), first)
+    assert not torch.equal(call(x), first)
+    call.reset()
+    assert torch.equal(call(x), first)
+    call.manual_seed(-3)
+    assert torch.equal(call(x), x + torch.rand(4, 5, generator=torch.Generator().manual_seed(-3)))
+    with pytest.raises(UsageError, match="64 bits"):
+        call.manual_seed(1 << 64)
+
+
+def test_staging_leaves_generators_alone() -> None:
+    program = made("OwnGenerator")
+    before, own = torch.get_rng_state(), program.generator.get_state()
+    dycl_tvm.build(program, INPUTS[0])
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(own, program.generator.get_state())
+
+
+def test_dropout_in_training_mode_on_purpose() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 5)).eval()
+    model[2].train()
+    graph = dycl_tvm.stage(model, INPUTS[0])
+    call = graph.interpret()
+    call.manual_seed(4)
+    check_against_eager(model, 4, lambda args: call(*args))
+    with pytest.raises(UsageError, match=r"model\.eval\(\)"):
+        dycl_tvm.stage(model.train(), INPUTS[0])
+
+
+def _outside() -> Any:
+    hidden = iter([torch.Generator()])
+    return lambda x: x + torch.rand(4, 5, generator=next(hidden))
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "poisson": (lambda x: torch.poisson(x.abs()), "random numbers in a way"),
+    "binomial": (lambda x: torch.binomial(x.abs(), x.sigmoid()), "random numbers in a way"),
+    "gamma": (lambda x: torch._standard_gamma(x.abs()), "random numbers in a way"),
+    "seed of chance": (lambda x: (torch.seed(), x)[1], "differs in every run"),
+    "method of chance": (lambda x: x * torch.Generator().seed(), "differs in every run"),
+    "number of the run": (lambda x: torch.randint(0, int(x.abs().sum()) + 1, (3,)), "known only at run time"),
+    "NumPy": (lambda x: x * np.random.rand(), "another result at every call"),
+    "another device": (lambda x: torch.rand(2, generator=torch.Generator("meta")), "meta"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_exact_is_refused(name: str) -> None:
+    program, words = REFUSED[name]
+    before = torch.get_rng_state()
+    with pytest.raises(UnsupportedError, match=words):
+        dycl_tvm.stage(program, INPUTS[0])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_random_numbers_on_a_gpu_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="on CPUs only"):
+        dycl_tvm.build(lambda x: x + torch.rand(4, 5), INPUTS[0], target="nvidia/jetson-tx2", verify="off")
+
+
+def test_a_wrong_parameter_is_the_programs_error() -> None:
+    def program(x: Any) -> Any:
+        try:
+            return x.clone().uniform_(2, 1)
+        except RuntimeError:
+            return x
+
+    call = dycl_tvm.stage(program, INPUTS[0]).interpret()
+    assert torch.equal(call(*INPUTS[0]), INPUTS[0][0])
+    with pytest.raises(RuntimeError, match="std"):
+        dycl_tvm.stage(lambda x: x.clone().normal_(0, -1), INPUTS[0]).interpret()(*INPUTS[0])
