@@ -18,10 +18,10 @@ class ForkRequired(ControlFlow):
 
     def __init__(self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Exception | None = None) -> None:
         super().__init__(reason)
-        self.decision, self.unroll, self.refusal, self._others = decision, unroll, refusal, others
+        self.decision, self.unroll, self.refusal, self.others = decision, unroll, refusal, others
 
     def __str__(self) -> str:
-        return with_others(self.args[0], self._others)
+        return with_others(self.args[0], self.others)
 
 
 def with_others(text: str, others: object) -> str:

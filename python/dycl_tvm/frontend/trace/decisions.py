@@ -196,9 +196,14 @@ class Decisions:
                 "build(..., max_loop_trips=N)",
             )
             self.unroll(decision, refusal)
-        if self.rolling and decision.index >= self.rolling[0].began:
-            self.part_in_loop(reason, decision.origin, others)
         raise ForkRequired(decision, reason, others=others)
+
+    def refuse_in_loop(self, fork: ForkRequired, loop: Decision) -> None:
+        """A decision in the body of a rolled loop could not be forked there: if no loop around it can do so, unroll."""
+        decision = fork.decision
+        if decision.is_loop or self.rolling[0].loop is not loop or decision.index < self.rolling[0].began:
+            return
+        self.part_in_loop(fork.args[0], decision.origin, fork.others)
 
     def follow(self, decision: Decision) -> bool:
         """Fork a decision whose first side is being run, by going on with that side in this run; return whether that can be done.

@@ -186,6 +186,8 @@ class Frame:
                 exits().leave_by_return(jump.value, jump.origin)
             return False
         exits().departures += 1
+        if current().builder.is_copied(self._scope.clock):
+            return True
         self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
         if token is not None:
             self._tokens.append(token)

@@ -34,11 +34,14 @@ class Grown(StagedTensor):
         The dimension that grows.
     length : Length
         How much of that dimension there is.
+    below : Length or None
+        What the elements, which are positions, are less than; they are not negative. None if that is not known.
     """
 
     buffer: TensorType
     along: int
     length: Length
+    below: Length | None = None
 
     @staticmethod
     def __new__(cls, storage: Storage, chain: tuple[ViewStep, ...], value: Value, along: int, length: Length) -> Grown:  # type: ignore[override]

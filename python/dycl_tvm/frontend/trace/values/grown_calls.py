@@ -96,12 +96,20 @@ def _elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
         return t.padded().narrow(t.along, 0, size) if isinstance(t, Grown) else t
 
     result = func(*map_tensors(buffer, args), **map_tensors(buffer, kwargs))
-    return grown(result, result.dim() - from_end, first.length)
+    made = grown(result, result.dim() - from_end, first.length)
+    if first.below is not None and func in _ADDITIONS and type(args[1]) is int and args[1] >= 0:
+        made.below = first.below.plus(args[1])  # type: ignore[attr-defined]  # it grows
+    return made
+
+
+_ADDITIONS = (_T.__add__, _T.add, torch.add)
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------------
 def _getitem(func: Any, t: Grown, index: Any) -> Any:
     entries = list(index) if isinstance(index, tuple) else [index]
+    if entries and all(isinstance(e, torch.Tensor) for e in entries):
+        return _gather(func, t, entries)
     if any(not (e is None or e is Ellipsis or type(e) in (int, slice) or scalars.is_symbolic(e)) for e in entries):
         return _refuse(func, t)
     taken = sum(e is not None and e is not Ellipsis for e in entries)
@@ -124,7 +132,23 @@ def _getitem(func: Any, t: Grown, index: Any) -> Any:
     part = _select(t, whole, along, mine) if not isinstance(mine, slice) else _slice(t, whole, along, mine)
     assert isinstance(part, StagedTensor)
     part.storage_.growing = t.length.counter.loop
+    if isinstance(part, Grown) and type(mine) is slice and mine == slice(None):
+        part.below = t.below
     return view_of(t, part)
+
+
+def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
+    """Read at positions, one for every dimension; those along the dimension that grows are known to lie in it."""
+    at = indices[t.along] if len(indices) == t.dim_() else None
+    if not isinstance(at, Grown) or at.below is None or combine("le", at.below, t.length) is not True:
+        return _refuse(func, t)
+    from_end = at.dim_() - at.along
+    others = [i for i in indices if i is not at]
+    if any(isinstance(i, Grown) or (i.dim() >= from_end and i.shape[-from_end] != 1) for i in others):
+        return _refuse(func, t)
+    positions = torch.clamp(at.padded(), max=t.buffer.shape[t.along] - 1)
+    result = func(t.padded(), tuple([positions if i is at else i for i in indices]))
+    return grown(result, result.dim() - from_end, at.length)
 
 
 def _select(t: Grown, whole: torch.Tensor, along: int, index: Any) -> torch.Tensor:
@@ -352,7 +376,9 @@ def _arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     length = _length(args[0]) if len(args) == 1 else None
     if not isinstance(length, Length) or any(map(scalars.is_symbolic, kwargs.values())):
         return NotImplemented
-    return grown(func(length.bounds[1], **kwargs).clone(), 0, length)
+    made = grown(func(length.bounds[1], **kwargs).clone(), 0, length)
+    made.below = length  # type: ignore[attr-defined]  # it grows
+    return made
 
 
 def _filled(func: Any, *args: Any, **kwargs: Any) -> Any:
