@@ -13,6 +13,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import stage
+from dycl_tvm.frontend.python.flow import parted_trips
 
 #: Bodies of a forward that is refused, and what begins where the caret stands.
 PROGRAMS = [
@@ -94,6 +95,12 @@ PROGRAMS = [
         "x.max() > 3",
     ),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _no_paths_part_in_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said where too many paths part in the trips of a loop: with a bound of none, of the first that does."""
+    monkeypatch.setattr(parted_trips, "MOST_PATHS", 0)
 
 
 def helper(*given):

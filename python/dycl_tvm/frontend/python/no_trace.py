@@ -36,7 +36,6 @@ def no_trace(reached: Reached) -> Iterator[None]:
     for _, x in reached:
         if isinstance(x, enum.Flag):
             _ = ~x  # Python keeps the inverse of a flag with it, once it was asked for
-    torch.get_device_module("cuda")  # PyTorch keeps what it was asked for, as staging does where it tries operations on real tensors
     snapshot = Snapshot(reached, with_data=True)
     snapshot.add_place(SETTINGS)
     numbers = _random_states()

@@ -35,6 +35,9 @@ class Decision:
     unroll: int = 0
     #: What is raised if the loop does not end by itself within the trips that are unrolled; None where the user gave the bound.
     refusal: Exception | None = None
+    #: Whether tensors were let grow in the loop, or paths part in its trips; and whether that is left alone, because it did not do.
+    tried: bool = False
+    simply: bool = False
     #: It is a choice among objects; forked, it is made by one test an object.
     choice: bool = False
 
@@ -227,6 +230,8 @@ class Decisions:
         """
         if decision.unroll > 1:
             raise decision.refusal or refusal
+        if decision.tried and not decision.simply:
+            raise ForkRequired(decision, str(refusal), simply=True)
         bound = self._limits.loop_trips
         raise ForkRequired(decision, str(refusal), bound or MAX_TRIPS, refusal=refusal if bound is None else None)
 
@@ -260,7 +265,8 @@ class Decisions:
         builder.undo_to(decision.index)
         self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]
         if decision.is_loop:
-            self.pending.append([*events, (("loop",), replace(decision, unroll=fork.unroll, refusal=fork.refusal), None)])
+            again = replace(decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=decision.simply or fork.simply)
+            self.pending.append([*events, (("loop",), again, None)])
         elif decision.choice:
             self.pending.append([*events, (("choose",), None, None)])
         else:

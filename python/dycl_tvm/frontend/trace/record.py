@@ -31,8 +31,8 @@ class Builder:
         self._replay_until = 0
         #: Events that are repeated next, those that come soonest last.
         self._repeated: list[Event] = []
-        #: Up to which event they are those of a path that has been recorded to its end, and when the two paths began.
-        self._copied: list[tuple[int, int]] = []
+        #: From which event up to which they are those of a path that has been recorded to its end, and when the two paths began.
+        self._copied: list[tuple[int, int, int]] = []
 
     def begin_run(self, prefix: list[Event]) -> None:
         """Start a run that repeats ``prefix`` and then goes on by itself."""
@@ -86,18 +86,19 @@ class Builder:
         """
         if events:
             self._repeated = events[::-1]
-        self._copied = [*[c for c in self._copied if c[0] > self.cursor], (self.cursor + copied, since)]
+        self._copied = [*[c for c in self._copied if c[1] > self.cursor], (self.cursor, self.cursor + copied, since)]
 
     def is_copied(self, moment: int) -> bool:
         """Whether what comes now to something made at a moment came there on a path that has been recorded to its end."""
-        return any(self.cursor < until and moment < since for until, since in self._copied)
+        return any(self.cursor < until and moment < since for _, until, since in self._copied)
 
     def cut(self, start: int, end: int) -> list[Event]:
         """Take back everything from event ``end`` on; take the events from ``start`` up to there out of the log, and return them."""
         self.undo_to(end)
         own = self.events[start:end]
         del self.events[start:]
-        self.cursor, self._repeated = start, []
+        self.cursor, self._repeated, self._replay_until = start, [], min(self._replay_until, start)
+        self._copied = [c for c in self._copied if c[0] < start]
         return own
 
     # -- the graph ----------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -35,3 +36,13 @@ class plainly:  # noqa: N801  (used like a function; as one with contextlib it t
             self._modes.__exit__(*error)
         finally:
             self._functions.__exit__(*error)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Leave the state of the random numbers as it is. PyTorch's own manager counts in a cache that belongs to the program too."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -312,7 +312,7 @@ class Loop:
         current().decisions.rolling.append(Round(current().builder.cursor, self._loop))
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self._at_header = dict(self.env)
-        self._runs = PartedTrips(self._header.block, (self._breaks, self._tokens, self._continues), self._inner.clock)
+        self._runs = PartedTrips(self._loop, self._header.block, (self._breaks, self._tokens, self._continues), self._inner.clock)
 
     def _end_run(self) -> None:
         """Take back what a path through the body has changed."""

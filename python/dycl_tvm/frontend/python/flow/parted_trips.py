@@ -12,12 +12,13 @@ from typing import Any
 
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.trace.control_flow import ForkRequired
+from dycl_tvm.frontend.trace.decisions import Decision
 from dycl_tvm.frontend.trace.record import Event
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Block
 
 #: So many paths may part in one trip.
-_MOST = 16
+MOST_PATHS = 16
 
 
 @dataclass
@@ -43,10 +44,10 @@ class _Run:
 
 
 class OtherSides:
-    """By the block of the first side of a decision: the events with which the run begins that takes the other."""
+    """By the block of the first side of a decision: the loop that parted there, and the events with which the other side's run begins."""
 
     def __init__(self) -> None:
-        self.events: dict[int, tuple[Block, list[Event]]] = {}
+        self.events: dict[int, tuple[Block, Decision, list[Event]]] = {}
 
 
 class PartedTrips:
@@ -54,6 +55,7 @@ class PartedTrips:
 
     Parameters
     ----------
+    loop : Decision
     block : Block
         The header.
     waiting : tuple of list
@@ -62,7 +64,8 @@ class PartedTrips:
         The moment at which the round began.
     """
 
-    def __init__(self, block: Block, waiting: tuple[list[Any], ...], since: int) -> None:
+    def __init__(self, loop: Decision, block: Block, waiting: tuple[list[Any], ...], since: int) -> None:
+        self._loop = loop
         self._block, self._waiting, self._since = block, waiting, since
         self._pending: list[list[Event]] = []
         self._runs: list[_Run] = []
@@ -80,19 +83,19 @@ class PartedTrips:
         if decision.is_loop or decision.choice or decision.index < self._runs[0].start:
             return False
         self._parted += 1
-        return self._parted < _MOST
+        return self._parted < MOST_PATHS and not self._loop.simply
 
     def part(self, fork: ForkRequired) -> None:
         """Take back what came after the decision: the next run goes on with one side of it, a later one with the other."""
         session, decision = current(), fork.decision
-        builder = session.builder
+        builder, self._loop.tried = session.builder, True
         at = max(i for i, run in enumerate(self._runs) if run.start <= decision.index)
         del self._runs[at + 1 :]
         run = self._runs[at]
         own = builder.cut(run.start, decision.index)
         then, orelse = builder.part(decision.block, decision.cond, decision.origin)
         self._pending = list(run.pending)
-        session.get(OtherSides).events[id(then[1][1])] = then[1][1], [*[(key, result, None) for key, result, _ in own], orelse]
+        session.get(OtherSides).events[id(then[1][1])] = then[1][1], self._loop, [*[(key, result, None) for key, result, _ in own], orelse]
         counts, decisions, left = run.saved
         for paths, count in zip(self._waiting, counts):
             del paths[count:]
@@ -106,8 +109,8 @@ class PartedTrips:
         builder, others = current().builder, current().get(OtherSides).events
         run = self._runs[-1]
         for key, result, _ in builder.events[run.start + run.copied : builder.cursor]:
-            if key == ("decide",) and id(result[1]) in others:
-                self._pending.append(others[id(result[1])][1])
+            if key == ("decide",) and id(result[1]) in others and others[id(result[1])][1] is self._loop:
+                self._pending.append(others[id(result[1])][2])
         if not self._pending:
             return False
         events = self._pending.pop()

@@ -47,7 +47,7 @@ class Growth:
         self._numbers: dict[Path, int] = {}
         self._not_steady: set[Path] = set()
         self._last = self._attempts = 0
-        self._failed = False
+        self._failed = loop.simply
         self.counter: Counter | None = None
 
     def size(self) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ class Growth:
 
     def open(self, param: Value) -> None:
         """Begin a round; ``param`` counts the trips."""
-        self.counter = Counter(param, self._last, self._loop)
+        self.counter, self._loop.tried = Counter(param, self._last, self._loop), True
 
     @property
     def found(self) -> bool:
