@@ -74,6 +74,8 @@ class PartedTrips:
 
     def _begin(self, copied: int) -> None:
         session = current()
+        if self._runs:  # what waits of other runs is joined with this one at the end of the trip only
+            session.decisions.opened = list(self._runs[0].saved[1][0])
         saved = [len(w) for w in self._waiting], session.decisions.checkpoint(), exits().checkpoint()
         self._runs.append(_Run(session.builder.cursor, saved, copied, list(self._pending)))
 
@@ -95,7 +97,7 @@ class PartedTrips:
         own = builder.cut(run.start, decision.index)
         then, orelse = builder.part(decision.block, decision.cond, decision.origin)
         self._pending = list(run.pending)
-        session.get(OtherSides).events[id(then[1][1])] = then[1][1], self._loop, [*[(key, result, None) for key, result, _ in own], orelse]
+        session.get(OtherSides).events[id(then[1][1])] = then[1][1], self._loop, [(key, result, None) for key, result, _ in (*own, orelse)]
         counts, decisions, left = run.saved
         for paths, count in zip(self._waiting, counts):
             del paths[count:]
