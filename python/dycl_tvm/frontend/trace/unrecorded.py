@@ -44,9 +44,12 @@ class plainly:  # noqa: N801  (used like a function; as one with contextlib it t
 
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Leave the state of the random numbers as it is. PyTorch's own manager counts in a cache that belongs to the program too."""
-    state = torch.get_rng_state()
+    """Leave the default generator as it was. ``torch.random.fork_rng`` looks for other devices, and keeps what it finds in a cache."""
+    generator = torch.default_generator
+    with plainly():
+        state = generator.get_state()
     try:
         yield
     finally:
-        torch.set_rng_state(state)
+        with plainly():
+            generator.set_state(state)
