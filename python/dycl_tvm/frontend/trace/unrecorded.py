@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,16 @@ def unrecorded() -> AbstractContextManager[Any]:
         return _NOTHING
     disabled: AbstractContextManager[Any] = torch.utils._python_dispatch._disable_current_modes()  # type: ignore[attr-defined]
     return disabled
+
+
+@contextmanager
+def trying() -> Iterator[None]:
+    """Let operations be tried that may draw random numbers: the process draws the same after as before."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 class plainly:  # noqa: N801  (used like a function; as one with contextlib it takes twice as long, and every weight asks for it)
