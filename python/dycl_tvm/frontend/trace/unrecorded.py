@@ -23,11 +23,11 @@ def unrecorded() -> AbstractContextManager[Any]:
 @contextmanager
 def trying() -> Iterator[None]:
     """Let operations be tried that may draw random numbers: the process draws the same after as before."""
-    state = torch.get_rng_state()
+    state = torch.default_generator.get_state()
     try:
         yield
     finally:
-        torch.set_rng_state(state)
+        torch.default_generator.set_state(state)
 
 
 class plainly:  # noqa: N801  (used like a function; as one with contextlib it takes twice as long, and every weight asks for it)
