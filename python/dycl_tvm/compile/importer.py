@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.compile import composed  # noqa: F401  # they register
-from dycl_tvm.compile.decompose import Decomposer, name_of, overload
+from dycl_tvm.compile.decompose import DECOMPOSITIONS, Decomposer, name_of, overload
 from dycl_tvm.compile.ops import CONVERTERS, OpContext
 from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertible
 from dycl_tvm.errors import DyclError, UnsupportedError
@@ -108,11 +108,8 @@ class _Function:
         types: list[Any] = [v.type if v is not None else None for v in op.outputs]
         unused = frozenset(k for k, v in enumerate(op.outputs) if v is None or id(v) not in read)
         try:
-            if op.op in CONVERTERS:
-                args = map_operands(op.args, self._value)
-                kwargs = map_operands(op.kwargs, self._value)
-                results = convert(self.bb, op.op, args, kwargs, types, unused)
-            else:
+            results = self._converted(op, types, unused) if op.op in CONVERTERS else None
+            if results is None:
                 results = self._decomposed(op, types)
         except NotConvertible as error:
             raise UnsupportedError(f"{op.op} is not supported with these arguments: {error}", op.origin) from error
@@ -128,7 +125,17 @@ class _Function:
             if k < len(results) and results[k] is not None:
                 self.env[id(value)] = _checked(results[k], value, op.op, op.origin)
             else:
-                raise UnsupportedError(f"result {k} of {op.op} is not supported", op.origin)
+                raise UnsupportedError(f"result {k} of {op.op} is not supported, only others of its results are", op.origin)
+
+    def _converted(self, op: TensorOp, types: list[Any], unused: frozenset[int]) -> list[Any] | None:
+        """Return what a converter makes of an operation; None if it cannot, and the operator is made of others."""
+        args, kwargs = map_operands(op.args, self._value), map_operands(op.kwargs, self._value)
+        try:
+            return convert(self.bb, op.op, args, kwargs, types, unused)
+        except NotConvertible:
+            if op.op not in DECOMPOSITIONS:
+                raise
+            return None
 
     def _decomposed(self, op: TensorOp, types: list[Any]) -> list[Any]:
         operands: list[Value] = []

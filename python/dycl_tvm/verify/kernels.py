@@ -20,7 +20,7 @@ from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
 from dycl_tvm.verify.memory import CompiledKernels, Memory, pack, unpack
 from dycl_tvm.verify.operation import Undefined
-from dycl_tvm.verify.reference import Deviation, Reference, Work, compare, has_products, spreads_infinities, work_of
+from dycl_tvm.verify.reference import Deviation, Reference, Work, compare, eliminates, has_products, spreads_infinities, work_of
 
 #: Disturbed runs of a comparison, and of one that is in doubt.
 _SAMPLES, _MORE_SAMPLES = 2, 24
@@ -33,7 +33,8 @@ class Regime:
     """A kind of operands: ``scale`` of normally distributed numbers, or the ``values`` among which a ``share`` of the elements is drawn.
 
     Not ``anywhere``: only where it is known what such operands must give. ``thorough`` is for the full check. Whole numbers are drawn
-    among ``whole``; where PyTorch refuses these (they are indices), among zero and one.
+    among ``whole``; where PyTorch refuses these (they are indices), among zero and one. ``matrices`` that are square are symmetric and
+    positive: these have all factors.
     """
 
     name: str
@@ -43,12 +44,14 @@ class Regime:
     anywhere: bool = True
     thorough: bool = False
     whole: tuple[int, ...] = (0, 1)
+    matrices: bool = False
 
 
 _SIGNED = (-100, -7, -3, -2, -1, 0, 1, 2, 3, 5, 100)
 _TINY, _HUGE = 1e-40, 3e38
 REGIMES = (
     Regime("normal"),
+    Regime("positive matrices", matrices=True),
     Regime("ties", values=(-1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0), whole=(-2, -1, 0, 1, 2)),
     Regime("small", 1e-6),
     Regime("large", 1e3, whole=_SIGNED),
@@ -170,6 +173,8 @@ class _Checker:
         reference = Reference(site.sub, self.accuracy, wide)
         if not regime.anywhere and self._blind(site.sub, regime, reference):
             return False
+        if regime.matrices and not eliminates(site.sub):
+            return False
         floats = any(a is not None and a.type.dtype.startswith(("float", "bfloat")) for a in site.args)
         draws = [regime.whole, (0, 1)] if regime.whole != (0, 1) and not _trusts_indices(site.sub) else [(0, 1)]
         if number and not floats:
@@ -287,4 +292,6 @@ def _draw(type_: TensorType, regime: Regime, whole: Sequence[int], noise: torch.
         among = torch.tensor(regime.values, dtype=torch.float64).to(dtype).double()
         chosen = among[torch.randint(0, len(among), type_.shape, generator=noise)]
         drawn = torch.where(torch.rand(type_.shape, generator=noise) < regime.share, chosen, drawn.double())
+    if regime.matrices and drawn.dim() > 1 and drawn.shape[-1] == drawn.shape[-2]:
+        drawn = drawn @ drawn.mT / drawn.shape[-1] + torch.eye(drawn.shape[-1])
     return drawn.to(dtype)

@@ -40,6 +40,8 @@ class Operation:
         self._function = resolve(op.op)
         self._plain = not kwargs and all(isinstance(a, Value) or not _holds_values(a) for a in args)
         self._casts = op.op.startswith("aten._to_copy")
+        #: The result that says of each matrix whether there are such factors.
+        self._info = next((k for k, r in enumerate(self._function._schema.returns) if r.name == "info"), None)
         #: In its place once it has refused the wide type: a library's operator may know the types of the graph only.
         self._narrow: Operation | None = None
 
@@ -91,6 +93,8 @@ class Operation:
             found.append(result)
         else:
             _flatten(result, found)
+        if self._info is not None and bool(found[self._info].any()):
+            raise Undefined(f"{self.op.op}: a matrix has no such factors")
         if self._casts and _leaves_range(args[0], found[0]):
             raise Undefined(f"{self.op.op}: a number is outside of the range of the integers, and machines make of it what they like")
         return found

@@ -319,7 +319,12 @@ def has_products(sub: SubDNN) -> bool:
 
 def spreads_infinities(sub: SubDNN) -> bool:
     """Whether a sub-DNN convolves, eliminates or attends: the algorithms for these carry infinities and NaNs to different neighbours."""
-    return any(word in op.op for op in sub.ops for word in ("conv", "linalg", "attention"))
+    return eliminates(sub) or any(word in op.op for op in sub.ops for word in ("conv", "attention"))
+
+
+def eliminates(sub: SubDNN) -> bool:
+    """Whether a sub-DNN factors matrices."""
+    return any(word in op.op for op in sub.ops for word in ("linalg", "cholesky", "triangular", "ormqr"))
 
 
 @dataclass(frozen=True)

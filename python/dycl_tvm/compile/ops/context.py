@@ -69,10 +69,15 @@ def sums_in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(convert)
     def chosen(ctx: OpContext, *args: Any) -> Any:
-        target = tvm.target.Target.current()
-        return (wide if target is None or str(target.kind) == "llvm" else convert)(ctx, *args)
+        return (wide if is_for_cpu() else convert)(ctx, *args)
 
     return chosen
+
+
+def is_for_cpu() -> bool:
+    """Whether the target in force is a CPU."""
+    target = tvm.target.Target.current()
+    return target is None or str(target.kind) == "llvm"
 
 
 _HALVES = ("float16", "bfloat16")
