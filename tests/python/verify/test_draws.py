@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dycl_tvm
-from dycl_tvm.compile import draws
+from dycl_tvm.compile import templates
 from dycl_tvm.errors import VerificationError
 
 
@@ -36,15 +36,15 @@ def _replaced(old: str, new: str) -> Callable[[str], str]:
 FAULTS = {
     "one bit": _replaced("Uniform<float>(args, 0x0.0p+0, 0x1.0000000000000p+0)", "Uniform<float>(args, 0x0.0p+0, 0x1.000002p+0)"),
     "another distribution": _replaced("Uniform<float>(args, 0x0.0p+0, 0x1.0000000000000p+0)", "Exponential<float>(args, 1)"),
-    "a draw too many": _replaced("return BernoulliEach<float, float>(args)", "BernoulliEach<float, float>(args); return Seeded(args + 2)"),
+    "a draw too many": _replaced("return dycl::random::BernoulliEach<float, float>(args)", "BernoulliEach<float, float>(args); return Seeded(args + 2)"),
     "columns for rows": _replaced("(args, false)", "(args, true)"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_kernel_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = draws.source_of
-    monkeypatch.setattr(draws, "source_of", lambda symbols: FAULTS[fault](right(symbols)))
+    right = templates.source_of
+    monkeypatch.setattr(templates, "source_of", lambda symbols: FAULTS[fault](right(symbols)))
     with pytest.raises(VerificationError):
         dycl_tvm.build(network, (X,))
 
