@@ -20,16 +20,6 @@ def unrecorded() -> AbstractContextManager[Any]:
     return disabled
 
 
-@contextmanager
-def trying() -> Iterator[None]:
-    """Let operations be tried that may draw random numbers: the process draws the same after as before."""
-    state = torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(state)
-
-
 class plainly:  # noqa: N801  (used like a function; as one with contextlib it takes twice as long, and every weight asks for it)
     """Let operations run as on plain tensors: they are not recorded, and no subclass of a tensor sees them."""
 
@@ -50,3 +40,16 @@ class plainly:  # noqa: N801  (used like a function; as one with contextlib it t
             self._modes.__exit__(*error)
         finally:
             self._functions.__exit__(*error)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Leave the default generator as it was. ``torch.random.fork_rng`` looks for other devices, and keeps what it finds in a cache."""
+    generator = torch.default_generator
+    with plainly():
+        state = generator.get_state()
+    try:
+        yield
+    finally:
+        with plainly():
+            generator.set_state(state)
