@@ -213,7 +213,7 @@ class ModelState:
 
     def name_of(self, generator: torch.Generator) -> str | None:
         """Return the user's name for a generator of random numbers; None if it is none of the model's."""
-        known = (i for i, x in self._reachable.items() if type(x) is torch.Generator and key_of(x) == key_of(generator))
+        known = (i for i, x in self._reachable.items() if isinstance(x, torch.Generator) and key_of(x) == key_of(generator))
         return next((self._labels[i] for i in known), None)
 
     @property
