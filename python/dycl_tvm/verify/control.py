@@ -15,13 +15,14 @@ import torch
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.hostops import Number
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, HostOp, Switch
+from dycl_tvm.verify.alike import alike
 from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.certificate import Control, Level
 from dycl_tvm.verify.coverage_map import Covered
 from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.inputs import like
 from dycl_tvm.verify.oracle import Oracle, candidates, constants_of, mixes_kinds
-from dycl_tvm.verify.runs import Call, Difference, Outcome, Program, Undecided, compare, run_graph
+from dycl_tvm.verify.runs import Call, Difference, Interpreted, Outcome, Program, Undecided, compare, run_graph
 
 #: Where the estimate is far off, the search ends after so many times its budget, in seconds of the processor.
 _MOST_TIMES = 5.0
@@ -93,6 +94,8 @@ class Checker:
         decisions = sum(isinstance(b.terminator, (Branch, Switch)) for b in graph.blocks)
         self.program = Program(model, limit=400 + 3 * decisions)
         self.graph, self._as_data, self._passes = graph, as_data, as_data is not None
+        #: Of a graph in the role of the program: which of its steps compute the same.
+        self._alike = alike(model.graph) if isinstance(model, Interpreted) else {}
         self._args, self._kwargs = args, kwargs
         self._budget = budget
         self._constants, self._large = constants_of(graph), mixes_kinds(graph)
@@ -287,20 +290,19 @@ class Checker:
     def _told_apart(self, plan: Plan, run: Run, found: Difference) -> tuple[Run, Difference | None]:
         """Repeat a run in which one line read equal numbers and got different answers: passes may read them in another order, or once.
 
-        They may also have found that what two lines read is one tensor.
+        They may also have found that what two lines read is computed alike.
         """
 
         def which(c: Crossing) -> tuple[Any, ...]:
-            return operands.get(id(c)) or tuple(c.lines[:1]), c.dtype, repr(c.real)
+            return self._alike[c.site[2]] if computed else tuple(c.lines[:1]), c.dtype, repr(c.real)
 
         for attempt in range(2 * _TRIES_TO_TELL_APART):
-            by_operand = attempt >= _TRIES_TO_TELL_APART
-            operands = {k: v for b in run.built if b.answers is not None and by_operand for k, v in b.answers.operands.items()}
+            computed = attempt >= _TRIES_TO_TELL_APART  # else by lines
             # What is pinned has the truth for its answer, so what equals it has that too.
             first = {which(c): c.real for e in run.eager for c in e.crossings if c.site in self.pinned}
             script = tuple(first.setdefault(which(c), a) for c, a in run.given)
             if script == tuple(a for _, a in run.given):
-                if by_operand:
+                if computed:
                     return run, found
                 continue
             run, again = self.carry_out(replace(plan, script=script))

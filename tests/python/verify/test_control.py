@@ -315,6 +315,27 @@ def test_a_number_that_is_made_a_tensor_again_has_one_answer_in_all_lines() -> N
         assert check_passes(before, after, ((X,), {}), seed=seed).runs > 5
 
 
+def test_numbers_of_two_lines_that_are_computed_alike_have_one_answer() -> None:
+    """Passes find that a slice is all of a tensor, and ask once; a graph that takes another slice for all of it is found."""
+
+    def net(x: Any, width: int) -> Any:
+        if (x > 0).all():
+            return x
+        if (x[:, :width] > 0).all():
+            return x * 2
+        return x - 1
+
+    graphs = {w: stage(lambda x, w=w: net(x, w), (X,)) for w in (2, 3)}
+    after = stage(lambda x: net(x, 3), (X,))
+    run_passes(after)
+    reads = [s for b in after.blocks for s in b.steps if isinstance(s, HostOp) and s.op == "item"]
+    assert len(reads) == 1
+    for seed in range(3):
+        assert check_passes(graphs[3], after, ((X,), {}), level="full", seed=seed).runs > 5
+    with pytest.raises(VerificationError):
+        check_passes(graphs[2], after, ((X,), {}), level="full")
+
+
 def test_chains_that_passes_merge_are_told_apart() -> None:
     def program(x):
         n = 0
