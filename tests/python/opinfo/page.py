@@ -119,8 +119,8 @@ def page(found: Found) -> Iterator[str]:
 
     yield from ("# Operators", "")
     version = torch.__version__.split("+")[0]
-    yield f"Written by `make operators`. Every operator of the OpInfo database of PyTorch {version} (`op_db`), with some of its sample inputs"
-    yield "of each type, compared with eager; `make opinfo` takes all of them. What was run stands in the first table."
+    yield f"Written by `make operators`. Every operator of the OpInfo database of PyTorch {version} (`op_db`), with some of its sample"
+    yield "inputs of each type, compared with eager; `make opinfo` takes all of them. What was run stands in the first table."
     yield ""
     yield "| | |"
     yield "|---|---|"
