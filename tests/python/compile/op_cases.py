@@ -300,8 +300,8 @@ def _indexing() -> list[Case]:
         ("fake_quantize_special", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.25, 0, -8, 7), [SPECIAL.nan_to_num(0.0)]),
         ("fake_quantize_tensors", lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, 0, 255), [f(3, 9), torch.tensor(0.02), torch.tensor(128, dtype=torch.int32)]),  # noqa: E501
         ("fake_quantize_channels", lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, 0, 255), [f(3, 2, 5), torch.tensor([0.02, 0.1]), torch.tensor([128, 100], dtype=torch.int32)]),  # noqa: E501
-        ("fold", lambda x: F.fold(x, (5, 6), (2, 3), padding=1, stride=2), [f(2, 12, 9)]),
-        ("unfold", lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=2), [f(2, 3, 7, 8)]),
+        ("col2im", lambda x: F.fold(x, (5, 6), (2, 3), padding=1, stride=2), [f(2, 12, 9)]),
+        ("im2col", lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=2), [f(2, 3, 7, 8)]),
         ("isnan_bfloat16", lambda x: torch.isnan(x.bfloat16()), [SPECIAL.clone()]),
         ("select_scatter", lambda x, s: torch.select_scatter(x, s, 1, -2), [f(3, 6), f(3)]),
         ("slice_scatter", lambda x, s: torch.slice_scatter(x, s, 1, 1, 6, 2), [f(3, 7), f(3, 3)]),
