@@ -24,7 +24,7 @@ from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.workload import Accuracy
-from dycl_tvm.compile import draws
+from dycl_tvm.compile import templates
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.device import build_device_code, is_device
 from dycl_tvm.compile.device_branches import find_segments
@@ -147,13 +147,13 @@ def lower(
         built = build_kernels({} if on_device else wanted, target, progress)
     used = {k.backend for k in program.kernels}
     generated = parts.generated
-    drawn = [k.symbol for k in program.kernels if k.backend == draws.BACKEND]
+    called = [k.symbol for k in program.kernels if k.backend == templates.BACKEND]
     library = KernelLibrary(
         tuple(built.objects) + tuple(o for g in generated for o in g.objects),
-        tuple(s for g in generated for s in g.sources) + ((("draws.cc", draws.source_of(drawn)),) if drawn else ()),
+        tuple(s for g in generated for s in g.sources) + ((("templates.cc", templates.source_of(called)),) if called else ()),
         tuple(dict.fromkeys(f for g in generated for f in g.link_flags)),
     )
-    assert used <= {"tvm", draws.BACKEND, *parts.backend_of.values()}
+    assert used <= {"tvm", templates.BACKEND, *parts.backend_of.values()}
     stats.sub_dnns, stats.kernels, stats.unscheduled = len(sub_dnns), len(program.kernels), tuple(built.unscheduled)
     stats.calls = sum(isinstance(i, KernelCall) for b in program.blocks for i in b.instrs)
     stats.folded_calls = lowering.folded_calls

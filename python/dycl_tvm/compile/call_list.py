@@ -13,8 +13,8 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, SCHEDULED
-from dycl_tvm.compile.draws import BACKEND, is_symbol
 from dycl_tvm.compile.pipeline import KernelSet
+from dycl_tvm.compile.templates import BACKEND, is_symbol
 from dycl_tvm.errors import CompileError
 from dycl_tvm.hcfg.types import TensorType
 

@@ -59,8 +59,9 @@ def _topk(bb: Any, call: Any) -> Any:
     values, indices = str(attrs.ret_type) != "indices", str(attrs.ret_type) != "values"
     if machine is None:
         return _by_ranks(bb, x, k, descending, values, indices)
-    kernel = sort.kernel(*_shape(x), k, str(x.ty.dtype.dtype), descending, values, indices, machine)
-    return _call(bb, "sort" if k == _shape(x)[1] else "topk", kernel, x, call.ty)
+    assert k == _shape(x)[1], "the first k are taken by a kernel in C++"
+    kernel = sort.kernel(*_shape(x), str(x.ty.dtype.dtype), descending, values, indices, machine)
+    return _call(bb, "sort", kernel, x, call.ty)
 
 
 def _by_ranks(bb: Any, x: Any, k: int, descending: bool, values: bool, indices: bool) -> Any:

@@ -50,6 +50,8 @@ class Answers(Watcher):
         The first crossing at which the graph's tensor held another value than the program's, and that value.
     extra : int
         Questions that the program never asked.
+    operands : dict
+        What the graph asked for, by the ids of the program's crossings that answered.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Answers(Watcher):
         self.edges: list[tuple[Block, int, int]] = []
         self.wrong: tuple[Crossing, Number] | None = None
         self.extra = 0
+        self.operands: dict[int, Operand] = {}
         self._asked = 0
         #: The operand of the last question, its answer, and the block parameters that it became since.
         self._operand: Operand | None = None
@@ -126,6 +129,7 @@ class Answers(Watcher):
         if rank == 1 and self.wrong is None:
             self.wrong = (crossing, real)
         self._use(best)
+        self.operands[id(crossing)] = step.args[0]
         return crossing.answer
 
     def unasked(self) -> list[Crossing]:

@@ -285,17 +285,24 @@ class Checker:
         return bool(new)
 
     def _told_apart(self, plan: Plan, run: Run, found: Difference) -> tuple[Run, Difference | None]:
-        """Repeat a run in which one line read equal numbers and got different answers: passes may read them in another order, or once."""
+        """Repeat a run in which one line read equal numbers and got different answers: passes may read them in another order, or once.
+
+        They may also have found that what two lines read is one tensor.
+        """
 
         def which(c: Crossing) -> tuple[Any, ...]:
-            return tuple(c.lines[:1]), c.dtype, repr(c.real)
+            return operands.get(id(c)) or tuple(c.lines[:1]), c.dtype, repr(c.real)
 
-        for _ in range(_TRIES_TO_TELL_APART):
+        for attempt in range(2 * _TRIES_TO_TELL_APART):
+            by_operand = attempt >= _TRIES_TO_TELL_APART
+            operands = {k: v for b in run.built if b.answers is not None and by_operand for k, v in b.answers.operands.items()}
             # What is pinned has the truth for its answer, so what equals it has that too.
             first = {which(c): c.real for e in run.eager for c in e.crossings if c.site in self.pinned}
             script = tuple(first.setdefault(which(c), a) for c, a in run.given)
             if script == tuple(a for _, a in run.given):
-                return run, found
+                if by_operand:
+                    return run, found
+                continue
             run, again = self.carry_out(replace(plan, script=script))
             if again is None:
                 return run, None

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from dycl_tvm.compile.draws import source_of, symbol_of
 from dycl_tvm.compile.program import KernelLibrary
+from dycl_tvm.compile.templates import source_of, symbol_of
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.draws import NAMESPACE
 from dycl_tvm.verify.memory import CompiledKernels
@@ -40,24 +40,26 @@ def _cases() -> list[tuple[str, Any, tuple[Any, ...], str]]:
         ),
         FLOATS,
     ):
-        found.append((symbol_of(name, [dtype], params), op, (*params, getattr(torch, dtype)), dtype))
+        found.append((symbol_of("draw", name, [dtype], params), op, (*params, getattr(torch, dtype)), dtype))
     for (mean, std), dtype in itertools.product(((0.0, 1.0), (-0.3, 2.7)), FLOATS):
-        found.append((symbol_of("Normal", [dtype], [mean, std]), draws.normal, (mean, std, getattr(torch, dtype), False), dtype))
-        found.append((symbol_of("NormalOneByOne", [dtype], [mean, std]), draws.normal, (mean, std, getattr(torch, dtype), True), dtype))
+        found.append((symbol_of("draw", "Normal", [dtype], [mean, std]), draws.normal, (mean, std, getattr(torch, dtype), False), dtype))
+        found.append(
+            (symbol_of("draw", "NormalOneByOne", [dtype], [mean, std]), draws.normal, (mean, std, getattr(torch, dtype), True), dtype)
+        )
     for dtype in (*WHOLE, *FLOATS):
         high = 2 if dtype == "bool" else 100
-        found.append((symbol_of("Integers", [dtype], [0, high]), draws.integers, (0, high, getattr(torch, dtype)), dtype))
-        found.append((symbol_of("Bernoulli", [dtype], [0.7]), draws.bernoulli, (0.7, getattr(torch, dtype)), dtype))
+        found.append((symbol_of("draw", "Integers", [dtype], [0, high]), draws.integers, (0, high, getattr(torch, dtype)), dtype))
+        found.append((symbol_of("draw", "Bernoulli", [dtype], [0.7]), draws.bernoulli, (0.7, getattr(torch, dtype)), dtype))
     for low, high in ((-(1 << 63), 7), (-5, 1 << 40), (3, 3 + (1 << 28)), (3, 2 + (1 << 28))):
-        found.append((symbol_of("Integers", ["int64"], [low, high - low]), draws.integers, (low, high, torch.int64), "int64"))
+        found.append((symbol_of("draw", "Integers", ["int64"], [low, high - low]), draws.integers, (low, high, torch.int64), "int64"))
     return list({symbol: case for symbol, *_ in found for case in [next(c for c in found if c[0] == symbol)]}.values())
 
 
 CASES = _cases()
-PERMUTATIONS = {d: symbol_of("Permutation", [d]) for d in ("int64", "int32", "float32")}
-EACH = {(d, p): symbol_of("BernoulliEach", [d, p]) for d in ("float32", "bool", "int64", "float16") for p in FLOATS}
+PERMUTATIONS = {d: symbol_of("draw", "Permutation", [d]) for d in ("int64", "int32", "float32")}
+EACH = {(d, p): symbol_of("draw", "BernoulliEach", [d, p]) for d in ("float32", "bool", "int64", "float16") for p in FLOATS}
 MULTINOMIAL = {
-    (d, r, c): symbol_of("WithReplacement", [d]) if r else symbol_of("WithoutReplacement", [d], [c])
+    (d, r, c): symbol_of("draw", "WithReplacement", [d]) if r else symbol_of("draw", "WithoutReplacement", [d], [c])
     for d in ("float32", "float64")
     for r, c in ((True, False), (False, False), (False, True))
 }
@@ -65,7 +67,7 @@ MULTINOMIAL = {
 
 @pytest.fixture(scope="module")
 def kernels() -> CompiledKernels:
-    symbols = [s for s, *_ in CASES] + [*PERMUTATIONS.values(), *EACH.values(), *MULTINOMIAL.values(), symbol_of("Seeded")]
+    symbols = [s for s, *_ in CASES] + [*PERMUTATIONS.values(), *EACH.values(), *MULTINOMIAL.values(), symbol_of("draw", "Seeded")]
     return CompiledKernels(KernelLibrary((), (("draws.cc", source_of(symbols)),), ()))
 
 
@@ -97,8 +99,8 @@ def test_numbers_of_one_distribution(kernels: CompiledKernels, case: Any) -> Non
 
 def test_the_second_normal_number_is_kept_over_other_draws(kernels: CompiledKernels) -> None:
     by_symbol = {c[0]: c for c in CASES}
-    names = [symbol_of("NormalOneByOne", ["float32"], [0.0, 1.0]), symbol_of("Uniform", ["float32"], [0.0, 1.0])]
-    names.append(symbol_of("LogNormal", ["float64"], [0.2, 0.3]))
+    names = [symbol_of("draw", "NormalOneByOne", ["float32"], [0.0, 1.0]), symbol_of("draw", "Uniform", ["float32"], [0.0, 1.0])]
+    names.append(symbol_of("draw", "LogNormal", ["float64"], [0.2, 0.3]))
     for state in _states():
         for k in range(12):
             symbol, op, params, _ = by_symbol[names[k * k % 3]]
@@ -154,7 +156,7 @@ def test_multinomial(kernels: CompiledKernels, dtype: str, replacement: bool, by
 def test_seeds(kernels: CompiledKernels) -> None:
     for seed in (0, 1, -1, 2**40 + 1, -(2**63)):
         made = torch.zeros_like(_states()[0])
-        kernels.call(symbol_of("Seeded"), 0, [torch.tensor(seed), made])
+        kernels.call(symbol_of("draw", "Seeded"), 0, [torch.tensor(seed), made])
         assert torch.equal(made, draws.seeded(torch.tensor(seed)))
 
 
@@ -175,4 +177,4 @@ def _spoiled(change: Callable[[torch.Tensor], None]) -> torch.Tensor:
 )
 def test_what_is_no_state_is_refused(kernels: CompiledKernels, state: torch.Tensor) -> None:
     with pytest.raises(VerificationError, match="refuses"):
-        kernels.call(symbol_of("Uniform", ["float32"], [0.0, 1.0]), 0, [state, torch.zeros(3), state.clone()])
+        kernels.call(symbol_of("draw", "Uniform", ["float32"], [0.0, 1.0]), 0, [state, torch.zeros(3), state.clone()])

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Scans, sorting and the first k against PyTorch: values equal, indices stable, NaN the largest."""
+"""Scans, sorting and the first k against PyTorch: values equal, indices of sorting stable, NaN the largest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from dycl_tvm.compile import pipeline
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.program import KernelLibrary
+from dycl_tvm.compile.templates import source_of, symbol_of
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.verify.memory import CompiledKernels
 
 Case = tuple[Callable[..., Any], torch.Tensor]
 
@@ -57,20 +59,13 @@ def same(got: Any, want: torch.Tensor) -> bool:
     return torch.equal(torch.nan_to_num(torch.as_tensor(got).double(), nan=7e77), torch.nan_to_num(want.double(), nan=7e77))
 
 
-def sorted_by_torch(x: torch.Tensor, dim: int, descending: bool, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    values, indices = torch.sort(x, dim=dim, descending=descending, stable=True)
-    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
+def sorted_by_torch(x: torch.Tensor, dim: int, descending: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.sort(x, dim=dim, descending=descending, stable=True)
 
 
-def check_order(cases: list[tuple[torch.Tensor, int, bool, int]]) -> None:
-    """Check the first k of each (x, dim, descending, k): by ``topk``, or by ``sort`` if that is all of them."""
-
-    def take(x: torch.Tensor, dim: int, descending: bool, k: int) -> Any:
-        if k == x.shape[dim] or x.dtype == torch.bool:  # PyTorch has no topk of bools
-            return sorted_by_torch(x, dim, descending, k)
-        return torch.topk(x, k, dim, largest=descending)
-
-    got = results([(lambda x, rest=rest: take(x, *rest), x) for x, *rest in cases])
+def check_order(cases: list[tuple[torch.Tensor, int, bool]]) -> None:
+    """Check the order of each (x, dim, descending)."""
+    got = results([(lambda x, rest=rest: sorted_by_torch(x, *rest), x) for x, *rest in cases])
     for (x, *rest), (values, indices) in zip(cases, got):
         want = sorted_by_torch(x, *rest)
         assert same(values, want[0]), (x.shape, x.dtype, rest)
@@ -81,18 +76,17 @@ def check_order(cases: list[tuple[torch.Tensor, int, bool, int]]) -> None:
 def test_order_of_every_length_and_dtype(dtype: torch.dtype) -> None:
     few = not dtype.is_floating_point or dtype == torch.float64
     cases = []
-    lengths = [(1, 1), (2, 1), (33, 33), (96, 5), (97, 97), (1000, 1), (1000, 62), (1000, 63)]
-    for n, k in lengths if few else [*lengths, (5000, 8), (5000, 5000)]:
-        cases += [(tensor((2, n), dtype, n), 1, descending, k) for descending in (False, True)]
+    for n in (1, 2, 33, 96, 97, 1000) if few else (1, 2, 33, 96, 97, 1000, 5000):
+        cases += [(tensor((2, n), dtype, n), 1, descending) for descending in (False, True)]
     if not few:
-        cases += [(tensor((2, n, 3), dtype), 1, True, k) for n, k in ((20, 20), (300, 300), (300, 4))]
+        cases += [(tensor((2, n, 3), dtype), 1, True) for n in (20, 300)]
     check_order(cases)
 
 
 def test_rows_in_order_and_rows_of_one_value() -> None:
     rising = torch.arange(3000.0)
     rows = torch.stack([rising, -rising, torch.zeros(3000), torch.full((3000,), math.nan)])
-    check_order([(rows, 1, descending, k) for descending in (False, True) for k in (1, 40, 3000)])
+    check_order([(rows, 1, descending) for descending in (False, True)])
 
 
 @settings(max_examples=6, deadline=None)
@@ -102,18 +96,35 @@ def test_order_of_random_shapes(drawn: list[Any]) -> None:
     for shape, data in drawn:
         dim = data.draw(st.integers(0, len(shape) - 1))
         shape = [s if d == dim else 1 + s % 7 for d, s in enumerate(shape)]
-        k = data.draw(st.one_of(st.just(shape[dim]), st.integers(1, shape[dim])))
         dtype = data.draw(st.sampled_from(FLOATS[:2] + INTEGERS[:2]))
-        cases.append((tensor(tuple(shape), dtype, data.draw(st.integers(0, 99))), dim, data.draw(st.booleans()), k))
+        cases.append((tensor(tuple(shape), dtype, data.draw(st.integers(0, 99))), dim, data.draw(st.booleans())))
     check_order(cases)
+
+
+#: (n, k) on both sides of what decides on PyTorch's algorithm, k * 64 <= n, and of what makes it leave most elements out.
+FIRST = [(1, 1), (3, 2), (4, 2), (17, 17), (64, 1), (65, 40), (300, 4), (300, 5), (4095, 3), (4096, 3), (9000, 140), (9000, 141)]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS[:-1]], ids=str)  # PyTorch has no topk of bools
+def test_the_first_k_are_those_of_torch_also_of_equal_elements(dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    symbols = {(a, b): symbol_of("order", "TopK", [name], [a, b]) for a in (False, True) for b in (False, True)}
+    kernels = CompiledKernels(KernelLibrary((), (("templates.cc", source_of(symbols.values())),), ()))
+    for n, k in FIRST:
+        for (largest, in_order), symbol in symbols.items():
+            for x in (tensor((2, n, 2), dtype, n), tensor((2, n, 2), dtype, n, special=False), torch.zeros(1, n, 1, dtype=dtype)):
+                values, indices = torch.topk(x, k, 1, largest, in_order)
+                got = [torch.zeros_like(values), torch.zeros_like(indices)]
+                kernels.call(symbol, 0, [x, *got])
+                assert torch.equal(got[1], indices), (n, k, largest, in_order)
+                assert torch.equal(got[0].view(torch.uint8), values.contiguous().view(torch.uint8)), (n, k, largest, in_order)
 
 
 def test_argsort_and_single_results() -> None:
     x = tensor((3, 300), torch.float32)
     for fn, want in (
-        (lambda x: torch.argsort(x, dim=1, stable=True), sorted_by_torch(x, 1, False, 300)[1]),
+        (lambda x: torch.argsort(x, dim=1, stable=True), sorted_by_torch(x, 1, False)[1]),
         (lambda x: torch.sort(x, 0)[0], torch.sort(x, 0)[0]),
-        (lambda x: torch.topk(x, 3)[1], sorted_by_torch(x, 1, True, 3)[1]),
     ):
         ((got,),) = results([(fn, x)])
         assert same(got, want)
@@ -141,10 +152,10 @@ def test_long_axes_have_parallel_rows() -> None:
     x, y = tensor((64, 1000), torch.float32), tensor((500, 200), torch.float32)
     target = host_target()
     machine = pipeline.tir_cpu.machine.machine_of(target)
-    assert "T.parallel" in sort.kernel(64, 1000, 1, 1000, "float32", False, True, True, machine).script()
+    assert "T.parallel" in sort.kernel(64, 1000, 1, "float32", False, True, True, machine).script()
     assert "T.parallel" in scan.kernel(1, 500, 200, "float32", 0, lambda a, b: a + b, machine).script()
-    assert "T.parallel" not in sort.kernel(2, 4, 1, 4, "float32", False, True, True, machine).script()
-    check_order([(x, 1, False, 1000)])
+    assert "T.parallel" not in sort.kernel(2, 4, 1, "float32", False, True, True, machine).script()
+    check_order([(x, 1, False)])
     ((got,),) = results([(lambda y: torch.cumsum(y, 0), y)])
     assert same(got, torch.cumsum(y, 0))
 

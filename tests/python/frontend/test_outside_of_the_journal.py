@@ -335,4 +335,5 @@ def net(x):
     return op(x, 1) if x.sum() > 0 else slices(x, 0, 1)
 """
     check_right(text)
-    check_refused(text.replace("torch.ops.aten._safe_softmax.default", "torch.ops.prims.exp.default"), "is changed")
+    never_called = "torch.ops.prims.bessel_i1e.default"  # the first call fills its caches, whoever makes it
+    check_refused(text.replace("torch.ops.aten._safe_softmax.default", never_called).replace("op(x, 1)", "op(x)"), "changes its type")

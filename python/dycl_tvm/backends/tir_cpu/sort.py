@@ -1,10 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Sorting along an axis, and the first k in order: stable, NaN the largest.
+"""Sorting along an axis: stable, NaN the largest.
 
 Elements become integers whose order is the wanted one (:func:`_ordinal`). Then, by length:
 
 * short rows: the place of an element is the number of elements that come before it; quadratic, but whole vectors are compared at once;
-* few of many: a heap of the best k, at whose root most elements fail;
 * all else: a radix sort from the last digit to the first, linear and stable (Knuth, The Art of Computer Programming, volume 3,
   section 5.2.5).
 """
@@ -19,18 +18,14 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import merge, vectors
+from dycl_tvm.backends.tir_cpu.families.dense import vectors
 from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.machine import Machine
 
 #: The longest row whose places are counted.
 _SHORT = 96
-#: The heap is used where k is at most this part of n.
-_FEW = 16
 #: Bits of a digit of the radix sort: its counts are to stay in the first cache.
 _DIGIT = 8
-#: Elements that are compared with the root of the heap together.
-_CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class _Row:
         From the number of an element to the element.
     put : callable
         ``put(place, number)`` emits that the element ``number`` is at ``place`` of the order.
-    n, k : int
+    n : int
     ordinal : callable
         From an element to an integer of type ``key``.
     key : str
@@ -56,22 +51,19 @@ class _Row:
     load: Callable[[Any], Any]
     put: Callable[[Any, Any], None]
     n: int
-    k: int
     ordinal: Callable[[Any], Any]
     key: str
     bits: int
     lanes: int
 
 
-def kernel(lead: int, n: int, tail: int, k: int, dtype: str, descending: bool, values: bool, indices: bool, machine: Machine) -> Any:
-    """Return the PrimFunc (x, [values], [indices]) of the first k elements of each row in order.
+def kernel(lead: int, n: int, tail: int, dtype: str, descending: bool, values: bool, indices: bool, machine: Machine) -> Any:
+    """Return the PrimFunc (x, [values], [indices]) of the elements of each row in order.
 
     Parameters
     ----------
     lead, n, tail : int
-        The shape of x; rows run along n. Results are (lead, k, tail).
-    k : int
-        At most n.
+        The shape of x and the results; rows run along n.
     dtype : str
         Of x and the values; indices are int64.
     descending : bool
@@ -90,8 +82,6 @@ def kernel(lead: int, n: int, tail: int, k: int, dtype: str, descending: bool, v
     emit, step = _sorted, 8e-9 * bits / 32
     if n <= _SHORT:
         emit, step = _counted, 1e-9 * (1 + n / lanes)
-    elif k * _FEW <= n and key == "int32":
-        emit, step = _heaped, 1e-9
 
     def body(x: Any, *results: Any) -> None:
         with parallel(lead * tail, machine, lead * tail * n * step) as row:
@@ -103,9 +93,9 @@ def kernel(lead: int, n: int, tail: int, k: int, dtype: str, descending: bool, v
                 if indices:
                     store(results[-1], [a, place, b], number.astype("int64"))
 
-            emit(_Row(lambda i: x[a, i, b], put, n, k, lambda v: _ordinal(v, dtype, descending), key, bits, lanes))
+            emit(_Row(lambda i: x[a, i, b], put, n, lambda v: _ordinal(v, dtype, descending), key, bits, lanes))
 
-    outputs = [*([("values", (lead, k, tail), dtype)] if values else []), *([("indices", (lead, k, tail), "int64")] if indices else [])]
+    outputs = [*([("values", (lead, n, tail), dtype)] if values else []), *([("indices", (lead, n, tail), "int64")] if indices else [])]
     return prim_func([("x", (lead, n, tail), dtype), *outputs], body)
 
 
@@ -148,11 +138,7 @@ def _counted(row: _Row) -> None:
     with T.serial(0, row.n) as j:
         vectors(row.n, row.lanes, lambda i: count(i, j))
     with T.serial(0, row.n) as i:
-        if row.k < row.n:
-            with T.If(place[i] < row.k), T.Then():
-                row.put(place[i], i)
-        else:
-            row.put(place[i], i)
+        row.put(place[i], i)
 
 
 def _sorted(row: _Row) -> None:
@@ -190,7 +176,7 @@ def _sorted(row: _Row) -> None:
             store(half, [0], n - half[0])
             with T.serial(0, n) as i:
                 _move(key, number, starts, source[0] + i, half[0], digit(key[source[0] + i], d))
-    with T.serial(0, row.k) as i:
+    with T.serial(0, n) as i:
         row.put(i, number[half[0] + i])
 
 
@@ -201,58 +187,3 @@ def _move(key: Any, number: Any, starts: Any, source: Any, half: Any, at: Any) -
     store(starts, [at], place[0] + 1)
     store(key, [half + place[0]], key[source])
     store(number, [half + place[0]], number[source])
-
-
-def _heaped(row: _Row) -> None:
-    """Emit the first k of many: a heap, the last of them at its root, of ordinals with their numbers below them in one integer."""
-    n, k = row.n, row.k
-    lowest, highest = tirx.min_value("int64"), tirx.max_value("int64")
-    # children of the last row of the heap are read
-    heap = T.alloc_buffer((2 * k + 1,), "int64")
-    hole = T.alloc_buffer((1,), "int32")
-    hit = T.alloc_buffer((_CHUNK,), "int32")
-    entry = T.alloc_buffer((1,), "int64")
-    with T.serial(0, 2 * k + 1) as i:
-        store(heap, [i], tirx.Select(i < k, highest, lowest))
-
-    def replace_root() -> None:
-        """Emit the exchange of the root for ``entry``."""
-        store(hole, [0], tirx.const(0, "int32"))
-        for _ in range(k.bit_length() - 1):
-            left = 2 * hole[0] + 1
-            child = T.alloc_buffer((1,), "int32")
-            store(child, [0], left + tirx.Select(heap[left + 1] > heap[left], tirx.const(1, "int32"), tirx.const(0, "int32")))
-            with T.If(heap[child[0]] > entry[0]), T.Then():
-                store(heap, [hole[0]], heap[child[0]])
-                store(hole, [0], child[0])
-        store(heap, [hole[0]], entry[0])
-
-    def offer(i: Any) -> None:
-        ordinal = row.ordinal(row.load(i)).astype("int64")
-        store(entry, [0], tirx.bitwise_or(tirx.shift_left(ordinal, tirx.const(32, "int64")), i.astype("int64")))
-        with T.If(entry[0] < heap[0]), T.Then():
-            replace_root()
-
-    root = tirx.shift_right(heap[0], tirx.const(32, "int64")).astype("int32")
-    one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
-    with T.serial(0, n // _CHUNK) as chunk:
-        first = chunk * _CHUNK
-        vectors(_CHUNK, row.lanes, lambda i: store(hit, [i], tirx.Select(row.ordinal(row.load(first + i)) <= root, one, zero)))
-        _any(hit, row.lanes)
-        with T.If(hit[0] > 0), T.Then(), T.serial(0, _CHUNK) as i:
-            offer(first + i)
-    if n % _CHUNK:
-        with T.serial(0, n % _CHUNK) as i:
-            offer(n // _CHUNK * _CHUNK + i)
-    store(entry, [0], lowest)
-    with T.serial(0, k) as i:
-        row.put(k - 1 - i, tirx.bitwise_and(heap[0], tirx.const(0xFFFFFFFF, "int64")).astype("int32"))
-        replace_root()
-
-
-def _any(hit: Any, lanes: int) -> None:
-    """Emit into the first of ``_CHUNK`` numbers whether one of them is not 0."""
-    half = _CHUNK // 2
-    while half:
-        merge(hit, hit, half, lanes, tirx.bitwise_or, half)
-        half //= 2

@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, converter, in_float32
+from dycl_tvm.compile.templates import symbol_of
 
 #: Elements of an axis that kernels of a GPU scan and sort: their cost is quadratic.
 _MAX_SCAN, _MAX_SORT = 4096, 16384
@@ -88,4 +89,14 @@ def _argsort(ctx: OpContext, x: Any, *args: Any) -> Any:
 
 @converter("topk.default")
 def _topk(ctx: OpContext, x: Any, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> Any:
-    return _ordered(ctx, x, k, dim, bool(largest), _wanted(ctx))
+    """Which of equal elements PyTorch takes follows from its algorithm, used on CPUs here too; a GPU takes those that come first."""
+    shape, dtype = ctx.shape(x), ctx.dtype(x)
+    target = tvm.target.Target.current()
+    if not shape or (target is not None and str(target.kind) != "llvm"):
+        return _ordered(ctx, x, k, dim, bool(largest), _wanted(ctx))
+    axis = axis_of(dim, len(shape))
+    around, result = _around(shape, axis), (*shape[:axis], k, *shape[axis + 1 :])
+    symbol = symbol_of("order", "TopK", [dtype], [bool(largest), bool(is_sorted)])
+    types = [relax.TensorType((around[0], k, around[2]), d) for d in (dtype, "int64")]
+    made = ctx.emit(relax.call_dps_packed(symbol, relax.Tuple([ctx.reshape(x, around)]), types))
+    return tuple(ctx.reshape(ctx.emit(relax.TupleGetItem(made, i)), result) for i in range(2))

@@ -9,8 +9,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from dycl_tvm.compile.draws import symbol_of
 from dycl_tvm.compile.ops.context import CONVERTERS, DTYPE_NAMES, NotConvertible, OpContext
+from dycl_tvm.compile.templates import symbol_of
 from dycl_tvm.hcfg.draws import NAMESPACE, STATE
 
 
@@ -29,43 +29,45 @@ def _simple(function: str, *kinds: type) -> Any:
 
     def convert(ctx: OpContext, state: Any, size: Any, *rest: Any) -> Any:
         params, dtype = [kind(x) for kind, x in zip(kinds, rest)], DTYPE_NAMES[rest[len(kinds)]]
-        return _call(ctx, symbol_of(function, [dtype], params), [state], size, dtype)
+        return _call(ctx, symbol_of("draw", function, [dtype], params), [state], size, dtype)
 
     return convert
 
 
 def _normal(ctx: OpContext, state: Any, size: Any, mean: float, std: float, dtype: Any, one_by_one: bool) -> Any:
     function = "NormalOneByOne" if one_by_one else "Normal"
-    return _call(ctx, symbol_of(function, [DTYPE_NAMES[dtype]], [float(mean), float(std)]), [state], size, DTYPE_NAMES[dtype])
+    return _call(ctx, symbol_of("draw", function, [DTYPE_NAMES[dtype]], [float(mean), float(std)]), [state], size, DTYPE_NAMES[dtype])
 
 
 def _integers(ctx: OpContext, state: Any, size: Any, low: int, high: int, dtype: Any) -> Any:
-    return _call(ctx, symbol_of("Integers", [DTYPE_NAMES[dtype]], [int(low), int(high) - int(low)]), [state], size, DTYPE_NAMES[dtype])
+    return _call(
+        ctx, symbol_of("draw", "Integers", [DTYPE_NAMES[dtype]], [int(low), int(high) - int(low)]), [state], size, DTYPE_NAMES[dtype]
+    )
 
 
 def _permutation(ctx: OpContext, state: Any, n: int, dtype: Any) -> Any:
     if n >= (1 << 32) // 20:
         raise NotConvertible("a permutation of more than 2**32 / 20 numbers")
-    return _call(ctx, symbol_of("Permutation", [DTYPE_NAMES[dtype]]), [state], [n], DTYPE_NAMES[dtype])
+    return _call(ctx, symbol_of("draw", "Permutation", [DTYPE_NAMES[dtype]]), [state], [n], DTYPE_NAMES[dtype])
 
 
 def _bernoulli_each(ctx: OpContext, state: Any, p: Any, dtype: Any) -> Any:
-    return _call(ctx, symbol_of("BernoulliEach", [DTYPE_NAMES[dtype], ctx.dtype(p)]), [state, p], ctx.shape(p), DTYPE_NAMES[dtype])
+    return _call(ctx, symbol_of("draw", "BernoulliEach", [DTYPE_NAMES[dtype], ctx.dtype(p)]), [state, p], ctx.shape(p), DTYPE_NAMES[dtype])
 
 
 def _multinomial(ctx: OpContext, state: Any, weights: Any, count: int, replacement: bool, by_columns: bool) -> Any:
     dtype = ctx.dtype(weights)
     if dtype not in ("float32", "float64"):
         raise NotConvertible(f"multinomial() of {dtype}; cast the probabilities to float32")
-    symbol = symbol_of("WithoutReplacement", [dtype], [bool(by_columns)])
+    symbol = symbol_of("draw", "WithoutReplacement", [dtype], [bool(by_columns)])
     if replacement and count > 1:
-        symbol = symbol_of("WithReplacement", [dtype])
+        symbol = symbol_of("draw", "WithReplacement", [dtype])
     return _call(ctx, symbol, [state, weights], (*ctx.shape(weights)[:-1], count), "int64")
 
 
 def _seeded(ctx: OpContext, seed: Any) -> Any:
     state = relax.TensorType(STATE.shape, STATE.dtype)
-    return ctx.emit(relax.call_dps_packed(symbol_of("Seeded"), relax.Tuple([seed]), state))
+    return ctx.emit(relax.call_dps_packed(symbol_of("draw", "Seeded"), relax.Tuple([seed]), state))
 
 
 CONVERTERS.update(

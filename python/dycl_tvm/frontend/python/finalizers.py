@@ -20,6 +20,12 @@ from dycl_tvm.frontend.trace.session import current
 CONTAINERS: tuple[Any, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
+@functools.lru_cache(maxsize=4096)
+def _is_container(kind: Any) -> bool:
+    """Whether objects of a class hold what they hold weakly. To ask ``isinstance`` of each object takes long: the classes are abstract."""
+    return issubclass(kind, CONTAINERS)
+
+
 class Finalizers:
     """The objects of the model whose end the program would be told of."""
 
@@ -34,7 +40,8 @@ class Finalizers:
 
     def note(self, label: str, x: Any) -> None:
         """Take down an object, if the program would be told of its end."""
-        if isinstance(x, CONTAINERS):
+        kind: Any = type(x)
+        if _is_container(kind):
             self._containers.append((label, x))
         elif not isinstance(x, type) and any(map(_tells_user, weakref.getweakrefs(x))):
             self._told.append((label, x))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,11 @@ from dycl_tvm.frontend.trace.heap.reach import Reached
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import Hidden
 from dycl_tvm.frontend.trace.heap.watch import Snapshot
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_flag(kind: Any) -> bool:
+    return issubclass(kind, enum.Flag)
 
 
 @contextmanager
@@ -33,8 +39,9 @@ def no_trace(reached: Reached) -> Iterator[None]:
     UnsupportedError
         If anything differs: the forward changes it in a way that was not seen when it happened.
     """
-    for _, x in reached:
-        if isinstance(x, enum.Flag):
+    for _, x in reached.steps:
+        kind: Any = type(x)
+        if _is_flag(kind):
             _ = ~x  # Python keeps the inverse of a flag with it, once it was asked for
     snapshot = Snapshot(reached, with_data=True)
     snapshot.add_place(SETTINGS)

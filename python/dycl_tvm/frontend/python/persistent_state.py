@@ -165,7 +165,7 @@ class ModelState:
     def _note(self, reached: Reached) -> None:
         twins: dict[int, tuple[Any, Any]] = {}
         roots: list[Step] = []
-        found = {id(x) for _, x in reached if type(x) is dict}
+        found = {id(x) for _, x in reached.steps if type(x) is dict} | {id(x) for x in reached.empty}
         for label, x in reached.steps:
             self._add(label, x)
             self.memory.note(x)
@@ -184,8 +184,10 @@ class ModelState:
             if made is not x:
                 twins[id(x)] = (x, made)
                 roots.append((label, made))
-        for label, x in zip(reached.empty_labels, reached.empty):
-            self._add(label, x)
+        reachable, labels = self._reachable, self._labels
+        for label, x in zip(reached.empty_labels, reached.empty):  # most of what there is: the tables of hooks of modules
+            if id(x) not in reachable:
+                reachable[id(x)], labels[id(x)] = x, label
         if twins:
             for holder in list(self._reachable.values()):
                 if isinstance(holder, type) and not is_python(holder):

@@ -27,8 +27,12 @@ class plainly:  # noqa: N801  (used like a function; as one with contextlib it t
     def __enter__(self) -> None:
         self._functions: Any = torch._C.DisableTorchFunction()
         self._functions.__enter__()
-        self._modes = unrecorded()
-        self._modes.__enter__()
+        try:
+            self._modes = unrecorded()
+            self._modes.__enter__()
+        except BaseException:  # calls nest too deeply
+            self._functions.__exit__(None, None, None)
+            raise
 
     def __exit__(self, *error: Any) -> None:
         try:

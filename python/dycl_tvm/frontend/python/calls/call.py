@@ -270,9 +270,9 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
         return _call(module.forward, args, kwargs, root)
     if users_function(forward) is not None:
         return _call_function(forward, (module, *args), kwargs, root)
-    for value in module.__dict__.values():
-        if isinstance(value, Poison):
-            use(value)  # the library's forward may ask whether it is None
+    values = module.__dict__.values()
+    if any(issubclass(kind, Poison) for kind in {*map(type, values)}):
+        use(next(value for value in values if isinstance(value, Poison)))  # the library's forward may ask whether it is None
     if isinstance(forward, types.FunctionType):
         return _native(forward, (module, *args), kwargs)
     return _native(module, args, kwargs)

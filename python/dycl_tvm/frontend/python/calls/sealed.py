@@ -25,7 +25,7 @@ _PLAIN = frozenset(
 
 def seal(x: Any) -> Any:
     """Return what stands for an object if its code is compiled and not known; any other object, class or function as it is."""
-    if isinstance(x, (type, *CODE, Sealed)) or not is_unknown(x):
+    if not is_unknown(x) or isinstance(x, (type, *CODE, Sealed)):
         return x
     kind: Any = type(x)
     return _sealed_kind(kind)(kind)

@@ -84,6 +84,9 @@ def _sort(nodes: Any, tensors: list[torch.Tensor], others: list[Any]) -> None:
 
 def map_leaves(fn: Callable[[Any], Any], node: Any) -> Any:
     """Return the same structure, of plain tuples, lists and dicts, with ``fn`` of each leaf, called in order."""
+    kind: Any = type(node)
+    if kind in _PLAIN or _is_tensor(kind):
+        return fn(node)
     if isinstance(node, tuple):
         return tuple([map_leaves(fn, n) for n in node])
     if isinstance(node, list):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import array
+import functools
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,12 @@ class ReachedMemory:
 
     def note(self, x: Any) -> None:
         """Take an object down."""
-        if isinstance(x, torch.Tensor):
+        kind: Any = type(x)
+        base = _base_of(kind)
+        if base is torch.Tensor:
             if x.layout == torch.strided:
                 self._memories.add(memory_key(x))
-        elif isinstance(x, _BUFFERS):
+        elif base is not None:
             self.buffers.append(x)
 
     def holds(self, memory: int | None) -> bool:
@@ -52,6 +55,12 @@ class ReachedMemory:
                 return True  # PyTorch has not allocated it
             start = storage.data_ptr()
             return any(begin < start + storage.nbytes() and start < end for begin, end in map(_span, self.buffers))
+
+
+@functools.lru_cache(maxsize=4096)
+def _base_of(kind: Any) -> type | None:
+    """Return what objects of a class are: tensors, arrays, or neither."""
+    return torch.Tensor if issubclass(kind, torch.Tensor) else np.ndarray if issubclass(kind, _BUFFERS) else None
 
 
 _BUFFERS = (np.ndarray, bytearray, array.array, memoryview)

@@ -18,9 +18,10 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.about_operators import About, about_operator
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, sorted_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.composed import INDEXING, cast, composition_of, without_masks
+from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
 from dycl_tvm.frontend.trace.values.identity import are_one
@@ -37,7 +38,6 @@ from dycl_tvm.frontend.trace.values.tensors import (
     emit_one,
     fresh_like,
     home,
-    op_name,
     read,
     storage_of,
     view_of,
@@ -72,28 +72,6 @@ def known_bounds() -> dict[Value, tuple[int, int]]:
     return current().get(Known).bounds
 
 
-#: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
-_VIEWS = {
-    "view",
-    "_unsafe_view",
-    "select",
-    "slice",
-    "t",
-    "transpose",
-    "permute",
-    "expand",
-    "unsqueeze",
-    "squeeze",
-    "alias",
-    "detach",
-    "diagonal",
-    "unfold",
-    "as_strided",
-    "view_as_real",
-    "view_as_complex",
-}
-
-
 class _Recording:
     # Not in Recorder itself: PyTorch wraps a mode's own method so that its first call imports torch._dynamo, which takes a second.
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,14 +84,15 @@ class Recorder(_Recording, TorchDispatchMode):
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record one ATen operation and return tensors for the user's program."""
-    if _is_special(func):
+    about = about_operator(func)
+    if about.special:
         if func is aten._local_scalar_dense.default:
             return item(args[0])
         if func is aten.equal.default:
             return equal(*args)
         if func is aten.lift_fresh.default and not isinstance(args[0], StagedTensor) and constants().is_shared(args[0]):
             return args[0]  # made of an array
-        name = opname(func)
+        name = about.name
         if name in QUESTIONS:
             layouts = layouts_of(args[0])
             return func(*args, **kwargs) if layouts is None else layouts.settle()
@@ -126,31 +105,30 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensors, others = sorted_leaves(args, kwargs)
     if any(map(scalars.is_symbolic, others)):
         func, args, kwargs = _lower_scalars(func, args, kwargs, tensors)
-        tensors = tensors_of(args, kwargs)
-    if opname(func) in FILLS:
+        about, tensors = about_operator(func), tensors_of(args, kwargs)
+    if about.fills:
         filled = _filled(func, args, kwargs)
         if filled is not None:
             return filled
-    if func in INDEXING:
+    if about.indexes:
         args = (args[0], without_masks(dispatch, args[1]), *args[2:])
         tensors = tensors_of(args, kwargs)
-    name, written = opname(func), _written(func)
-    if written:
-        return _in_place(func, args, kwargs, list(written.values()), list(written))
-    if name in ("split", "split_with_sizes", "unbind", "chunk", "unsafe_split", "unsafe_chunk") and not name.startswith("unsafe"):
+    if about.written:
+        return _in_place(func, args, kwargs, list(about.written.values()), list(about.written))
+    if about.splits:
         return _multi_view(func, args, kwargs)
-    if name in _VIEWS and args and isinstance(args[0], torch.Tensor):
+    if about.views and args and isinstance(args[0], torch.Tensor):
         return _view(func, args, kwargs, tensors)
     several = composition_of(func, args, kwargs)
     if several is not None:
         return several(dispatch, *args, **kwargs)
-    return _functional(func, args, kwargs, tensors)
+    return _functional(about, args, kwargs, tensors)
 
 
 def _draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any]) -> Any:
     """Record an operator that draws random numbers."""
     _check_device(func, kwargs)
-    if 0 in _written(func):
+    if 0 in about_operator(func).written:
         check_in_place(func, args, {k: v for k, v in kwargs.items() if k != "generator"}, args[0])
     return draw(dispatch, _meta_result, func, bound)
 
@@ -163,23 +141,9 @@ def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return fresh_like(meta, full(meta, FILLS[func._opname] if FILLS[func._opname] is not None else _bind(func, args, kwargs)["fill_value"]))
 
 
-@functools.cache
-def _is_special(func: Any) -> bool:
-    """Whether an operator is no operation of the graph, or may be none."""
-    if func in (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default):
-        return True
-    return opname(func) in QUESTIONS or is_random(func)
-
-
-@functools.cache
-def _written(func: Any) -> dict[int, str]:
-    """Return the arguments that an operator changes in place: names by positions."""
-    arguments = enumerate(func._schema.arguments)
-    return {k: a.name for k, a in arguments if a.alias_info is not None and a.alias_info.is_write}
-
-
 # -- functional operations ---------------------------------------------------------------------------------------------
-def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
+def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
+    func = about.func
     values = [without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
     if len(constants) == len(values):
@@ -197,35 +161,38 @@ def _functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensor
         raise UnsupportedError(
             f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
         )
-    type_of = current().get(Known).type_of
+    session = current()
+    type_of = session.get(Known).type_of
     types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in parts]
     operands = iter(values)
     hargs = map_tensors(lambda _: next(operands), args)
     hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
-    outputs = current().builder.tensor_op(op_name(func), hargs, hkwargs, types)
-    _note_positions(func, args, kwargs, outputs)
+    outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types)
+    if about.positions is not None:
+        _note_positions(about, args, kwargs, outputs)
+    if parts[0] is metas:
+        made = fresh_like(metas, outputs[0])  # type: ignore[arg-type]  # it has a type
+        if func is aten.eq.Tensor and all(isinstance(t, StagedTensor) and t.identity is not None for t in args):
+            made.compared = args  # type: ignore[assignment]  # two tensors
+        return made
     results = iter(outputs)
-    made = map_leaves(lambda m: m if (v := next(results)) is None else fresh_like(m, v), metas)
-    if func is aten.eq.Tensor and all(isinstance(t, StagedTensor) and t.identity is not None for t in args):
-        made.compared = args
-    return made
+    return map_leaves(lambda m: m if (v := next(results)) is None else fresh_like(m, v), metas)
 
 
 #: Operators that give numbers which follow from the types of their operands.
 _OF_TYPES = frozenset(
     ["dim", "is_same_size", "numel", "size", "storage_offset", "stride", "sym_numel", "sym_size", "sym_storage_offset", "sym_stride"]
 )
-#: Operators that return positions along a dimension, and which of their results these are.
-_POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
 
 
-def _note_positions(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
+def _note_positions(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
     """Note that positions lie within their dimension, so that indexing with them needs no check."""
-    which = _POSITIONS.get(opname(func))
-    if which is None or which >= len(outputs) or outputs[which] is None:
+    which = about.positions
+    assert which is not None
+    if which >= len(outputs) or outputs[which] is None:
         return
-    bound, t = _bind(func, args, kwargs), args[0]
-    dim = bound.get("dim", -1 if func._opname in ("topk", "sort", "argsort") else None)
+    bound, t = _bind(about.func, args, kwargs), args[0]
+    dim = bound.get("dim", -1 if about.name in ("topk", "sort", "argsort") else None)
     size = t.numel() if dim is None else t.shape[dim] if t.dim() else 1
     known_bounds()[outputs[which]] = (0, int(size) - 1)  # type: ignore[index]  # checked above
 
@@ -269,7 +236,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
     metas = current().get(Known).metas
-    key = (func, torch.get_default_dtype(), key_of(args), key_of(kwargs))
+    key = (about_operator(func).op, torch.get_default_dtype(), key_of(args), key_of(kwargs) if kwargs else None)
     known = metas.get(key)
     if known is None:
         with unrecorded():
@@ -430,7 +397,7 @@ def _functional_twin(func: Any, name: str) -> Any:
     overloads = packet.overloads() if packet is not None else []
     same = [o for o in overloads if _parameters(getattr(packet, o)) == _parameters(func)]
     for candidate in (overload, *same, overload.replace("out", "default"), overload.removesuffix("_out"), "default"):
-        if candidate in overloads and not _written(getattr(packet, candidate)):
+        if candidate in overloads and not about_operator(getattr(packet, candidate)).written:
             twin = getattr(packet, candidate)
             return lambda *args, **kwargs: dispatch(twin, args, kwargs)
     raise UnsupportedError(

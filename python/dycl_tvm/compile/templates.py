@@ -1,7 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Draws of random numbers as kernels in C++: each is a call of a template of ``src/runtime/draws.h``.
+"""Kernels in C++: each is a call of a template of a header in ``src/runtime``.
 
-The symbol of a kernel says which call it is, so that equal draws share a kernel, and the source is written from the symbols alone.
+So are draws of random numbers, and what the algorithms of the C++ library decide in PyTorch, too. The symbol of a kernel says which call
+it is, so that equal calls share a kernel, and the source is written from the symbols alone.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-#: The backend that draws are said to have.
-BACKEND = "random"
-_PREFIX = "draw__"
+#: The backend that these kernels are said to have.
+BACKEND = "C++"
+#: The headers of the templates, and their namespaces, by the first word of a symbol.
+_HEADERS = {"draw": ("draws.h", "dycl::random"), "order": ("order.h", "dycl::order")}
 #: Stands for the dtypes of a template that has none.
 _ANY = "any"
 #: The elements of tensors in C++, by dtype.
@@ -21,25 +23,27 @@ _TYPES = {
 }  # fmt: skip
 
 
-def symbol_of(function: str, dtypes: Iterable[str] = (), params: Iterable[float | int | bool] = ()) -> str:
-    """Return the symbol of the kernel that calls a template for some dtypes with some numbers."""
-    return "__".join([_PREFIX.rstrip("_"), function, "_".join(dtypes) or _ANY, *map(_encoded, params)])
+def symbol_of(kind: str, function: str, dtypes: Iterable[str] = (), params: Iterable[float | int | bool] = ()) -> str:
+    """Return the symbol of the kernel that calls a template for some dtypes with some numbers; ``kind`` is that of its header."""
+    return "__".join([kind, function, "_".join(dtypes) or _ANY, *map(_encoded, params)])
 
 
 def is_symbol(symbol: str) -> bool:
-    """Whether a kernel is a draw, by its symbol."""
-    return symbol.startswith(_PREFIX)
+    """Whether a kernel is such a call, by its symbol."""
+    return symbol.partition("__")[0] in _HEADERS
 
 
 def source_of(symbols: Iterable[str]) -> str:
     """Return the C++ of kernels."""
-    return '#include "draws.h"\n\nusing namespace dycl::random;\n\n' + "\n".join(map(_kernel, symbols))
+    symbols = list(symbols)
+    headers = dict.fromkeys(_HEADERS[s.partition("__")[0]][0] for s in symbols)
+    return "".join(f'#include "{h}"\n' for h in headers) + "\nusing namespace dycl::random;\n\n" + "\n".join(map(_kernel, symbols))
 
 
 def _kernel(symbol: str) -> str:
-    _, function, dtypes, *params = symbol.split("__")
+    kind, function, dtypes, *params = symbol.split("__")
     types = ", ".join(_TYPES[d] for d in dtypes.split("_") if d != _ANY)
-    call = f"{function}{f'<{types}>' if types else ''}({', '.join(['args', *map(_decoded, params)])})"
+    call = f"{_HEADERS[kind][1]}::{function}{f'<{types}>' if types else ''}({', '.join(['args', *map(_decoded, params)])})"
     return f'extern "C" int __tvm_ffi_{symbol}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {{\n  return {call};\n}}\n'
 
 

@@ -1,0 +1,109 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// The first k elements of rows in order, as PyTorch's CPU kernel gives them: which of equal
+// elements are taken, and in which order, follows from the algorithms of the C++ library, so they
+// stand here too. Arguments of a kernel: x of (lead, n, tail), values and indices of (lead, k,
+// tail).
+#ifndef DYCL_RUNTIME_ORDER_H_
+#define DYCL_RUNTIME_ORDER_H_
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "draws.h"
+#include "error.h"
+
+namespace dycl::order {
+
+using random::Arguments;
+using random::Element;
+
+template <class W>
+bool IsNan(W x) {
+  if constexpr (std::is_floating_point_v<W>) return std::isnan(x);
+  return false;
+}
+
+// PyTorch's comparisons: NaN is the largest.
+template <class W>
+struct Greater {
+  bool operator()(const std::pair<W, int64_t>& x, const std::pair<W, int64_t>& y) const {
+    return (IsNan(x.first) && !IsNan(y.first)) || x.first > y.first;
+  }
+};
+
+template <class W>
+struct Less {
+  bool operator()(const std::pair<W, int64_t>& x, const std::pair<W, int64_t>& y) const {
+    return (!IsNan(x.first) && IsNan(y.first)) || x.first < y.first;
+  }
+};
+
+// Leaves out what std::partial_sort would look at and leave where it is: once the first elements
+// are in its heap, those that are no better than the worst of the best k so far.
+template <class W, class Before>
+void Filter(std::vector<std::pair<W, int64_t>>& row, int64_t k, Before before) {
+  constexpr int64_t kPrefix = 1024;
+  int64_t n = static_cast<int64_t>(row.size()), prefix = std::max(2 * k, kPrefix);
+  if (n < 4 * prefix) return;
+  std::vector<std::pair<W, int64_t>> first(row.begin(), row.begin() + prefix);
+  std::nth_element(first.begin(), first.begin() + (k - 1), first.end(), before);
+  const std::pair<W, int64_t> worst = first[k - 1];
+  auto kept = row.begin() + prefix;
+  for (auto x = kept; x != row.end(); ++x) {
+    if (before(*x, worst)) *kept++ = *x;
+  }
+  row.erase(kept, row.end());
+}
+
+template <class W, class Before>
+void Choose(std::vector<std::pair<W, int64_t>>& row, int64_t k, bool sorted, Before before) {
+  if (k * 64 <= static_cast<int64_t>(row.size())) {
+    Filter(row, k, before);
+    std::partial_sort(row.begin(), row.begin() + k, row.end(), before);
+    return;
+  }
+  std::nth_element(row.begin(), row.begin() + (k - 1), row.end(), before);
+  if (sorted) std::sort(row.begin(), row.begin() + (k - 1), before);
+}
+
+template <class T>
+int TopK(const TVMFFIAny* args, bool largest, bool sorted) {
+  using W = random::Wide<T>;
+  Arguments a(args);
+  const int64_t n = a.extent(0, 1), tail = a.extent(0, 0), k = a.extent(1, 1);
+  const int64_t lead = a.extent(0, 2);
+  if (k == 0) return 0;
+  const T* x = a.data<T>(0);
+  T* values = a.data<T>(1);
+  int64_t* indices = a.data<int64_t>(2);
+  try {
+    std::vector<std::pair<W, int64_t>> row;
+    for (int64_t r = 0; r < lead * tail; ++r) {
+      const T* from = x + (r / tail) * n * tail + r % tail;
+      const int64_t to = (r / tail) * k * tail + r % tail;
+      row.resize(n);
+      for (int64_t j = 0; j < n; ++j) row[j] = {Element<T>::Widened(from[j * tail]), j};
+      if (largest) {
+        Choose(row, k, sorted, Greater<W>());
+      } else {
+        Choose(row, k, sorted, Less<W>());
+      }
+      for (int64_t j = 0; j < k; ++j) {
+        values[to + j * tail] = from[row[j].second * tail];
+        indices[to + j * tail] = row[j].second;
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    SetError("MemoryError", "no memory for the elements of a row");
+    return -1;
+  }
+  return 0;
+}
+
+}  // namespace dycl::order
+
+#endif  // DYCL_RUNTIME_ORDER_H_
