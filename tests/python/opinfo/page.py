@@ -156,7 +156,8 @@ def page(found: Found) -> Iterator[str]:
     yield "| operator | " + " | ".join(DTYPES) + " | why not |"
     yield "|---|" + ":-:|" * len(DTYPES) + "---|"
     for name in sorted(names, key=str.lower):
-        texts = dict.fromkeys(found[name, d]["text"] for d in DTYPES if (name, d) in found and found[name, d]["text"])
+        said_of = [found[name, d]["text"] for d in DTYPES if (name, d) in found and found[name, d]["text"]]
+        texts = dict.fromkeys("complex numbers" if "torch.complex" in text else text for text in said_of)
         mark = "" if _counts(name) else " *"
         yield f"| {name}{mark} | " + " | ".join(_SIGNS[kind(name, d)] for d in DTYPES) + " | " + "; ".join(texts).replace("|", "\\|") + " |"
     yield from ("", "\\* not counted")
