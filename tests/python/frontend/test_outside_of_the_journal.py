@@ -337,3 +337,16 @@ def net(x):
     check_right(text)
     never_called = "torch.ops.prims.bessel_i1e.default"  # the first call fills its caches, whoever makes it
     check_refused(text.replace("torch.ops.aten._safe_softmax.default", never_called).replace("op(x, 1)", "op(x)"), "changes its type")
+
+
+def test_what_staging_tries_for_itself_leaves_no_trace_in_caches_of_pytorch() -> None:
+    def net(x):
+        try:
+            x = x.abs().log_()
+        except ValueError:
+            x = x + 1
+        return x if x.sum() > 0 else -x
+
+    torch.get_device_module.cache_clear()
+    stage(net, (torch.ones(2, 3),))
+    assert torch.get_device_module.cache_info().misses == 0

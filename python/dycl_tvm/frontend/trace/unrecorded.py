@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -39,3 +40,16 @@ class plainly:  # noqa: N801  (used like a function; as one with contextlib it t
             self._modes.__exit__(*error)
         finally:
             self._functions.__exit__(*error)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Leave the default generator as it was. ``torch.random.fork_rng`` looks for other devices, and keeps what it finds in a cache."""
+    generator = torch.default_generator
+    with plainly():
+        state = generator.get_state()
+    try:
+        yield
+    finally:
+        with plainly():
+            generator.set_state(state)

@@ -19,7 +19,7 @@ from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.session import current, set_current
-from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 
@@ -104,7 +104,7 @@ def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs
     session = current()
     set_current(None)
     try:
-        with plainly(), torch.random.fork_rng(devices=[]):
+        with plainly(), same_random_numbers():
             owner, args, kwargs = torch.utils._pytree.tree_map(lambda x: _stand_in(x, value), (owner, args, kwargs))
             (function if owner is None else getattr(owner, function.__name__))(*args, **kwargs)
     except Exception as error:

@@ -15,7 +15,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import OfOneRun, current, set_current
-from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.layouts import layouts_of
@@ -81,7 +81,7 @@ def _raised(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], elemen
     session = current()
     set_current(None)
     try:
-        with plainly(), torch.random.fork_rng(devices=[]):
+        with plainly(), same_random_numbers():
             function(*stand_ins[0], **stand_ins[1])
     except Exception as error:
         return error.with_traceback(None)

@@ -14,7 +14,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.unrecorded import unrecorded
+from dycl_tvm.frontend.trace.unrecorded import same_random_numbers, unrecorded
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.layouts import layouts_of
 from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, storage_of
@@ -42,7 +42,7 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     if key in tried:
         return
     shape: Any = target.shape
-    with unrecorded(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+    with unrecorded(), warnings.catch_warnings(), same_random_numbers():
         warnings.simplefilter("ignore")  # `out` of another shape
         copies = _copies(tensors, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
         try:
