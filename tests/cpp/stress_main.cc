@@ -72,6 +72,7 @@ void Work(const dycl::Module& module, int seed) {
     image.shape[0] = 4;
     CHECK(session.SetNumThreads((seed + k) % 3).ok());
   }
+  CHECK(session.ManualSeed(seed).ok());
   session.ResetState();
 }
 

@@ -32,7 +32,7 @@ def record_cases(
     inputs: Iterable[Sequence[Any]],
     keywords: Iterable[Mapping[str, Any]] | None = None,
 ) -> int:
-    """Run a model in eager and write its inputs and outputs.
+    """Run a model in eager and write its inputs and outputs. Random numbers begin with the seed of a new session.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ def record_cases(
 
     arrays: dict[str, np.ndarray] = {}
     calls = []
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(torch.Generator().get_state())
         for args, named in zip(inputs, keywords if keywords is not None else repeat({})):
             # Taken down first: a model may write to what it is given.
             call = {"inputs": _encode(tuple(args), arrays), "keywords": _encode(dict(named), arrays)}

@@ -66,6 +66,15 @@ def test_recorded_calls(tmp_path: Path) -> None:
         record_cases(tmp_path / "d.npz", lambda: object(), [()])
 
 
+def test_recorded_random_numbers_are_those_of_a_new_session(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    record_cases(tmp_path / "c.npz", lambda: torch.rand(3), [(), ()])
+    generator = torch.Generator()
+    for case in read_cases(tmp_path / "c.npz"):
+        np.testing.assert_array_equal(case.output, torch.rand(3, generator=generator).numpy())
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_files_without_recorded_calls(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_cases(tmp_path / "none.npz")

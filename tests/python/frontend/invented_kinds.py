@@ -269,7 +269,7 @@ OF_PLACES = {
     "ClassBody": ("library_class", "native"),
     "Contents": ("list", "rewritten"),
     "Context": ("context", "rewritten"),
-    "Hidden": ("generator_torch", "rewritten"),
+    "Hidden": ("memoryview", "rewritten"),
     "Settings": ("setting", "rewritten"),
     "Storage": ("tensor", "rewritten"),
     "Suspended": ("library_finishing", "rewritten"),

@@ -13,9 +13,16 @@ from torch import nn
 
 from dycl_tvm.errors import PathExplosionError, UnsupportedError
 from dycl_tvm.frontend.python import stage
+from dycl_tvm.frontend.python.flow import parted_trips
 
 X = torch.ones(2, 3)
 Pair = namedtuple("Pair", "first second")
+
+
+@pytest.fixture(autouse=True)
+def _no_paths_part_in_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said where too many paths part in the trips of a loop: with a bound of none, of the first that does."""
+    monkeypatch.setattr(parted_trips, "MOST_PATHS", 0)
 
 
 def message(model: Any, **options: Any) -> str:

@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeding_library as library
 import torch
+import torch.nn.functional as F
 from differential import given, same
 from programs_random import PROGRAMS, made
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError, UsageError, VerificationError
+from dycl_tvm.frontend.python.source import locate
 from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG, Constant, TensorOp
@@ -132,9 +136,32 @@ def test_dropout_in_training_mode_on_purpose() -> None:
         dycl_tvm.stage(model.train(), INPUTS[0])
 
 
-def _outside() -> Any:
-    hidden = iter([torch.Generator()])
-    return lambda x: x + torch.rand(4, 5, generator=next(hidden))
+GENERATOR = torch.Generator().manual_seed(9)
+BY_A_LIBRARY: dict[str, Callable[[Any], Any]] = {
+    "forked": lambda x: (library.forked(), x),
+    "seeded": lambda x: (library.seeded(), x, torch.rand(2)),
+    "saved": lambda x: (library.saved(), x),
+    "rewound": lambda x: (library.rewound(GENERATOR), x),
+    "rewound, made here": lambda x: (library.rewound(torch.Generator().manual_seed(4)), x),
+    "reseeded": lambda x: (library.reseeded(GENERATOR), torch.rand(2, generator=GENERATOR), x),
+    "reseeded, made here": lambda x: (library.reseeded(torch.Generator()), x),
+    "checkpoint": lambda x: checkpoint(lambda y: F.dropout(y, 0.5, True), x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("name", BY_A_LIBRARY)
+def test_a_library_seeds_the_generators_of_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = (*locate._library_roots(), str(library.__file__))
+    monkeypatch.setattr(locate, "_library_roots", lambda: roots)
+    locate.is_library_file.cache_clear()
+    try:
+        GENERATOR.manual_seed(9)
+        call = dycl_tvm.stage(BY_A_LIBRARY[name], INPUTS[0]).interpret()
+    finally:
+        monkeypatch.undo()
+        locate.is_library_file.cache_clear()
+    call.manual_seed(2)
+    check_against_eager(BY_A_LIBRARY[name], 2, lambda args: call(*args))
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dycl_tvm
-from dycl_tvm.compile import draws
+from dycl_tvm.compile import templates
 from dycl_tvm.errors import VerificationError
 
 
@@ -25,10 +25,20 @@ def network(x: Any) -> Any:
 X = torch.linspace(-1, 1, 20).reshape(4, 5)
 
 
+#: Draws as it should, and leaves a generator that has drawn once more.
+SPOILED = """static int Spoiled(const TVMFFIAny* args) {
+  int done = dycl::random::BernoulliEach<float, float>(args);
+  dycl::random::Generator(dycl::random::Arguments(args).data(3)).Next();
+  return done;
+}
+"""
+
+
 def _replaced(old: str, new: str) -> Callable[[str], str]:
     def change(source: str) -> str:
         assert old in source
-        return source.replace(old, new)
+        head, include, body = source.partition("using namespace dycl::random;")
+        return head + include + "\n" + SPOILED.replace("static", "[[maybe_unused]] static") + body.replace(old, new)
 
     return change
 
@@ -36,15 +46,15 @@ def _replaced(old: str, new: str) -> Callable[[str], str]:
 FAULTS = {
     "one bit": _replaced("Uniform<float>(args, 0x0.0p+0, 0x1.0000000000000p+0)", "Uniform<float>(args, 0x0.0p+0, 0x1.000002p+0)"),
     "another distribution": _replaced("Uniform<float>(args, 0x0.0p+0, 0x1.0000000000000p+0)", "Exponential<float>(args, 1)"),
-    "a draw too many": _replaced("return BernoulliEach<float, float>(args)", "BernoulliEach<float, float>(args); return Seeded(args + 2)"),
+    "another state": _replaced("return dycl::random::BernoulliEach<float, float>(args)", "return Spoiled(args)"),
     "columns for rows": _replaced("(args, false)", "(args, true)"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_kernel_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = draws.source_of
-    monkeypatch.setattr(draws, "source_of", lambda symbols: FAULTS[fault](right(symbols)))
+    right = templates.source_of
+    monkeypatch.setattr(templates, "source_of", lambda symbols: FAULTS[fault](right(symbols)))
     with pytest.raises(VerificationError):
         dycl_tvm.build(network, (X,))
 

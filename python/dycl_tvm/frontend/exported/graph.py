@@ -17,6 +17,7 @@ from dycl_tvm.frontend.exported import attention, control_flow
 from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, math_call
 from dycl_tvm.frontend.trace.values.recorder import dispatch, item, truth_of
 
 aten = torch.ops.aten
@@ -175,10 +176,6 @@ SCALARS: dict[Any, Callable[..., Any]] = {
         fn: lambda x, n=n: type(x).__dict__[n](x)
         for fn, n in ((math.floor, "__floor__"), (math.ceil, "__ceil__"), (math.trunc, "__trunc__"))
     },
-    **{fn: lambda x, n=n: scalars.math_call(n, x) for fn, n in scalars.MATH_FUNCTIONS.items()},
-    **{
-        getattr(torch, f"_sym_{n}"): lambda x, n=n: scalars.math_call(n, x)
-        for n in ("sqrt", "sin", "cos", "tanh")
-        if hasattr(torch, f"_sym_{n}")
-    },
+    **{fn: lambda x, n=n: math_call(n, x) for fn, n in MATH_FUNCTIONS.items()},
+    **{getattr(torch, f"_sym_{n}"): lambda x, n=n: math_call(n, x) for n in ("sqrt", "sin", "cos", "tanh") if hasattr(torch, f"_sym_{n}")},
 }

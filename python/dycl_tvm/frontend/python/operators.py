@@ -252,6 +252,8 @@ def getitem(obj: Any, index: Any) -> Any:
         found = _item_of_modules(obj, index)
         if found is not None:
             return note_module(found)
+    if type(obj) is torch.nn.ModuleList and type(index) is builtins.slice:
+        return call(torch.nn.ModuleList.__getitem__, obj, index)
     if isinstance(obj, torch.nn.Module) and not isinstance(index, (int, str, builtins.slice)):
         if isinstance(obj, (torch.nn.ModuleList, torch.nn.Sequential)):
             return switch(list(obj), _index_of(index) if isinstance(index, torch.Tensor) else index)

@@ -213,7 +213,7 @@ class ModelState:
 
     def name_of(self, generator: torch.Generator) -> str | None:
         """Return the user's name for a generator of random numbers; None if it is none of the model's."""
-        known = (i for i, x in self._reachable.items() if type(x) is torch.Generator and key_of(x) == key_of(generator))
+        known = (i for i, x in self._reachable.items() if isinstance(x, torch.Generator) and key_of(x) == key_of(generator))
         return next((self._labels[i] for i in known), None)
 
     @property
@@ -396,7 +396,8 @@ class ModelState:
     def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
         heap = current().heap
         for variable, value in now.items():
-            if before.get(variable, MISSING) is not value and not heap.is_newer(variable, heap.run_started):
+            held = before[variable] if variable in before else CONTEXT.default_of(variable)
+            if held is not value and not heap.is_newer(variable, heap.run_started):
                 raise UnsupportedError(
                     f"the context variable `{variable.name}` is left with another value: the next call would find it",
                     current().origin(),

@@ -16,6 +16,7 @@ from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
 from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.calls.sealed import seal
+from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_program, twin_of_generator
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.flow.exits import origin_of
 from dycl_tvm.frontend.python.no_trace import no_trace
@@ -90,8 +91,18 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
-    with apart_from_the_forward(), no_trace(reached), contextlib.closing(ModelState(reached, lambda x: seal(twin(x)))) as state:
-        generators = Generators(state.name_of)
+    generators = Generators()
+
+    def stand_in(x: Any) -> Any:
+        return twin_of_generator(x, generators) if isinstance(x, torch.Generator) else seal(twin(x))
+
+    with (
+        apart_from_the_forward(),
+        no_trace(reached),
+        default_generator_of_the_program(),
+        contextlib.closing(ModelState(reached, stand_in)) as state,
+    ):
+        generators.name_of = state.name_of
         for _ in range(MAX_ROUNDS):
             known = state.size
             session = Session(current_origin, limits, budget=budget)

@@ -16,12 +16,14 @@ class ControlFlow(BaseException):
 class ForkRequired(ControlFlow):
     """The two sides of ``decision`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Exception | None = None) -> None:
+    def __init__(
+        self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Exception | None = None, simply: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.decision, self.unroll, self.refusal, self._others = decision, unroll, refusal, others
+        self.decision, self.unroll, self.refusal, self.others, self.simply = decision, unroll, refusal, others, simply
 
     def __str__(self) -> str:
-        return with_others(self.args[0], self._others)
+        return with_others(self.args[0], self.others)
 
 
 def with_others(text: str, others: object) -> str:

@@ -35,6 +35,9 @@ class Decision:
     unroll: int = 0
     #: What is raised if the loop does not end by itself within the trips that are unrolled; None where the user gave the bound.
     refusal: Exception | None = None
+    #: Whether tensors were let grow in the loop, or paths part in its trips; and whether that is left alone, because it did not do.
+    tried: bool = False
+    simply: bool = False
     #: It is a choice among objects; forked, it is made by one test an object.
     choice: bool = False
 
@@ -196,9 +199,14 @@ class Decisions:
                 "build(..., max_loop_trips=N)",
             )
             self.unroll(decision, refusal)
-        if self.rolling and decision.index >= self.rolling[0].began:
-            self.part_in_loop(reason, decision.origin, others)
         raise ForkRequired(decision, reason, others=others)
+
+    def refuse_in_loop(self, fork: ForkRequired, loop: Decision) -> None:
+        """A decision in the body of a rolled loop could not be forked there: if no loop around it can do so, unroll."""
+        decision = fork.decision
+        if decision.is_loop or self.rolling[0].loop is not loop or decision.index < self.rolling[0].began:
+            return
+        self.part_in_loop(fork.args[0], decision.origin, fork.others)
 
     def follow(self, decision: Decision) -> bool:
         """Fork a decision whose first side is being run, by going on with that side in this run; return whether that can be done.
@@ -222,6 +230,8 @@ class Decisions:
         """
         if decision.unroll > 1:
             raise decision.refusal or refusal
+        if decision.tried and not decision.simply:
+            raise ForkRequired(decision, str(refusal), simply=True)
         bound = self._limits.loop_trips
         raise ForkRequired(decision, str(refusal), bound or MAX_TRIPS, refusal=refusal if bound is None else None)
 
@@ -255,7 +265,8 @@ class Decisions:
         builder.undo_to(decision.index)
         self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]
         if decision.is_loop:
-            self.pending.append([*events, (("loop",), replace(decision, unroll=fork.unroll, refusal=fork.refusal), None)])
+            again = replace(decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=decision.simply or fork.simply)
+            self.pending.append([*events, (("loop",), again, None)])
         elif decision.choice:
             self.pending.append([*events, (("choose",), None, None)])
         else:

@@ -29,10 +29,15 @@ class Builder:
         self.events: list[Event] = []
         self.cursor = 0
         self._replay_until = 0
+        #: Events that are repeated next, those that come soonest last.
+        self._repeated: list[Event] = []
+        #: From which event up to which they are those of a path that has been recorded to its end, and when the two paths began.
+        self._copied: list[tuple[int, int, int]] = []
 
     def begin_run(self, prefix: list[Event]) -> None:
         """Start a run that repeats ``prefix`` and then goes on by itself."""
         self.events, self._replay_until, self.cursor = list(prefix), len(prefix), 0
+        self._repeated, self._copied = [], []
         self.block = self.entry
 
     def undo_to(self, index: int) -> None:
@@ -59,14 +64,42 @@ class Builder:
                 )
             self.cursor += 1
             return result
+        if self._repeated:
+            known, result, undo = self._repeated.pop()
+            assert known == key, f"a path does not begin as another did ({_brief(known)}, then {_brief(key)})"
+            self.events.append((key, result, undo))
+            self.cursor += 1
+            return result
         result = make()
         self.events.append((key, result, undo))
         self.cursor += 1
         return result
 
     def peek(self) -> Event | None:
-        """Return the next event of the log, if this is a replay."""
-        return self.events[self.cursor] if self.replaying else None
+        """Return the next event, if it repeats one."""
+        return self.events[self.cursor] if self.replaying else self._repeated[-1] if self._repeated else None
+
+    def repeat(self, events: list[Event], copied: int, since: int) -> None:
+        """Let the next events be these, if they are not in the log; ``copied`` of them are those of a path that has been recorded.
+
+        ``since`` is the moment at which the two paths began.
+        """
+        if events:
+            self._repeated = events[::-1]
+        self._copied = [*[c for c in self._copied if c[1] > self.cursor], (self.cursor, self.cursor + copied, since)]
+
+    def is_copied(self, moment: int) -> bool:
+        """Whether what comes now to something made at a moment came there on a path that has been recorded to its end."""
+        return any(self.cursor < until and moment < since for _, until, since in self._copied)
+
+    def cut(self, start: int, end: int) -> list[Event]:
+        """Take back everything from event ``end`` on; take the events from ``start`` up to there out of the log, and return them."""
+        self.undo_to(end)
+        own = self.events[start:end]
+        del self.events[start:]
+        self.cursor, self._repeated, self._replay_until = start, [], min(self._replay_until, start)
+        self._copied = [c for c in self._copied if c[0] < start]
+        return own
 
     # -- the graph ----------------------------------------------------------------------------------------------
     def here(self) -> Block:

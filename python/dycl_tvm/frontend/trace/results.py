@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.heap.reach import has_attributes_only
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.signature import record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 from dycl_tvm.runtime.classes import DEVICE, name_of
@@ -47,6 +48,8 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     x = x if view is None else view(x)
     if isinstance(x, Poison):
         use(x)
+    if isinstance(x, Grown):
+        x.refuse("together with others, a path returns")
     if isinstance(x, torch.Tensor):
         return leaves.add(read(x), "tensor")
     if scalars.is_symbolic(x):

@@ -71,6 +71,8 @@ class Session(OwnValue):
         self.handlers: list[Handler] = []
         #: How many calls of code that is not rewritten are around it, and of functions that Python or such code calls.
         self.native_depth = self.called_depth = 0
+        #: Whether the program at hand has tensors that grow from trip to trip of a loop.
+        self.growing = False
         self._kept: dict[type, Any] = {}
 
     def begin_run(self, prefix: list[Event]) -> None:
@@ -78,7 +80,7 @@ class Session(OwnValue):
         self.builder.begin_run(prefix)
         self.decisions.begin_run()
         self.heap.begin_run()
-        self.handlers, self.native_depth, self.called_depth = [], 0, 0
+        self.handlers, self.native_depth, self.called_depth, self.growing = [], 0, 0, False
         self._kept = {kind: kept for kind, kept in self._kept.items() if not isinstance(kept, OfOneRun)}
 
     def leave(self, handler: Handler) -> None:

@@ -41,6 +41,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.identity import join_identities, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
+from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, MATH_ROUNDING, math_call
 from dycl_tvm.frontend.trace.values.opaque import ObjectId
 from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.storage import may_be_one
@@ -266,10 +267,10 @@ def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     numbers = [_number(a) for a in args]
     if not any(scalars.is_symbolic(n) for n in numbers):
         return callee(*numbers)
-    if len(numbers) == 1 and callee in scalars.MATH_FUNCTIONS:
-        return scalars.math_call(scalars.MATH_FUNCTIONS[callee], numbers[0])
-    if len(numbers) == 1 and callee in scalars.MATH_ROUNDING:
-        return getattr(numbers[0], f"__{scalars.MATH_ROUNDING[callee]}__")()
+    if len(numbers) == 1 and callee in MATH_FUNCTIONS:
+        return math_call(MATH_FUNCTIONS[callee], numbers[0])
+    if len(numbers) == 1 and callee in MATH_ROUNDING:
+        return getattr(numbers[0], f"__{MATH_ROUNDING[callee]}__")()
     if callee is math.isnan:
         return numbers[0] != numbers[0]
     if callee is math.isinf:
@@ -486,8 +487,8 @@ TABLE: dict[Any, Substitute] = {
     ),
     **dict.fromkeys(
         (
-            *scalars.MATH_FUNCTIONS,
-            *scalars.MATH_ROUNDING,
+            *MATH_FUNCTIONS,
+            *MATH_ROUNDING,
             math.isnan,
             math.isinf,
             math.isfinite,

@@ -17,6 +17,7 @@ from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatched, refuse_question
+from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
@@ -139,6 +140,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return _call_tensors_method(callee, args, kwargs)
         if searches(callee, args, kwargs):
             return search(callee, args)
+        if changes_variable(callee):
+            return change_variable(callee, args)
         if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):
             refuse_question(callee)
         _note_builtin(callee, args)
@@ -165,7 +168,11 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
         return dispatched(function, args[0])
     users = users_function(function)
     if users is None:
-        return _native(function, args, kwargs)
+        made = _native(function, args, kwargs)
+        if function is torch.nn.Module.__init__ and args:
+            for table in ("_parameters", "_buffers", "_modules"):
+                current().heap.born(args[0].__dict__[table])
+        return made
     if users is not function:
         return _call_in_mode(function, args, kwargs, root)
     if not has_source(code_of(users)):

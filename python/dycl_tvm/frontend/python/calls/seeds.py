@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.clock import OwnValue
+from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.generators import new_generator, state_of
+from dycl_tvm.frontend.trace.values.generators import Generators, born, state_of
 from dycl_tvm.frontend.trace.values.random import seed_by
 from dycl_tvm.frontend.trace.values.tensors import as_constant
 
@@ -74,7 +77,7 @@ def _with_state(generator: torch.Generator, state: torch.Tensor) -> torch.Genera
 
 
 def _clone_state(generator: _Generator) -> Any:
-    made = new_generator()
+    made = born(ProgramsGenerator())
     _set_state(made, _get_state(generator))
     return made
 
@@ -93,12 +96,59 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }
 
 
+class ProgramsGenerator(torch.Generator, OwnValue):
+    """A generator of the program that is staged: its methods go to its state there, also where code calls them that is not rewritten."""
+
+    def __getattribute__(self, name: str) -> Any:
+        method = _METHODS.get(name)
+        if method is not None and staging():
+            return functools.partial(method, self)
+        return super().__getattribute__(name)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _clone_state(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UnsupportedError("a generator of random numbers is copied or saved", current().origin(), "use clone_state()")
+
+
+ProgramsGenerator.__name__ = torch.Generator.__name__  # in messages
+
+
+def twin_of_generator(generator: torch.Generator, generators: Generators) -> torch.Generator:
+    """Return what stands for a generator of the model while this is staged."""
+    if isinstance(generator, ProgramsGenerator) or generator.device.type != "cpu":
+        return generator
+    made = ProgramsGenerator()
+    generators.note_twin(made, generator)
+    return made
+
+
+class _DefaultGenerator:
+    """Stands for the default generator in the functions of ``torch.random``, whoever calls them while a model is staged."""
+
+    def __getattr__(self, name: str) -> Any:
+        method = _METHODS.get(name)
+        return functools.partial(method, None) if method is not None and staging() else getattr(torch.default_generator, name)
+
+
+@contextlib.contextmanager
+def default_generator_of_the_program() -> Iterator[None]:
+    """Let the functions of ``torch.random`` seed and read the generator of the program that is staged, also where a library calls them."""
+    module: Any = torch.random
+    real, module.default_generator = module.default_generator, _DefaultGenerator()
+    try:
+        yield
+    finally:
+        module.default_generator = real
+
+
 def _new(_callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with plainly():
         device = torch.Generator(*args, **kwargs).device
     if device.type != "cpu":
         raise UnsupportedError(f"a generator of random numbers on {device}", current().origin(), "make it on the CPU")
-    return new_generator()
+    return born(ProgramsGenerator())
 
 
 def _of_default(method: Callable[..., Any]) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:

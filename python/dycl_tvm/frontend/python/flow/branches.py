@@ -160,10 +160,16 @@ class Frame:
     ----------
     cells : function, optional
         Closes over the variables of the body that live longer than it, or belong to a function around it, and are assigned in it.
+    own : tuple of str
+        Those that belong to the body itself: their cells are made for this call.
     """
 
-    def __init__(self, cells: types.FunctionType | None = None) -> None:
+    def __init__(self, cells: types.FunctionType | None = None, own: tuple[str, ...] = ()) -> None:
         self._cells = cells
+        if cells is not None and own:
+            for name, cell in zip(cells.__code__.co_freevars, cells.__closure__ or ()):
+                if name in own:
+                    current().heap.born(cell)
         self.root = exits().take_root()
         self.value: Any = None
         self._paths: list[PathState] = []
@@ -180,6 +186,8 @@ class Frame:
                 exits().leave_by_return(jump.value, jump.origin)
             return False
         exits().departures += 1
+        if current().builder.is_copied(self._scope.clock):
+            return True
         self._paths.append(capture_path({}, self._scope.mark, jump.value, has_value=True))
         if token is not None:
             self._tokens.append(token)

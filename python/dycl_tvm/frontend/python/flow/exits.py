@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.flow.parting import part
+from dycl_tvm.frontend.python.flow.parting import part, part_by_length
 from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_in
@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import is_of_program, names_staging
-from dycl_tvm.hcfg.nodes import Origin, Raise, Return, ReturnSite
+from dycl_tvm.hcfg.nodes import Operand, Origin, Raise, Return, ReturnSite
 
 
 class Exits(OfOneRun):
@@ -65,18 +65,26 @@ class Exits(OfOneRun):
         parted = False
         for view in part(value, origin):
             parted = True
-            self._return(value, origin, view)
+            self._return(value, origin, self._state(), view)
+        if parted:
+            return
+        state = self._state()
+        for view in part_by_length(value, origin) if current().growing else ():
+            parted = True
+            self._return(value, origin, state, view)
         if not parted:
-            self._return(value, origin)
+            self._return(value, origin, state)
 
-    def _return(self, value: Any, origin: Origin | None, view: Callable[[Any], Any] | None = None) -> None:
+    def _state(self) -> list[Operand]:
+        current().get(Suspended).refuse()
+        with self.beyond(0):
+            return program().state.leave(current().heap.run_mark)
+
+    def _return(self, value: Any, origin: Origin | None, state: list[Operand], view: Callable[[Any], Any] | None = None) -> None:
         session = current()
-        session.get(Suspended).refuse()
         leaves = Leaves()
         structure = structure_of(value, leaves, origin, view)
         site = session.builder.event(("site",), lambda: ReturnSite(structure, origin))
-        with self.beyond(0):
-            state = program().state.leave(session.heap.run_mark)
         session.builder.terminate(Return(site, leaves.operands, state))
         self.departures += 1
 

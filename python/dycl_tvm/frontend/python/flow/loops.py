@@ -17,8 +17,9 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths, raised_alone
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import iterate
+from dycl_tvm.frontend.python.flow.parted_trips import PartedTrips
 from dycl_tvm.frontend.python.flow.truth import truth
-from dycl_tvm.frontend.trace.control_flow import Dead, Jump, Restart
+from dycl_tvm.frontend.trace.control_flow import Dead, ForkRequired, Jump, Restart
 from dycl_tvm.frontend.trace.decisions import Round
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
@@ -62,6 +63,8 @@ class Loop:
         self._exit: PathState | None = None
         self._early_exits: list[PathState] = []
         self._header: Header | None = None
+        self._runs: PartedTrips | None = None
+        self._at_header: dict[str, Any] = {}
         self._leaves_before = exits().departures
         self.modes = len(exits().modes)
         #: What an iteration has changed of something from outside, if that cannot be undone.
@@ -74,6 +77,8 @@ class Loop:
 
     def receive(self, jump: Jump, token: Any) -> bool:
         """Take over a side that breaks or continues; it waits here to be joined."""
+        if current().builder.is_copied(self._outer.clock):
+            return True
         if jump.kind == "break":
             self._breaks.append(capture_path(jump.env, self._outer.mark))
         else:
@@ -117,6 +122,12 @@ class Loop:
         if isinstance(error, Restart) and error.loop is self:
             self._start_rolling()
             return True
+        if isinstance(error, ForkRequired) and self._rolling and self._runs is not None and self._runs.takes(error):
+            self._end_run()
+            self._runs.part(error)
+            return True
+        if isinstance(error, ForkRequired) and self._rolling:
+            current().decisions.refuse_in_loop(error, self._loop)
         mine = isinstance(error, Jump) and error.target is self
         if error is not None and not mine and not isinstance(error, Dead):
             if not self._leave_others_waiting(error):
@@ -272,10 +283,8 @@ class Loop:
 
     def _undo_round(self) -> None:
         session = current()
-        assert self._inner is not None
-        session.journal.close_to(self._inner.depth + 1)
-        session.journal.rollback(self._inner.mark)
-        self._inner.close()
+        self._end_run()
+        self._runs = None
         breaks, tokens, decisions, left = self._saved
         del self._breaks[breaks:]
         for token in self._tokens[tokens:]:
@@ -288,13 +297,30 @@ class Loop:
         session.builder.truncate(self._mark)
 
     def _begin_round(self) -> None:
-        """Run the body once more, with the header's parameters as they are known now."""
+        """Run the body once more: with the header's parameters as they are known now, or to go on with another path."""
         assert self._header is not None
         current().budget.step()
+        self.restore = True
+        if self._runs is not None:
+            began = self._inner.clock if self._inner is not None else 0
+            self._inner = Scope()
+            self._inner.clock = began
+            self._header.reopen()
+            self.env = dict(self._at_header)
+            return
         self._inner = Scope()
         current().decisions.rolling.append(Round(current().builder.cursor, self._loop))
         self.env = self._header.open({n for n in self.names if n not in self._entry})
-        self.restore = True
+        self._at_header = dict(self.env)
+        self._runs = PartedTrips(self._loop, self._header.block, (self._breaks, self._tokens, self._continues), self._inner.clock)
+
+    def _end_run(self) -> None:
+        """Take back what a path through the body has changed."""
+        session = current()
+        assert self._inner is not None
+        session.journal.close_to(self._inner.depth + 1)
+        session.journal.rollback(self._inner.mark)
+        self._inner.close()
 
     def _record_exit(self, cond: Any, variables: dict[str, Any]) -> None:
         """Record the loop's condition: the path that leaves here goes on after the loop."""
@@ -308,11 +334,13 @@ class Loop:
     def _close_rolled(self, alive: bool) -> bool:
         """End a round: either the header was general enough, or another round is needed."""
         session, scope, header = current(), self._inner, self._header
-        assert scope is not None and header is not None
-        paths = self._continues
+        assert scope is not None and header is not None and self._runs is not None
         if alive:
-            paths = [*paths, capture_path(self._back_variables(), scope.mark)]
-        self._continues = []
+            self._continues.append(capture_path(self._back_variables(), scope.mark))
+        if self._runs.another():
+            self._end_run()
+            return True
+        paths, self._continues, self._runs = self._continues, [], None
         if paths:
             session.journal.rollback(scope.mark)
             header.reopen()

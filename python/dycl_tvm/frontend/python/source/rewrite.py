@@ -94,13 +94,17 @@ class Rewriter(StoreRewriter):
         self.has_frame = any(isinstance(n, ast.Return) for n in walk_scope(body))
         self.yields = yields(body)
         self.unsure = self._may_be_unset(body) | outer | captured_names(body)
-        cells = ", ".join(n for n in self._assigned(body) if n in outer or n in captured_names(body))
+        captured = captured_names(body)
+        cells = [n for n in self._assigned(body) if n in outer or n in captured]
         new = self._body(body)
         if self.has_frame:
-            arguments = f"lambda: ({cells},)" if cells else ""
+            own = tuple(n for n in cells if n not in outer)
+            arguments = f"lambda: ({', '.join(cells)},), {own}" if cells else ""
             new = statements_from(
                 f"_frame = DY.frame({arguments})\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=operators_name(), BODY=new
             )
+        if args.kwarg is not None:  # a dict that Python makes for this call
+            new = [*statements_from(f"{OPERATORS}.new({args.kwarg.arg})", node), *new]
         return ast.copy_location(ast.FunctionDef(node.name, bare, new, [], None, **type_params()), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:

@@ -90,26 +90,30 @@ class Context(Place):
         before = dict(contents)
         for variable, value in contextvars.copy_context().items():
             if variable not in before:
-                variable.set(_default_of(variable))
+                variable.set(self.default_of(variable))
             elif before[variable] is not value:
                 variable.set(before[variable])
+
+    def restore(self, variable: contextvars.ContextVar[Any], value: Any) -> None:
+        """Give a variable back what it held; ``Token.MISSING`` where it held nothing."""
+        variable.set(self.default_of(variable) if value is contextvars.Token.MISSING else value)
+
+    def default_of(self, variable: contextvars.ContextVar[Any]) -> Any:
+        """Return what a variable holds that was not set."""
+        try:
+            return contextvars.Context().run(variable.get)
+        except LookupError:
+            raise UnsupportedError(
+                f"the context variable {variable.name} gets its first value in the forward",
+                None,
+                "give it a default: ContextVar(name, default=...)",
+            ) from None
 
     def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
         return tuple([v for v, _ in contents]), [x for _, x in contents]
 
     def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
         return tuple([(v, item) for (v, _), item in zip(contents, items)])
-
-
-def _default_of(variable: contextvars.ContextVar[Any]) -> Any:
-    try:
-        return contextvars.Context().run(variable.get)
-    except LookupError:
-        raise UnsupportedError(
-            f"the context variable {variable.name} gets its first value in the forward",
-            None,
-            "give it a default: ContextVar(name, default=...)",
-        ) from None
 
 
 SETTINGS, CONTEXT = Settings(), Context()

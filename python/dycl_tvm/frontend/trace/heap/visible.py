@@ -61,6 +61,8 @@ _SEEN: tuple[type, ...] = (
     weakref.ref,
     contextvars.ContextVar,  # what it holds is a place of its own
     type(abc.ABC._abc_impl),  # type: ignore[attr-defined]  # which classes were asked for; those that are registered are refused
+    types.GenericAlias,
+    types.UnionType,
     property,
     staticmethod,
     classmethod,

@@ -18,6 +18,7 @@ import torch
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, exact
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.storage import Stale
 from dycl_tvm.frontend.trace.values.tensors import memory_of, peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -102,7 +103,7 @@ Form = Union[Value, NumberLeaf, Plain, tuple[type, tuple[Any, ...], list["Form"]
 def form_of(c: Captured) -> Form | None:
     """Return what a captured value is; None if that cannot be told without its objects."""
     if isinstance(c, TensorLeaf):
-        return None if isinstance(c.value, Stale) else c.value
+        return None if isinstance(c.value, Stale) or isinstance(c.obj, Grown) else c.value
     if isinstance(c, Items):
         items = [form_of(i) for i in c.items]
         known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")

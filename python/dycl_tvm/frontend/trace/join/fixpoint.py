@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
+from dycl_tvm.frontend.trace.join.growth import COUNTER, Growth
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled, may_be_unset
@@ -35,6 +36,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Operand, Value
+from dycl_tvm.hcfg.types import INT
 
 Path = tuple[Any, ...]
 
@@ -111,6 +113,7 @@ class Header:
         self._fresh: dict[Path, Storage] = {}
         self._homes: dict[Path, Storage] = {}
         self._identities = LoopIdentities(self._clock, decision)
+        self._growth = Growth(decision)
 
     def open(self, unset: set[str]) -> dict[str, Any]:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
@@ -120,6 +123,8 @@ class Header:
         entry = {name: capture(value) for name, value in {**self.entry, **self._extra_entry}.items()}
         places = [capture_place(place, raw) for place, raw in self._places.values()]
         self.block = session.builder.new_block("loop")
+        if self._growth.found:
+            self._growth.open(self._param(COUNTER, INT, 0))
         env = {name: self._generalise((name,), c) for name, c in entry.items()}
         self._writes = [(state.place, self._generalise_place(state)) for state in places]
         session.builder.jump(self.block, list(self._args))
@@ -172,13 +177,15 @@ class Header:
         )
         if known != self._known() or not self._identities.is_settled():
             return False
+        if self._growth.found:
+            found[COUNTER] = self._growth.next_trip()
         session.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
-        return True
+        return self._growth.is_proved(self.block, self._args)
 
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
         sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed)
-        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size())
+        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size(), *self._growth.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -203,6 +210,13 @@ class Header:
             return self._param(path, c.obj.type, c.obj) if path in self._general else c.obj
         if path in self._poisoned:
             return Poison(self.decision, self._poisoned[path])
+        if isinstance(c, TensorLeaf) and (buffer := self._growth.tensor_at_header(path, c)) is not None:
+            grown = self._growth.tensor(path, c, self._param(path, *buffer))
+            self._identities.header_memory(path, c.obj, grown)
+            self._fresh[path], self._homes[path] = grown.storage_, storage_of(c.obj)
+            return grown
+        if isinstance(c, NumberLeaf) and (number := self._growth.number_at_header(path, c)) is not None:
+            return number
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):
                 return Poison(self.decision, Why(_STALE))
@@ -212,7 +226,9 @@ class Header:
         if isinstance(c, NumberLeaf) and path in self._general:
             kind: Any = scalars._kind(c.operand)
             return scalars.wrap(self._param(path, scalars.ScalarType(kind), c.operand))
-        if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._general, *self._poisoned, *self._renamed)):
+        if isinstance(c, Items) and any(
+            p[: len(path)] == path for p in (*self._general, *self._poisoned, *self._renamed, *self._growth.paths())
+        ):
             items = [self._generalise((*path, i), item) for i, item in enumerate(c.items)]
             return self._rebuilt(path, c, rebuild(c, items))
         if path in self._shared:
@@ -261,6 +277,15 @@ class Header:
             self._compare_objects(path, header, back)
             if header.obj is back.obj and not isinstance(header.obj, tuple) and id(header.obj) not in self._copies:
                 return  # what it holds are places of the heap, which are seen through all its names
+        if path in self._growth.paths():
+            if self._growth.is_steady(path, header, back):
+                if isinstance(back, TensorLeaf):
+                    found[path] = back.value
+                    self._identities.note(path, back.obj)
+                    self._homes[path] = storage_of(back.obj)
+            return
+        if self._growth.notes(path, header, back):
+            return
         if may_be_unset(header) != may_be_unset(back):
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return

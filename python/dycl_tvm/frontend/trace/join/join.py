@@ -37,9 +37,10 @@ from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, si
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
-from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
@@ -200,6 +201,8 @@ class Join:
 
     def _join_tensors(self, found: list[TensorLeaf], what: Name) -> Any:
         first = found[0]
+        if any(isinstance(c.obj, Grown) for c in found):
+            return self._join_grown(found, what)
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or any(isinstance(c.value, Stale) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
@@ -216,6 +219,22 @@ class Join:
                 storage = storage_of(c.obj)
                 merged.storage_.mergers.append((weakref.ref(storage), self.decision))
                 storage.mergers.append((weakref.ref(merged.storage_), self.decision))
+        return self._memo[key]
+
+    def _join_grown(self, found: list[TensorLeaf], what: Name) -> Any:
+        """Join tensors that grow in a loop: their lengths have to be one."""
+        first = found[0].obj
+        forms = {(c.obj.buffer, c.obj.along, c.obj.length) if isinstance(c.obj, Grown) else None for c in found}
+        if not isinstance(first, Grown) or len(forms) > 1 or any(isinstance(c.value, Stale) for c in found):
+            return self._poison(found, what)  # type: ignore[arg-type]
+        key = tuple(id(c.obj) for c in found)
+        if key not in self._memo:
+            same = all(c.value is found[0].value for c in found)
+            value = found[0].value if same else self.phi(first.buffer, [c.value for c in found], what.variable)
+            merged = self._memo[key] = Grown(Storage(value), (), value, first.along, first.length)
+            join_identities(merged, [c.obj for c in found], self.decision)
+            join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
+            self._keep += [c.obj for c in found]
         return self._memo[key]
 
     def _container(self, found: list[Items], what: Name) -> Any:

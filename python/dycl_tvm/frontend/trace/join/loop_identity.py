@@ -61,9 +61,13 @@ class LoopIdentities:
         others = [s for s in self._strides.get(path, ()) if s not in strides]
         decision = self._decision if others or known is None else known.decision
         made = fresh_like(meta_with(entry.shape, entry.dtype, [*strides, *others], decision), param)
+        self.header_memory(path, entry, made)
+        return made
+
+    def header_memory(self, path: Path, entry: torch.Tensor, made: StagedTensor) -> None:
+        """Note that a tensor and its memory stand for those that a name has at the header."""
         self.header_object(path, entry, made)
         join_identities(made.storage_, [storage_of(entry)], self._decision)
-        return made
 
     def header_object(self, path: Path, entry: Any, made: Any) -> None:
         """Note that ``made`` stands for what a name has at the header."""

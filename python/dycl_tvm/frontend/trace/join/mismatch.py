@@ -14,6 +14,7 @@ from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Pl
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, PlaceState, Plain, TensorLeaf
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, of_poison
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.storage import Stale
 
 #: What a variable is on a side that does not set it.
@@ -199,6 +200,8 @@ def _contents(state: PlaceState) -> str:
 
 def describe(c: Captured) -> str:
     """Say what kind of value something is."""
+    if isinstance(c.obj, Grown):
+        return f"a tensor of {c.obj.buffer.dtype} that grows from trip to trip of a loop"
     if isinstance(c, TensorLeaf):
         text = f"a tensor {list(c.obj.shape)} of {str(c.obj.dtype).removeprefix('torch.')}"
         return f"{text} that may have been changed in place under another name" if isinstance(c.value, Stale) else text

@@ -28,17 +28,23 @@ def key_of(generator: Any) -> int:
 
 
 class Generators:
-    """The states of the generators that live on between calls; without a ``name_of`` there is no place for them.
+    """The states of the generators that live on between calls.
 
-    Parameters
+    Attributes
     ----------
-    name_of : callable, optional
-        Returns the user's name of a generator that was there before the program ran, None for others.
+    name_of : callable or None
+        Returns the user's name of a generator that was there before the program ran, None for others. None: there is no place for states.
     """
 
-    def __init__(self, name_of: Callable[[torch.Generator], str | None] | None = None) -> None:
-        self._name_of = name_of
+    def __init__(self) -> None:
+        self.name_of: Callable[[torch.Generator], str | None] | None = None
         self._known: dict[int, tuple[torch.Generator, torch.Tensor, str]] = {}
+        #: What stands for a generator while the model is staged, by its key, and the generator.
+        self._twins: dict[int, tuple[torch.Generator, torch.Generator]] = {}
+
+    def note_twin(self, twin: torch.Generator, generator: torch.Generator) -> None:
+        """Note that one stands for another."""
+        self._twins[key_of(twin)] = (twin, generator)
 
     def state(self, generator: torch.Generator | None) -> torch.Tensor:
         """Return the tensor that is the state of a generator (None: the default one)."""
@@ -46,6 +52,7 @@ class Generators:
         made = current().get(_Made).states.get(key_of(generator))
         if made is not None:
             return made[1]
+        _, generator = self._twins.get(key_of(generator), (None, generator))
         known = self._known.get(key_of(generator))
         if known is None:
             known = self._known[key_of(generator)] = (generator, *self._first_state(generator))
@@ -54,14 +61,14 @@ class Generators:
         return state
 
     def _first_state(self, generator: torch.Generator) -> tuple[torch.Tensor, str]:
-        if self._name_of is None:
-            raise UnsupportedError("an operator gives random numbers", current().origin(), _HINT)
+        if self.name_of is None:
+            raise UnsupportedError("random numbers give another result at every call", current().origin(), _HINT)
         with plainly():
             if key_of(generator) == key_of(torch.default_generator):
                 return default_state(), DEFAULT_GENERATOR
             if generator.device.type != "cpu":
                 raise UnsupportedError(f"a generator of random numbers on {generator.device}", current().origin(), _HINT)
-            name = self._name_of(generator)
+            name = self.name_of(generator)
             if name is None:
                 raise UnsupportedError(
                     "a generator of random numbers that was made where it could not be seen",
@@ -78,10 +85,9 @@ class _Made(OfOneRun):
         self.states: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
 
 
-def new_generator() -> torch.Generator:
-    """Make a generator for the program."""
+def born(generator: torch.Generator) -> torch.Generator:
+    """Note that the program has made a generator."""
     with plainly():
-        generator = torch.Generator()
         state = fresh(constant_of(default_state()))
     current().get(_Made).states[key_of(generator)] = (generator, state)
     return generator

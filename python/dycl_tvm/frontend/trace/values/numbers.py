@@ -19,7 +19,8 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
-from dycl_tvm.frontend.trace.values.overflow import exp_overflows_from, exponent_overflows_from, power_overflows_from
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -56,11 +57,14 @@ class Node:
         The least and the largest value that an int is known to have.
     mixed : Mixed or None
         What the number is in eager mode, if values decide its type.
+    length : Length or None
+        How it grows from trip to trip of a loop, if it does so steadily.
     """
 
     def __init__(self, value: Value, decision: Any = None, bounds: tuple[int, int] | None = None) -> None:
         self.value, self.decision, self.bounds = value, decision, bounds
         self.mixed: Mixed | None = None
+        self.length: Length | None = None
 
     @property
     def kind(self) -> str:
@@ -271,13 +275,37 @@ def _binary(op: str, swapped: bool) -> Any:
         if right is None:
             return NotImplemented
         left: Operand = self.node.value
+        affine = _affine(op, other, self) if swapped else _affine(op, self, other)
+        if isinstance(affine, int):
+            return affine
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
         if is_symbolic(result) and result.node.kind == "int":
             result.node.bounds = _bounds(op, *((other, self) if swapped else (self, other)))
+        if affine is not None:
+            return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)
         return result if mixed is None else mark_mixed(result, _mixed_result(mixed, op, self, other))
 
     return method
+
+
+def _affine(op: str, a: Any, b: Any) -> Length | int | None:
+    """Return what is known of an operation on numbers of which one at least grows steadily in a loop."""
+    of_a, of_b = length_of(a), length_of(b)
+    if of_a is None or of_b is None or not (isinstance(of_a, Length) or isinstance(of_b, Length)):
+        return None
+    return combine(op, of_a, of_b)
+
+
+def length_of(x: Any) -> Length | int | None:
+    """Return how a number grows in a loop; itself, if it is a plain int."""
+    return x.node.length if is_symbolic(x) else x if type(x) is int else None
+
+
+def grown(x: Any, length: Length) -> Any:
+    """Note how a number grows in a loop, and return it."""
+    x.node.length, x.node.bounds, x.node.decision = length, length.bounds, length.counter.loop
+    return x
 
 
 def _bounds(op: str, a: Any, b: Any) -> tuple[int, int] | None:
@@ -568,21 +596,3 @@ def bounds_of(x: Any) -> tuple[int, int] | None:
     if is_symbolic(x):
         return x.node.bounds  # type: ignore[no-any-return]
     return (x, x) if isinstance(x, int) else None
-
-
-_MATH = {"sqrt": math.sqrt, "exp": math.exp, "log": math.log, "sin": math.sin, "cos": math.cos, "tanh": math.tanh}
-MATH_FUNCTIONS: dict[Any, str] = {v: k for k, v in _MATH.items()}
-MATH_ROUNDING: dict[Any, str] = {math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc"}
-
-
-def math_call(name: str, x: Any) -> Any:
-    """``math.<name>(x)`` of a host scalar."""
-    if name == "sqrt":
-        _guard(x < 0, ValueError, "math domain error")
-    elif name == "log":
-        _guard(x <= 0, ValueError, "math domain error")
-    elif name == "exp":
-        _guard_overflow("ge", as_float(operand_of(x)), exp_overflows_from(), math.inf, "math range error")
-    elif name in ("sin", "cos"):
-        _guard(_is_infinite(x.node.value) if x.node.kind == "float" else False, ValueError, "math domain error")
-    return emit(name, as_float(operand_of(x)), type_=FLOAT)

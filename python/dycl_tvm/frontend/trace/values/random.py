@@ -93,7 +93,7 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
         like = meta_of(tuple(target.shape), tuple(target.stride()), target.dtype)
     else:
         like = _meta(meta_result, func, bound)
-    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]) and name not in ("bernoulli", "bernoulli_"):
+    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]):
         raise UnsupportedError(
             f"{name}() takes a number known only at run time", current().origin(), "draw torch.rand() or randn(), and compute with it"
         )
@@ -238,9 +238,6 @@ def _integers(d: _Draw, bound: dict[str, Any]) -> Value:
 
 def _bernoulli(d: _Draw, bound: dict[str, Any]) -> Value:
     p = bound["p"] if "p" in bound else bound["self"]
-    if scalars.is_symbolic(p):
-        number = current().builder.host_op("to_tensor", (scalars.operand_of(p),), TensorType((), "float64"))
-        p = fresh_like(meta_of((), None, torch.float64), number)
     if not isinstance(p, torch.Tensor):
         return d.of_size(draws.bernoulli.default, float(p))
     if not p.is_floating_point():

@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
+from dycl_tvm.frontend.trace.values.grown import refuse_grown
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
@@ -84,6 +85,8 @@ class Recorder(_Recording, TorchDispatchMode):
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record one ATen operation and return tensors for the user's program."""
+    if current().growing:
+        refuse_grown(func, args, kwargs)
     about = about_operator(func)
     if about.special:
         if func is aten._local_scalar_dense.default:

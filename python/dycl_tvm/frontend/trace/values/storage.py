@@ -54,7 +54,21 @@ class Storage(Carrier, One):
         Changes with ``value``; no number is used twice.
     """
 
-    __slots__ = ("__weakref__", "born", "cached", "identity", "lent", "memory", "mergers", "real", "shadows", "shared", "value", "version")
+    __slots__ = (
+        "__weakref__",
+        "born",
+        "cached",
+        "growing",
+        "identity",
+        "lent",
+        "memory",
+        "mergers",
+        "real",
+        "shadows",
+        "shared",
+        "value",
+        "version",
+    )
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -67,6 +81,8 @@ class Storage(Carrier, One):
         self.shared = False
         #: Whether a cached function keeps the tensor for later calls of the network.
         self.cached = False
+        #: The loop in which a tensor that lies in the memory grows from trip to trip.
+        self.growing: Any = None
         #: Whether an object that is no tensor shares the memory.
         self.lent = False
         #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
@@ -113,6 +129,8 @@ class Storage(Carrier, One):
                 session.origin(),
                 "copy it before: t = t.clone()",
             )
+        if self.growing is not None:
+            session.decisions.fork(self.growing, "a tensor is changed in place that grows in a loop")
         if self.identity is not None:
             session.get(Apart).note_change(self.identity)
         if self.lent:

@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.grown_calls import call_on_grown, takes_grown
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -33,6 +34,10 @@ class FunctionRecorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of PyTorch."""
         try:
+            if current().growing and takes_grown(args, kwargs or {}):
+                made = call_on_grown(func, tuple(args), kwargs or {})
+                if made is not NotImplemented:
+                    return made
             if func not in HANDLERS and current().handlers:
                 refuse_if_caught(func, tuple(args), kwargs or {})
             return HANDLERS.get(func, func)(*args, **(kwargs or {}))

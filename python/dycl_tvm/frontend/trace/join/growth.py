@@ -1,0 +1,160 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What grows in a rolled loop: tensors by one dimension, and numbers, by the same amount in every trip.
+
+At the header such a tensor is a buffer that holds the longest there will be, and its length follows from the number of trips that have
+ended. How many trips there are at most is proved from the body (:mod:`.trips`): first no trip is assumed but the first, then as many as
+the comparisons of lengths in the body ask for, until the body shows that the loop ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, TensorLeaf
+from dycl_tvm.frontend.trace.join.trips import most_trips
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+from dycl_tvm.frontend.trace.values.numbers import length_of
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import emit_one
+from dycl_tvm.hcfg.nodes import Block, Operand, Value
+from dycl_tvm.hcfg.types import INT, TensorType
+
+Path = tuple[Any, ...]
+#: The path of the parameter that counts the trips.
+COUNTER: Path = ("<trips that have ended>",)
+#: How many assumptions on the number of trips are tried.
+_MOST_ATTEMPTS = 12
+aten = torch.ops.aten
+
+
+class Growth:
+    """What grows in a loop, as far as it is known in the round at hand.
+
+    Parameters
+    ----------
+    loop : object
+        The decision of the loop.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        #: The dimension along which a tensor grows, and by how much; by how much a number does.
+        self._tensors: dict[Path, tuple[int, int]] = {}
+        self._numbers: dict[Path, int] = {}
+        self._not_steady: set[Path] = set()
+        self._last = self._attempts = 0
+        self._failed = loop.simply
+        self.counter: Counter | None = None
+
+    def size(self) -> tuple[int, ...]:
+        """Return what changes with every round that found something."""
+        return len(self._tensors), len(self._numbers), len(self._not_steady), self._attempts, self._failed
+
+    def open(self, param: Value) -> None:
+        """Begin a round; ``param`` counts the trips."""
+        self.counter, self._loop.tried = Counter(param, self._last, self._loop), True
+
+    @property
+    def found(self) -> bool:
+        """Whether a tensor grows."""
+        return bool(self._tensors)
+
+    def paths(self) -> set[Path]:
+        """Return what grows."""
+        return {*self._tensors, *self._numbers}
+
+    # -- the header -----------------------------------------------------------------------------------------------------
+    def tensor_at_header(self, path: Path, entry: TensorLeaf) -> tuple[TensorType, Value] | None:
+        """Return the type of the buffer for a tensor that grows, and what it holds before the loop; None if it does not grow."""
+        if path not in self._tensors:
+            return None
+        dim, step = self._tensors[path]
+        type_ = tensor_type(entry.obj)
+        rank, more = len(type_.shape), step * (self._last + 1)
+        buffer = TensorType(tuple(n + more * (d == dim) for d, n in enumerate(type_.shape)), type_.dtype)
+        padding = [0, 0] * (rank - 1 - dim) + [0, more]
+        return buffer, emit_one(aten.constant_pad_nd.default, (entry.value, padding, 0), buffer)
+
+    def tensor(self, path: Path, entry: TensorLeaf, param: Value) -> Grown:
+        """Make the tensor at the header."""
+        return Grown(Storage(param), (), param, self._tensors[path][0], self._length(path, entry))
+
+    def _length(self, path: Path, entry: TensorLeaf) -> Length:
+        dim, step = self._tensors[path]
+        assert self.counter is not None
+        return Length(self.counter, step, int(entry.obj.shape[dim]))
+
+    def number_at_header(self, path: Path, entry: NumberLeaf) -> Any:
+        """Return a number that grows; None if it does not."""
+        if path not in self._numbers or not isinstance(entry.operand, int) or self.counter is None:
+            return None
+        return number(Length(self.counter, self._numbers[path], entry.operand))
+
+    # -- the end of the body ----------------------------------------------------------------------------------------------
+    def notes(self, path: Path, header: Captured, back: Captured) -> bool:
+        """Note that a tensor or a number is longer after the body than before it; return whether it may grow steadily."""
+        if self._failed or path in self._not_steady:
+            return False
+        if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf):
+            if any(isinstance(c.obj, Grown) or isinstance(c.value, Stale) for c in (header, back)):
+                return False
+            here, there = tensor_type(header.obj), tensor_type(back.obj)
+            longer = [d for d, (n, m) in enumerate(zip(here.shape, there.shape)) if n != m]
+            if here.dtype != there.dtype or len(here.shape) != len(there.shape) or len(longer) != 1:
+                return False
+            step = there.shape[longer[0]] - here.shape[longer[0]]
+            if step > 0:
+                self._tensors[path] = (longer[0], step)
+            return step > 0
+        if self._tensors and isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf):
+            if type(header.operand) is int and type(back.operand) is int and header.operand != back.operand:
+                self._numbers[path] = back.operand - header.operand
+                return True
+        return False
+
+    def is_steady(self, path: Path, header: Captured, back: Captured) -> bool:
+        """Whether what grew up to the header has grown by as much in the body."""
+        x, y = header.obj, back.obj
+        before = x.length if isinstance(x, Grown) else length_of(x)
+        after = y.length if isinstance(y, Grown) else length_of(y)
+        steady = isinstance(before, Length) and after == before.plus(before.factor) and type(header) is type(back)
+        if isinstance(x, Grown) and isinstance(y, Grown) and isinstance(back, TensorLeaf):
+            steady = steady and x.along == y.along and x.buffer == y.buffer and not isinstance(back.value, Stale)
+        if not steady:
+            self._not_steady.add(path)
+            self._tensors.pop(path, None)
+            self._numbers.pop(path, None)
+        return steady
+
+    def next_trip(self) -> Operand:
+        """Return the number of trips that have ended at the end of the body."""
+        assert self.counter is not None
+        return current().builder.host_op("add", (self.counter.value, 1), INT)
+
+    def is_proved(self, header: Block, entry: list[Operand]) -> bool:
+        """Whether the loop ends within the trips that were assumed; if not, more are assumed in the next round.
+
+        ``entry`` is what the parameters of the header are before the loop.
+        """
+        counter = self.counter
+        if not self._tensors or counter is None:
+            return True
+        found = most_trips(header, counter.value, counter.last, entry)
+        if found == counter.last:
+            return True
+        self._attempts += 1
+        bound = current().limits.loop_trips
+        more = sorted(counter.thresholds | ({bound} if bound is not None and bound > counter.last else set()))
+        if found is not None:
+            self._last = found
+        elif more and self._attempts < _MOST_ATTEMPTS:
+            self._last = more[0] + 1  # what the body finds in that trip, the header may ask for in the next
+        else:
+            self._failed = True
+            self._tensors.clear()
+            self._numbers.clear()
+        return False

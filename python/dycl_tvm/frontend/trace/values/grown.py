@@ -1,0 +1,107 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Tensors that grow along one dimension from trip to trip of a loop: a buffer of fixed shape, and how much of it there is.
+
+What lies behind the length in the buffer means nothing, and no result may depend on it. PyTorch asks such a tensor for its sizes by
+operators of ATen, which are refused: so only what :mod:`.grown_calls` knows can be done with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.clock import clock
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arguments import tensors_of
+from dycl_tvm.frontend.trace.values.layouts import meta_of
+from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, ViewStep, peek
+from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.hcfg.types import INT, TensorType
+
+
+class Grown(StagedTensor):
+    """A tensor that grows.
+
+    Attributes
+    ----------
+    buffer : TensorType
+        Type of the buffer.
+    along : int
+        The dimension that grows.
+    length : Length
+        How much of that dimension there is.
+    below : Length or None
+        What the elements, which are positions, are less than; they are not negative. None if that is not known.
+    """
+
+    buffer: TensorType
+    along: int
+    length: Length
+    below: Length | None = None
+
+    @staticmethod
+    def __new__(cls, storage: Storage, chain: tuple[ViewStep, ...], value: Value, along: int, length: Length) -> Grown:  # type: ignore[override]
+        """Wrap what is a buffer in a storage, by a chain of views."""
+        type_ = value.type
+        assert isinstance(type_, TensorType)
+        assert length.bounds[1] <= type_.shape[along]
+        self: Grown = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, type_.shape, dtype=DTYPES[type_.dtype], device=torch.device("cpu"), dispatch_sizes_strides_policy="sizes"
+        )
+        self.storage_, self.chain, self.born = storage, chain, next(clock)
+        self._cached = (storage.version, value)
+        self.buffer, self.along, self.length = type_, along, length
+        storage.growing = length.counter.loop
+        current().growing = True
+        return self
+
+    def padded(self) -> StagedTensor:
+        """Return the buffer, as a tensor that lies in the same memory."""
+        value = peek(self)
+        meta = meta_of(self.buffer.shape, None, DTYPES[self.buffer.dtype])
+        return StagedTensor(meta, self.storage_, self.chain, value)
+
+    def dim_(self) -> int:
+        """Return the rank."""
+        return len(self.buffer.shape)
+
+    def is_floating(self) -> bool:
+        """Whether the elements are floats."""
+        return DTYPES[self.buffer.dtype].is_floating_point
+
+    def sizes(self) -> tuple[Any, ...]:
+        """Return the shape; the dimension that grows is a number of the run."""
+        return tuple([number(self.length) if d == self.along else n for d, n in enumerate(self.buffer.shape)])
+
+    def refuse(self, what: str) -> Any:
+        """Say that something cannot be done with the tensor: its loop is unrolled instead."""
+        current().decisions.fork(self.length.counter.loop, f"{what} a tensor that grows from trip to trip of a loop")
+
+
+def number(length: Length) -> Any:
+    """Return a length as a number of the run."""
+    builder, value = current().builder, length.counter.value
+    if length.factor != 1:
+        value = builder.host_op("mul", (value, length.factor), INT)
+    if length.constant:
+        value = builder.host_op("add", (value, length.constant), INT)
+    return scalars.grown(scalars.wrap(value), length)
+
+
+def grown(t: torch.Tensor, along: int, length: Length | int) -> torch.Tensor:
+    """Return the part of a buffer, a tensor of fixed shape, that there is."""
+    assert isinstance(t, StagedTensor)
+    if isinstance(length, int):
+        return t.narrow(along, 0, length)
+    return Grown(t.storage_, t.chain, peek(t), along % t.dim(), length)
+
+
+def refuse_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse an operation of ATen on tensors that grow: it would see their buffers."""
+    for t in tensors_of(args, kwargs):
+        if isinstance(t, Grown):
+            t.refuse(f"{func._opname}() of")

@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Lengths that grow by the same amount in every trip of a loop: ``constant + factor * trips``.
+
+Where a loop's state grows, what is computed of its shapes is of this form, so most questions about shapes have one answer in all trips:
+two lengths of the same loop are compared by their difference. Which trips there are is an assumption (:attr:`Counter.last`) that the
+header of the loop proves when its body has been recorded.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dycl_tvm.hcfg.nodes import Value
+
+
+@dataclass(eq=False)
+class Counter:
+    """How many trips of a loop have ended.
+
+    Attributes
+    ----------
+    value : Value
+        At the header.
+    last : int
+        No trip begins with more.
+    loop : object
+        What to fork where a length must be a plain number: the loop.
+    thresholds : set of int
+        Numbers of trips beyond the last at which comparisons that have one answer up to there would have another.
+    """
+
+    value: Value
+    last: int
+    loop: Any
+    thresholds: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Length:
+    """``constant + factor * trips``."""
+
+    counter: Counter
+    factor: int
+    constant: int
+
+    def at(self, trips: int) -> int:
+        """Return the length after a number of trips."""
+        return self.constant + self.factor * trips
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the largest length."""
+        ends = (self.constant, self.at(self.counter.last))
+        return min(ends), max(ends)
+
+    def plus(self, constant: int) -> Length:
+        """Return the length and so much more."""
+        return Length(self.counter, self.factor, self.constant + constant)
+
+
+Affine = Length | int
+_COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+
+
+def combine(op: str, a: Affine, b: Affine) -> Affine | None:
+    """Return the sum, difference or product of lengths, or the truth of a comparison; None if it is no length, or not known."""
+    if op in ("add", "sub"):
+        sign = 1 if op == "add" else -1
+        return _sum(a, b, sign)
+    if op == "mul":
+        if isinstance(a, int):
+            a, b = b, a
+        return _made(a.counter, a.factor * b, a.constant * b) if isinstance(a, Length) and isinstance(b, int) else None
+    if op in _COMPARISONS:
+        difference = _sum(a, b, -1)
+        if isinstance(difference, int):
+            return _COMPARISONS[op](difference, 0)
+        return None if difference is None else _decided(op, difference)
+    return None
+
+
+def _sum(a: Affine, b: Affine, sign: int) -> Affine | None:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + sign * b
+    if isinstance(a, Length) and isinstance(b, Length):
+        if a.counter is not b.counter:
+            return None
+        return _made(a.counter, a.factor + sign * b.factor, a.constant + sign * b.constant)
+    if isinstance(a, Length):
+        assert isinstance(b, int)
+        return a.plus(sign * b)
+    assert isinstance(b, Length)
+    return Length(b.counter, sign * b.factor, a + sign * b.constant)
+
+
+def _made(counter: Counter, factor: int, constant: int) -> Affine:
+    return Length(counter, factor, constant) if factor else constant
+
+
+def _decided(op: str, difference: Length) -> bool | None:
+    """Return the truth of ``difference op 0`` if it is the same in all trips; note after which trip it would change."""
+    holds, last = _COMPARISONS[op], difference.counter.last
+    turns = sorted(
+        {
+            t
+            for t in _around(-difference.constant, difference.factor)
+            if t > 0 and holds(difference.at(t), 0) != holds(difference.at(t - 1), 0)
+        }
+    )
+    if any(t <= last for t in turns):
+        return None
+    difference.counter.thresholds.update(turns)
+    return holds(difference.constant, 0)
+
+
+def _around(number: int, factor: int) -> range:
+    """Return the numbers of trips about the one at which ``factor * trips`` is ``number``."""
+    root = number // factor
+    return range(root - 1, root + 4)
