@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults models opinfo onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,12 @@ OPINFO_ARGS ?=
 
 opinfo: setup  ## PyTorch's samples of all its operators, staged, compiled and in random chains, against eager; print the table
 	$(BIN)/python tests/python/opinfo/opinfo.py $(OPINFO_ARGS)
+
+# It goes on where it was ended: `make operators OPERATORS_ARGS="--dtypes float32 --again refused,wrong --only linalg"`
+OPERATORS_ARGS ?=
+
+operators: setup  ## Write docs/operators.md: every operator of PyTorch's OpInfo database, compiled or interpreted, against eager
+	$(BIN)/python tests/python/opinfo/page.py $(OPERATORS_ARGS)
 
 cost: setup  ## Measure how the time of staging grows, up to 4,000 branches, and that of a build, up to 20,000 operators and 2,000 layers
 	DYCL_COST_BRANCHES=4000 DYCL_COST_OPERATORS=20000 $(BIN)/python -m pytest -s tests/python/frontend/test_cost.py tests/python/test_scale.py

@@ -296,12 +296,20 @@ def _indexing() -> list[Case]:
         ("det", torch.linalg.det, [f(2, 3, 5, 5)]),
         ("det_swaps", torch.linalg.det, [torch.tensor([[0.0, 2, 1], [3, 0, 1], [0, 0, 4]])]),
         ("det_singular", torch.linalg.det, [torch.tensor([[[1.0, 2], [2, 4]], [[0, 3], [0, 5]], [[0, 0], [7, 1]]])]),
+        ("fake_quantize", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7), [f(3, 17)]),
+        ("fake_quantize_special", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.25, 0, -8, 7), [SPECIAL.nan_to_num(0.0)]),
+        ("fake_quantize_tensors", lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, 0, 255), [f(3, 9), torch.tensor(0.02), torch.tensor(128, dtype=torch.int32)]),  # noqa: E501
+        ("fake_quantize_channels", lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, 0, 255), [f(3, 2, 5), torch.tensor([0.02, 0.1]), torch.tensor([128, 100], dtype=torch.int32)]),  # noqa: E501
+        ("col2im", lambda x: F.fold(x, (5, 6), (2, 3), padding=1, stride=2), [f(2, 12, 9)]),
+        ("im2col", lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=2), [f(2, 3, 7, 8)]),
         ("isnan_bfloat16", lambda x: torch.isnan(x.bfloat16()), [SPECIAL.clone()]),
         ("select_scatter", lambda x, s: torch.select_scatter(x, s, 1, -2), [f(3, 6), f(3)]),
         ("slice_scatter", lambda x, s: torch.slice_scatter(x, s, 1, 1, 6, 2), [f(3, 7), f(3, 3)]),
         ("index_put", lambda x, j, v: torch.index_put(x, (j,), v), [f(5, 4), torch.tensor([3, 0]), f(2, 4)]),
         ("index_put_two", lambda x, j, k, v: torch.index_put(x, (j, k), v), [f(5, 4), torch.tensor([3, 0]), torch.tensor([1, 1]), f(2)]),
         ("index_put_add", lambda x, j, v: torch.index_put(x, (j,), v, accumulate=True), [f(5, 4), torch.tensor([3, 3, 0]), f(3, 4)]),
+        ("index_put_inside", lambda x, j, v: torch.ops.aten.index_put(x, [None, j], v, True), [f(5, 4, 3), torch.tensor([3, 3, 0]), f(3, 3)]),  # noqa: E501
+        ("index_put_apart", lambda x, j, k, v: torch.ops.aten.index_put(x, [j, None, k], v), [f(5, 4, 3), torch.tensor([3, 0]), torch.tensor([[1], [2]]), f(2, 2, 4)]),  # noqa: E501
         ("index_put_mask", lambda x: torch.index_put(x, (x > 0,), torch.tensor(0.0)), [f(5, 4)]),
         ("index_copy", lambda x, j, s: x.index_copy(1, j, s), [f(3, 6), torch.tensor([4, 1]), f(3, 2)]),
         ("index_fill", lambda x, j: x.index_fill(1, j, -1.0), [f(3, 6), torch.tensor([4, 1])]),

@@ -17,6 +17,8 @@ import dycl_tvm
 #: The largest error in units of the last place of a float32; below the least normal number in units of that.
 BOUNDS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     **{n: (getattr(torch, n), 1.0) for n in ("exp", "log", "sin", "cos", "asin", "acos", "atan", "sqrt", "log1p", "log2", "exp2")},
+    "erfinv": (torch.erfinv, 1.0), "digamma": (torch.digamma, 1.0), "lgamma": (torch.lgamma, 4.0), "i0e": (torch.special.i0e, 1.0),
+    "copysign": (lambda x: torch.copysign(x + 1, x), 0.5), "angle": (torch.angle, 0.5),
     "reciprocal": (torch.reciprocal, 0.5),
     **{n: (getattr(torch, n), 1.5) for n in ("expm1", "atanh", "acosh", "asinh", "sinh", "cosh", "rsqrt")},
     **{n: (getattr(torch, n), 2.6) for n in ("tan", "tanh", "erf", "erfc", "log10")},

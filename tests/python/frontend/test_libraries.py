@@ -55,6 +55,35 @@ def test_transformers_of_images():
     compare(transformers.SwinForImageClassification(config).eval(), [(x,) for x in IMAGES])
 
 
+def test_generate_rolls_the_loop_of_the_decoder():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **{**DECODER, "pad_token_id": None})).eval()
+    graph = stage(lambda ids: model.generate(ids, max_new_tokens=40, do_sample=False), (IDS[0],))
+    assert sum(block.name.startswith("loop") for block in graph.blocks) == 1
+    call, lengths = graph.interpret(), set()
+    for seed in range(8):
+        ids = torch.randint(3, 60, (1, 6), generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            want = model.generate(ids, max_new_tokens=40, do_sample=False)
+        assert torch.equal(want, call(ids))
+        lengths.add(want.shape[1])
+    assert len(lengths) > 1, "the prompts have to end after different numbers of tokens"
+
+
+def test_generate_with_a_mask():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=60, n_positions=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    padded = [ids.clone() for ids in (*IDS, *IDS[:2])]
+    padded[1][:, :2], padded[2][:, :1], padded[3][:, :5] = 0, 0, 0
+    calls = [(ids, (ids > 0).long()) for ids in padded]
+    compare(lambda ids, mask: model.generate(ids, attention_mask=mask, max_new_tokens=20, do_sample=False), calls)
+
+
 def test_generate():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)

@@ -38,11 +38,15 @@ def _counted(title: str, outcomes: Iterable[Outcome]) -> tuple[str, Counter[str]
     return title, counts
 
 
-def _reason(text: str) -> str:
-    """Return what is said below the user's line, without its numbers."""
+def said(text: str) -> str:
+    """Return what is said below the user's line."""
     lines = text.splitlines()
     below = [k for k, line in enumerate(lines) if line.strip() and not line.strip().strip("^~")]
-    return re.sub(r"\d+", "N", next(iter(lines[below[-1] + 1 :]), "") if below else lines[0])[:100]
+    return (next(iter(lines[below[-1] + 1 :]), "") if below else lines[0])[:140]
+
+
+def _reason(text: str) -> str:
+    return re.sub(r"\d+", "N", said(text))[:100]
 
 
 def _samples(dtype: str, limit: int | None) -> Iterator[Sample]:

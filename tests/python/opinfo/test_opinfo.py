@@ -34,7 +34,18 @@ COMPOSED = [
     *("median", "nanmedian", "kthvalue", "mode", "cummax", "cummin", "logcumsumexp", "searchsorted", "bucketize", "cdist", "addbmm"),
     *("masked_scatter", "put", "index_reduce.mean", "index_reduce.amin", "nonzero_static", "diagonal_scatter", "fmax", "fmin", "angle"),
     *("nn.functional.pdist", "nn.functional.bilinear", "nn.functional.embedding_bag", "nn.functional.adaptive_avg_pool3d"),
-    *("_upsample_bilinear2d_aa", "round.decimals_3", "block_diag", "roll", "nn.functional.pad.circular"),
+    *(
+        "_upsample_bilinear2d_aa",
+        "round.decimals_3",
+        "grid_sampler_3d",
+        "nextafter",
+        "hypot",
+        "signbit",
+        "polygamma.polygamma_n_1",
+        "block_diag",
+        "roll",
+        "nn.functional.pad.circular",
+    ),
 ]
 
 

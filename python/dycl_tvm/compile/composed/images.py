@@ -73,3 +73,47 @@ def _antialiased(kernel: Callable[[float], float], width: int) -> Callable[..., 
 
 decomposition("_upsample_bilinear2d_aa.default")(_antialiased(_linear, 2))
 decomposition("_upsample_bicubic2d_aa.default")(_antialiased(_cubic, 4))
+
+
+def _source(x: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
+    """Return positions in pixels of positions from -1 to 1: as they are (0), within the border (1), or reflected (2)."""
+    x = (x + 1) / 2 * (size - 1) if align_corners else ((x + 1) * size - 1) / 2
+    if padding == 0:
+        return x
+    if padding == 2:
+        low, span = (0.0, float(size - 1)) if align_corners else (-0.5, float(size))
+        if span == 0:
+            return torch.zeros_like(x)
+        away = (x - low).abs()
+        extra, turns = torch.fmod(away, span), torch.floor(away / span)
+        x = torch.where(turns % 2 == 0, extra + low, span - extra + low)
+    return torch.where(torch.isnan(x), size - 1.0, x.clamp(0, size - 1))
+
+
+@decomposition("grid_sampler_3d.default")
+def grid_sampler_3d(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
+    """Read a volume at positions: trilinearly (0) or the nearest (1)."""
+    n, channels, *sizes = x.shape
+    flat = x.reshape(n, channels, -1)
+    places = [_source(grid[..., 2 - k], size, padding_mode, align_corners) for k, size in enumerate(sizes)]
+
+    def read(corner: list[Tensor], weight: Tensor) -> Tensor:
+        inside, at = torch.ones(corner[0].shape, dtype=torch.bool), torch.zeros(corner[0].shape, dtype=torch.int64)
+        for c, size in zip(corner, sizes):
+            inside = inside & (c >= 0) & (c < size)
+            at = at * size + c.clamp(0, size - 1).to(torch.int64)
+        taken = flat.gather(2, at.reshape(n, 1, -1).expand(n, channels, -1)).reshape(n, channels, *at.shape[1:])
+        return torch.where(inside.unsqueeze(1), taken * weight.unsqueeze(1), 0.0)
+
+    if interpolation_mode == 1:
+        return read([torch.round(p) for p in places], torch.ones_like(places[0]))
+    lower, result = [torch.floor(p) for p in places], None
+    for corner in range(8):
+        steps = [corner >> k & 1 for k in range(3)]
+        weight = torch.ones_like(places[0])
+        for p, low, step in zip(places, lower, steps):
+            weight = weight * (p - low if step else low + 1 - p)
+        part = read([low + step for low, step in zip(lower, steps)], weight)
+        result = part if result is None else result + part
+    assert result is not None
+    return result

@@ -34,6 +34,19 @@ def index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str
     return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
 
 
+_REDUCTIONS = {"add": "sum", "multiply": "prod"}
+
+
+@decomposition("scatter.reduce")
+def scatter(x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> Tensor:
+    return torch.scatter_reduce(x, dim, index, src, _REDUCTIONS[reduce])
+
+
+@decomposition("scatter.value_reduce")
+def scatter_number(x: Tensor, dim: int, index: Tensor, value: float, *, reduce: str) -> Tensor:
+    return torch.scatter_reduce(x, dim, index, torch.full(index.shape, value, dtype=x.dtype), _REDUCTIONS[reduce])
+
+
 @decomposition("nonzero_static.default")
 def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     if not x.dim() or not x.numel() or not size:

@@ -44,7 +44,7 @@ def converter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            CONVERTERS[f"aten.{name}"] = fn
+            CONVERTERS[name if name.startswith("prims.") else f"aten.{name}"] = fn
         return fn
 
     return register

@@ -216,9 +216,9 @@ def _index_put(ctx: OpContext, x: Any, indices: list[Any], values: Any, accumula
         raise NotConvertible("writing several values through a bool mask")
     if any(ctx.dtype(t) == "bool" for t in tensors):
         raise NotConvertible("writing through a bool mask together with other indices")
-    if given != list(range(len(given))):
-        raise NotConvertible("writing by index tensors that are not in the first dimensions")
     common = broadcast_shape([ctx.shape(t) for t in tensors])
+    if given != list(range(len(given))):
+        return _index_put_inside(ctx, x, indices, values, accumulate, given, len(common))
     entries, rows, tail = math.prod(common), math.prod(shape[: len(given)]), shape[len(given) :]
     if rows * entries * math.prod(tail) > 1 << 28:
         raise NotConvertible("a write of this size")
@@ -243,6 +243,20 @@ def _index_put(ctx: OpContext, x: Any, indices: list[Any], values: Any, accumula
     row = ctx.emit(relax.op.broadcast_to(ctx.reshape(row, (entries, 1)), (entries, width)))
     written = _scatter_kernel(ctx, flat, 0, row, values, "add" if accumulate else "set", "index_put")
     return ctx.reshape(written, shape)
+
+
+def _index_put_inside(ctx: OpContext, x: Any, indices: list[Any], values: Any, accumulate: bool, given: list[int], width: int) -> Any:
+    """Write by index tensors that are not in the first dimensions, as these: ``width`` is the number of dimensions that they have."""
+    shape = ctx.shape(x)
+    order = [*given, *(k for k in range(len(shape)) if k not in given)]
+    at = given[0] if given == list(range(given[0], given[-1] + 1)) else 0  # PyTorch puts indexed dimensions first unless they are adjacent
+    rank = width + len(shape) - len(given)
+    values = ctx.reshape(values, ((1,) * (rank - len(ctx.shape(values))) + ctx.shape(values)))
+    front = [*range(at, at + width), *range(at), *range(at + width, rank)]
+    moved = [ctx.emit(relax.op.permute_dims(t, o)) for t, o in ((x, order), (values, front))]
+    inner = OpContext(ctx.bb, [type(ctx.type)(ctx.shape(moved[0]), ctx.type.dtype)], ctx.op)
+    written = _index_put(inner, moved[0], [indices[k] for k in given], moved[1], accumulate)
+    return ctx.emit(relax.op.permute_dims(written, [order.index(k) for k in range(len(shape))]))
 
 
 @converter("select_scatter.default")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, broadcast_index, converter, is_float, sums_in_float32
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, broadcast_index, converter, in_float32, is_float, sums_in_float32
 from dycl_tvm.compile.ops.shape import _permuted
 
 
@@ -62,9 +62,19 @@ def _outer(ctx: OpContext, a: Any, b: Any) -> Any:
 
 
 @converter("_safe_softmax.default")
+@in_float32
 def _safe_softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
-    """Emit a softmax that is 0 where all is -inf."""
+    """Emit a softmax that is 0 in rows of -inf, but for those with a NaN."""
     x = ctx.cast(x, ctx.type.dtype)
+    y = ctx.emit(relax.op.nn.softmax(x, dim))
+    unseen = ctx.emit(relax.op.equal(ctx.emit(relax.op.abs(x)), ctx.const(math.inf, ctx.dtype(x))))
+    unseen = ctx.emit(relax.op.logical_and(unseen, ctx.emit(relax.op.less(x, ctx.const(0.0, ctx.dtype(x))))))
+    all_unseen = ctx.emit(relax.op.min(ctx.cast(unseen, "int8"), [dim], keepdims=True))
+    return ctx.emit(relax.op.where(ctx.cast(all_unseen, "bool"), ctx.const(0.0, ctx.dtype(x)), y))
+
+
+def _weights(ctx: OpContext, x: Any, dim: int) -> Any:
+    """Emit the softmax of attention, 0 where x is -inf."""
     low, zero = (tirx.const(number, ctx.dtype(x)) for number in (float("-inf"), 0.0))
     y = ctx.emit(relax.op.nn.softmax(x, dim))
     return ctx.compute(lambda s, p, *i: tirx.Select(tirx.EQ(s(*i), low), zero, p(*i)), x, y, name="seen", shape=ctx.shape(x))
@@ -105,7 +115,7 @@ def attention(ctx: OpContext, q: Any, k: Any, v: Any, *rest: Any) -> Any:
             return t(*i) + (tirx.Select(value, zero, low) if boolean else value)
 
         scores = ctx.compute(masked, scores, mask if boolean else ctx.cast(mask, dtype), name="mask", shape=shape)
-    weights = _safe_softmax(ctx, scores, -1)
+    weights = _weights(ctx, scores, -1)
     out = ctx.reshape(matmul(ctx, weights, v), ctx.type.shape)
     return out if len(ctx.out) == 1 else (out, *([None] * (len(ctx.out) - 1)))
 
