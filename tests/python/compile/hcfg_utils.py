@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 import tvm
-import tvm_ffi
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from dycl_tvm.compile import templates
 from dycl_tvm.compile.ops.context import DTYPE_NAMES
 from dycl_tvm.compile.program import KernelCall, KernelLibrary, Leave, Program
 from dycl_tvm.hcfg.nodes import Constant, SubDNN, TensorOp, Value
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.machine import Machine
+from dycl_tvm.verify.memory import CompiledKernels
 
 
 def type_of(t: torch.Tensor) -> TensorType:
@@ -68,30 +67,18 @@ os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
 class Kernels:
-    """The kernels of a library, callable on NumPy arrays."""
+    """The kernels of a library, callable on NumPy arrays; ``symbols`` are those that may be calls of templates in C++."""
 
-    def __init__(self, library: KernelLibrary) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        folder = Path(self._folder.name)
-        files = []
-        for name, data in library.objects:
-            (folder / name).write_bytes(data)
-            files.append(str(folder / name))
-        for name, text in library.sources:
-            (folder / name).write_text(text)
-            files.append(str(folder / name))
-        libs = Path(tvm_ffi.libinfo.find_libtvm_ffi())
-        include = tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()
-        command = ["g++", "-shared", "-fPIC", "-O1", "-o", str(folder / "k.so"), *files, *(f"-I{i}" for i in include)]
-        command += [str(libs), f"-Wl,-rpath,{libs.parent}", *library.link_flags]
-        subprocess.run(command, check=True, capture_output=True)
-        self._module = tvm_ffi.load_module(str(folder / "k.so"))
+    def __init__(self, library: KernelLibrary, symbols: Iterable[str] = ()) -> None:
+        called = sorted({s for s in symbols if templates.is_symbol(s)})
+        sources = (("templates.cc", templates.source_of(called)),) if called else ()
+        self._kernels = CompiledKernels(replace(library, sources=(*library.sources, *sources)))
         self.calls: list[str] = []
 
     def __call__(self, symbol: str, arrays: Sequence[np.ndarray]) -> None:
         """Run a kernel; arrays must be 64-byte aligned."""
         self.calls.append(symbol)
-        getattr(self._module, symbol)(*(tvm_ffi.from_dlpack(a) for a in arrays))
+        self._kernels.call(symbol, 0, [torch.from_numpy(a) for a in arrays])
 
 
 def aligned(nbytes: int) -> np.ndarray:

@@ -34,7 +34,7 @@ def ready() -> Ready:
     kernels = pipeline.KernelSet()
     lists = {name: call_list(sub.name, low, kernels, {}) for name, (sub, _) in recorded.items()}
     built = pipeline.build_kernels(kernels.functions, host_target())
-    run = Kernels(KernelLibrary(tuple(built.objects)))
+    run = Kernels(KernelLibrary(tuple(built.objects)), [call.symbol for calls in lists.values() for call in calls.calls])
     return {name: (lists[name], [c.data for c in recorded[name][1]], run) for name in recorded}
 
 
@@ -112,5 +112,5 @@ def test_only_the_second_result_is_read(op: str) -> None:
     kernels = pipeline.KernelSet()
     calls = call_list("s", low, kernels, {})
     built = pipeline.build_kernels(kernels.functions, host_target())
-    (got,) = run_sub_dnn(calls, [data], Kernels(KernelLibrary(tuple(built.objects))))
+    (got,) = run_sub_dnn(calls, [data], Kernels(KernelLibrary(tuple(built.objects)), [call.symbol for call in calls.calls]))
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)

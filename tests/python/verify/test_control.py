@@ -318,7 +318,7 @@ def test_a_number_that_is_made_a_tensor_again_has_one_answer_in_all_lines() -> N
 def test_numbers_of_two_lines_that_are_computed_alike_have_one_answer() -> None:
     """Passes find that a slice is all of a tensor, and ask once; a graph that takes another slice for all of it is found."""
 
-    def net(x: Any, width: int) -> Any:
+    def net(x: torch.Tensor, width: int) -> torch.Tensor:
         if (x > 0).all():
             return x
         if (x[:, :width] > 0).all():
