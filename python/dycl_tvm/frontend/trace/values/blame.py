@@ -62,7 +62,7 @@ def attempt(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Mark an error of a call if eager raises it too; whether it is certain that eager does not."""
-    if is_of_program(error) or isinstance(error, DyclError):
+    if is_of_program(error) or isinstance(error, (DyclError, RecursionError)):  # a call takes more frames here than in eager mode
         return False
     if names_staging(error):
         raise UnsupportedError(
@@ -88,7 +88,9 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def _is_torchs(function: Any) -> bool:
     """Whether a function is one of PyTorch's: staging may do it in another way, so it is tried."""
-    owner: Any = getattr(function, "__self__", None) or getattr(function, "__objclass__", None)
+    owner: Any = getattr(function, "__self__", None)
+    if owner is None:  # a tensor is not asked for its truth: that would be a decision
+        owner = getattr(function, "__objclass__", None)
     return any(module_of(x).startswith("torch") for x in (function, owner, type(owner)))
 
 
