@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from differential import stage
 from test_hunted import check_refused, check_right
 
 _HEADER = """
