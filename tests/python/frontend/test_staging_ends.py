@@ -63,6 +63,17 @@ def endless_iterator(x):
         x = x * 2  # HERE
 
 
+def test_wherever_the_limit_of_recursion_is_met_the_program_is_refused():
+    """Within a tensor's method, in a question for its truth, in staging's own code: none of these errors is the program's."""
+
+    def deeper(frames):
+        return deeper(frames - 1) if frames else stage(depth_by_tensors, X)
+
+    for frames in range(12):  # as many as a call takes
+        with pytest.raises(StagingLimitError):
+            deeper(frames)
+
+
 @pytest.mark.parametrize(
     "program", [depth_by_tensors, two_recursions, endless_recursion, endless_operations, endless_counting, endless_iterator]
 )
