@@ -26,7 +26,6 @@ from dycl_tvm.verify.same import difference
 from models import SUITES
 from models.calls import Case
 
-
 #: Of the random numbers that models draw.
 _SEED = 1
 

@@ -26,6 +26,7 @@ from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.recorder import truths_of_fills
 from dycl_tvm.hcfg.nodes import Raise, Value
 
 #: A loop with a plain condition and a symbolic exit is unrolled up to this many iterations before it is rolled.
@@ -471,6 +472,7 @@ class While(Loop):
         self._enter_rolled(variables)
         self._begin_iteration()
         self.restore = False
+        self._truths = truths_of_fills()
         return True
 
     def test(self, cond: Any, variables: dict[str, Any]) -> bool:
@@ -505,6 +507,8 @@ class While(Loop):
             self.completed = True
             self._variables = self._own(variables)
             return False
+        if self._trips == self._loop.unroll == 0 and not self._yields and truths_of_fills() > self._truths:
+            raise Restart(self)  # it holds at first, as variables that begin with zeros have it: a trip of its own would be code twice
         self._trips += 1
         return True
 

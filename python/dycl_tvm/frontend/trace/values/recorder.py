@@ -57,6 +57,9 @@ class Known:
         self.folded: dict[Any, Any] = {}
         self.metas: dict[Any, Any] = {}
         self._types: dict[int, tuple[torch.Tensor, TensorType]] = {}
+        #: By their ids, constants that follow from ``x.new_zeros(...)`` and the like, where a variable begins; how often a truth did.
+        self.fills: dict[int, Constant] = {}
+        self.truths_of_fills = 0
         #: The least and the largest element of integer tensors.
         self.bounds: dict[Value, tuple[int, int]] = {}
 
@@ -66,6 +69,11 @@ class Known:
         if known is None:
             known = self._types[id(meta)] = (meta, tensor_type(meta))
         return known[1]
+
+
+def truths_of_fills() -> int:
+    """Return how often a tensor was asked for its truth so far that follows from what ``x.new_zeros(...)`` and the like give."""
+    return current().get(Known).truths_of_fills
 
 
 def known_bounds() -> dict[Value, tuple[int, int]]:
@@ -141,7 +149,10 @@ def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     meta = _meta_result(func, args, kwargs)
     if meta.numel() > FOLD_LIMIT:
         return None
-    return fresh_like(meta, full(meta, FILLS[func._opname] if FILLS[func._opname] is not None else _bind(func, args, kwargs)["fill_value"]))
+    number = FILLS[func._opname]
+    made = full(meta, number if number is not None else _bind(func, args, kwargs)["fill_value"])
+    current().get(Known).fills[id(made)] = made
+    return fresh_like(meta, made)
 
 
 # -- functional operations ---------------------------------------------------------------------------------------------
@@ -202,7 +213,8 @@ def _note_positions(about: About, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
     """Compute an operation on constants; None if the result would be too large to keep."""
-    folded = current().get(Known).folded
+    about = current().get(Known)
+    folded = about.folded
     key = (func, torch.get_default_dtype(), tuple(id(c) for c in constants), key_of(args), key_of(kwargs))
     known = folded.get(key)
     if known is None:
@@ -219,6 +231,8 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
             if metas is None:
                 metas = map_tensors(lambda t: meta_of(tuple(t.shape), t.stride(), t.dtype), result)
             kept = [_Kept(m, constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
+            if any(id(c) in about.fills for c in constants):
+                about.fills.update({id(k.constant): k.constant for k in kept if isinstance(k, _Kept)})
             rest = iter(kept)
             known = folded[key] = (map_leaves(lambda _: next(rest), result), constants)
     return map_leaves(lambda k: fresh_like(k.meta, k.constant) if isinstance(k, _Kept) else k, known[0])
@@ -450,6 +464,9 @@ def truth_of(x: Any) -> Any:
     if isinstance(x, torch.Tensor) and x.numel() != 1:
         raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
     number = item(x) if isinstance(x, torch.Tensor) else x
+    known = current().get(Known)
+    if known.fills and isinstance(x, StagedTensor) and id(as_constant(x)) in known.fills:
+        known.truths_of_fills += 1
     return scalars.truth_operand(number) if scalars.is_symbolic(number) else bool(number)
 
 
