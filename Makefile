@@ -63,10 +63,10 @@ $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
 MODELS_ARGS ?=
 
 models: $(VENV)/.models  ## Compile hundreds of unedited models of timm and transformers, compare with eager, write docs/models.md
-	PYTHONPATH=benchmarks $(BIN)/python -m models $(MODELS_ARGS)
+	PYTHONPATH=benchmarks $(BIN)/python -m library_models $(MODELS_ARGS)
 
-$(VENV)/.models: $(VENV)/.installed benchmarks/models/requirements.txt
-	$(BIN)/python -m pip install -c constraints.txt -r benchmarks/models/requirements.txt
+$(VENV)/.models: $(VENV)/.installed benchmarks/library_models/requirements.txt
+	$(BIN)/python -m pip install -c constraints.txt -r benchmarks/library_models/requirements.txt
 	touch $@
 
 # Programs that `make fuzz` generates; each is staged and run on 16 inputs.

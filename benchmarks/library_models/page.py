@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from models import SUITES
-from models.results import Results
+from library_models import SUITES
+from library_models.results import Results
 
 _HEAD = """# Models of public libraries
 

@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """``make models``: compile models that others have written, compare them with eager, and write docs/models.md.
 
-    PYTHONPATH=benchmarks python -m models [--suites NAME,...] [--models PATTERN] [--built N] [--again STATE,...] [--page]
+    PYTHONPATH=benchmarks python -m library_models [--suites NAME,...] [--models PATTERN] [--built N] [--again STATE,...] [--page]
 
 Each model has a process of its own, and its result is kept, so that a run that was ended goes on where it was.
 """
@@ -22,16 +22,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from models import SUITES, torchvision_cpu
-from models.page import document
-from models.results import Results
+from library_models import SUITES, torchvision_cpu
+from library_models.page import document
+from library_models.results import Results
 
 ROOT = Path(__file__).parents[2]
 
 
 def options() -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(prog="models", description="Compile models of public libraries and compare them with eager.")
+    parser = argparse.ArgumentParser(prog="library_models", description="Compile models of public libraries and compare them with eager.")
     parser.add_argument("--suites", default=",".join(SUITES), help="names with commas between (default: all)")
     parser.add_argument("--models", default="*", metavar="PATTERN", help="those whose name fits, such as 'Bert*' (default: all)")
     parser.add_argument(
@@ -48,7 +48,7 @@ class Worker:
     """The process that runs models."""
 
     def __init__(self, variables: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "models.worker"]
+        command = [sys.executable, "-m", "library_models.worker"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1, env=variables
         )

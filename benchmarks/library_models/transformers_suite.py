@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from models.calls import Case, Suite, seeded
+from library_models.calls import Case, Suite, seeded
 
 #: What is given to a configuration that has it.
 _SMALL: dict[str, int] = {

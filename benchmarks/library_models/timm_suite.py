@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from models.calls import Case, Suite, seeded
+from library_models.calls import Case, Suite, seeded
 
 #: Height and width of the images: the first that an architecture takes.
 SIDES = (64, 96, 128, 224)

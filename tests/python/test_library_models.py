@@ -14,11 +14,11 @@ import torch
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-import models  # noqa: E402
-from models import __main__ as command  # noqa: E402
-from models import page, torchvision_cpu, worker  # noqa: E402
-from models.calls import Case, Suite  # noqa: E402
-from models.results import Results  # noqa: E402
+import library_models  # noqa: E402
+from library_models import __main__ as command  # noqa: E402
+from library_models import page, torchvision_cpu, worker  # noqa: E402
+from library_models.calls import Case, Suite  # noqa: E402
+from library_models.results import Results  # noqa: E402
 
 X, Y = torch.ones(2, 3), -torch.ones(2, 3)
 
@@ -45,7 +45,7 @@ def suite(monkeypatch):
     calls = [((X,), {}), ((), {"x": Y})]
     programs = {f.__name__: f for f in (signs, shapes, fails)}
     made = Suite(lambda: list(programs), lambda name: Case(programs[name], calls), "torch", "three functions")
-    monkeypatch.setitem(models.SUITES, "ours", made)
+    monkeypatch.setitem(library_models.SUITES, "ours", made)
     return made
 
 

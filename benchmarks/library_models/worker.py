@@ -23,8 +23,8 @@ import torch
 import dycl_tvm
 from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, VerificationError
 from dycl_tvm.verify.same import difference
-from models import SUITES
-from models.calls import Case
+from library_models import SUITES
+from library_models.calls import Case
 
 #: Of the random numbers that models draw.
 _SEED = 1
