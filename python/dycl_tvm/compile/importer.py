@@ -16,6 +16,7 @@ from dycl_tvm.compile import composed  # noqa: F401  # they register
 from dycl_tvm.compile.decompose import DECOMPOSITIONS, Decomposer, name_of, overload
 from dycl_tvm.compile.ops import CONVERTERS, OpContext
 from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertible
+from dycl_tvm.compile.ops.linear import ATTENTION_WEIGHTS, SAFE_SOFTMAX
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.hcfg.nodes import Constant, Origin, SubDNN, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
@@ -66,6 +67,8 @@ class _Function:
     def __init__(self, bb: relax.BlockBuilder, sub: SubDNN, decomposer: Decomposer) -> None:
         self.bb, self.sub, self.decomposer = bb, sub, decomposer
         self.env: dict[int, Any] = {}
+        #: Who reads a value, by its id: operations, and the numbers of the operands.
+        self._readers: dict[int, list[tuple[TensorOp, int]]] = {}
 
     def build(self) -> None:
         params = []
@@ -80,6 +83,8 @@ class _Function:
             if any(id(v) in read for v in op.results()):
                 read.update(id(v) for v in op.operands())
                 live.append(op)
+                for k, v in enumerate(op.operands()):
+                    self._readers.setdefault(id(v), []).append((op, k))
         with self.bb.function(self.sub.name, params, attrs={"global_symbol": self.sub.name}, private=False):
             with self.bb.dataflow():
                 for op in reversed(live):
@@ -127,11 +132,29 @@ class _Function:
             else:
                 raise UnsupportedError(f"result {k} of {op.op} is not supported, only others of its results are", op.origin)
 
+    def _is_only_multiplied(self, value: Value) -> bool:
+        """Whether rows of a value, seen in other shapes too, are factors of products with matrices and nothing else."""
+        todo, results = [value], {id(v) for v in self.sub.results}
+        while todo:
+            seen = todo.pop()
+            assert isinstance(seen.type, TensorType)
+            if id(seen) in results:
+                return False
+            for op, k in self._readers.get(id(seen), ()):
+                (made,) = op.results() if len(op.results()) == 1 else (None,)
+                if op.op in _SAME_ROWS and made is not None and made.type.shape[-1:] == seen.type.shape[-1:]:  # type: ignore[union-attr]
+                    todo.append(made)
+                elif op.op not in _PRODUCTS or k != 0:
+                    return False
+        return True
+
     def _converted(self, op: TensorOp, types: list[Any], unused: frozenset[int]) -> list[Any] | None:
         """Return what a converter makes of an operation; None if it cannot, and the operator is made of others."""
         args, kwargs = map_operands(op.args, self._value), map_operands(op.kwargs, self._value)
+        rows = op.op == SAFE_SOFTMAX and args[1] in (-1, len(types[0].shape) - 1)
+        converter = ATTENTION_WEIGHTS if rows and self._is_only_multiplied(op.results()[0]) else ""
         try:
-            return convert(self.bb, op.op, args, kwargs, types, unused)
+            return convert(self.bb, op.op, args, kwargs, types, unused, converter)
         except NotConvertible:
             if op.op not in DECOMPOSITIONS:
                 raise
@@ -185,14 +208,23 @@ class _Function:
         return tuple(results) if several else results[0]
 
 
+#: Views that keep rows where they keep their length, and products that have rows as their first operand.
+_SAME_ROWS = ("aten.view.default", "aten._unsafe_view.default", "aten.expand.default", "aten.reshape.default")
+_PRODUCTS = ("aten.bmm.default", "aten.mm.default", "aten.matmul.default")
 #: Operators some of whose operands may have no elements.
 _OF_NOTHING = ("aten.cat", "aten.slice_scatter")
 
 
 def convert(
-    bb: relax.BlockBuilder, op: str, args: Any, kwargs: Any, types: Sequence[TensorType | None], unused: frozenset[int] = frozenset()
+    bb: relax.BlockBuilder,
+    op: str,
+    args: Any,
+    kwargs: Any,
+    types: Sequence[TensorType | None],
+    unused: frozenset[int] = frozenset(),
+    converter: str = "",
 ) -> list[Any]:
-    """Convert one operator; ``args`` hold Relax expressions where the schema has tensors."""
+    """Convert one operator, by ``converter`` if it is given; ``args`` hold Relax expressions where the schema has tensors."""
     wanted = [t for k, t in enumerate(types) if t is not None and k not in unused]
     if wanted and all(0 in t.shape for t in wanted):
         return [None if t is None else _constant(torch.empty(t.shape, dtype=TORCH_DTYPES[t.dtype])) for t in types]
@@ -206,7 +238,7 @@ def convert(
     elif any(0 in ctx.shape(a) for a in operands) and not op.startswith(_OF_NOTHING):
         raise NotConvertible("an operand without elements")
     else:
-        result = CONVERTERS[op](ctx, *bound)
+        result = CONVERTERS[converter or op](ctx, *bound)
     results = list(result) if isinstance(result, tuple) else [result]
     return [r if r is None or t is None or k in unused else _fitted(bb, r, t) for k, (r, t) in enumerate(zip(results, types))]
 

@@ -73,6 +73,16 @@ def _safe_softmax(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
     return ctx.emit(relax.op.where(ctx.cast(all_unseen, "bool"), ctx.const(0.0, ctx.dtype(x)), y))
 
 
+SAFE_SOFTMAX, ATTENTION_WEIGHTS = "aten._safe_softmax.default", "aten._safe_softmax.weights"
+
+
+@converter("_safe_softmax.weights")
+@in_float32
+def _factors(ctx: OpContext, x: Any, dim: int, *_: Any) -> Any:
+    """Emit a softmax that is 0 in rows of -inf, and only a factor: a row with a NaN makes a NaN of all that it is multiplied with."""
+    return _weights(ctx, ctx.cast(x, ctx.type.dtype), dim)
+
+
 def _weights(ctx: OpContext, x: Any, dim: int) -> Any:
     """Emit the softmax of attention, 0 where x is -inf."""
     low, zero = (tirx.const(number, ctx.dtype(x)) for number in (float("-inf"), 0.0))
