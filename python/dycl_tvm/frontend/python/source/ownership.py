@@ -44,6 +44,8 @@ _OF_MODULES = (
 )
 _REWRITTEN = [*[(torch.nn.Module, name) for name in _OF_MODULES], (dataclasses, "replace"), (dataclasses, "_replace")]
 _REWRITTEN_FUNCTIONS = frozenset(getattr(owner, name).__code__ for owner, name in _REWRITTEN if hasattr(owner, name))
+#: The flag of classes that are not static data of a compiled module (``Py_TPFLAGS_HEAPTYPE``).
+_MADE_IN_PYTHON = 1 << 9
 #: What PyTorch puts around a function that a context manager decorates.
 _DECORATING = frozenset(["decorate_context", "generator_context", "decorate_autocast"])
 #: The code of functions whose own is replaced while a model is staged (see trampolines), by the function's identity.
@@ -89,6 +91,8 @@ def _is_generated(function: types.FunctionType, code: types.CodeType) -> bool:
 
 def is_rewritten_class(cls: type) -> bool:
     """Whether methods of a class run rewritten: a user's class, or a container written in Python."""
+    if not cls.__flags__ & _MADE_IN_PYTHON:  # Python code can give it no methods
+        return False
     if not is_library_class(cls):
         return True
     return any(isinstance(v, types.FunctionType) and code_of(v).co_filename in REWRITTEN_FILES for v in vars(cls).values())
