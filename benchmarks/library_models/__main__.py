@@ -39,6 +39,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--again", default="", metavar="STATE,...", help="repeat those in these states, or 'all'")
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="that one model may take (default 600)")
+    parser.add_argument("--candidates", metavar="SUITE", help="print the names that the rule of a suite gives, and run nothing")
     parser.add_argument("--page", action="store_true", help="write the page of what is there, and run nothing")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "models", help="folder of the results")
     return parser.parse_args()
@@ -77,6 +78,9 @@ class Worker:
 def main() -> None:
     """Run what is missing, and write the page."""
     asked = options()
+    if asked.candidates:
+        print(*SUITES[asked.candidates].candidates(), sep="\n")
+        return
     results = Results(asked.work / "results.json")
     here = [str(Path(__file__).parents[1]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(here), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}

@@ -30,6 +30,8 @@ class Suite:
         Returns the names of its models.
     load : callable
         Returns the case of a name.
+    candidates : callable
+        Returns the names that the rule of the suite gives for the installed library; its list has those of them that eager runs.
     package : str
         The library that they come from.
     about : str
@@ -38,6 +40,7 @@ class Suite:
 
     names: Callable[[], list[str]]
     load: Callable[[str], Case]
+    candidates: Callable[[], list[str]]
     package: str
     about: str
 

@@ -58,5 +58,9 @@ def names() -> list[str]:
 
 
 SUITE = Suite(
-    names, load, "timm", "of each family of architectures those with the fewest parameters, unchanged, on images of 64 pixels or more"
+    names,
+    load,
+    candidates,
+    "timm",
+    "of each family of architectures those with the fewest parameters, unchanged, on images of 64 pixels or more",
 )

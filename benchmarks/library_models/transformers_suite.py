@@ -102,6 +102,7 @@ def names() -> list[str]:
 SUITE = Suite(
     names,
     load,
+    candidates,
     "transformers",
     "the base model of every kind in MODEL_MAPPING whose configuration can be made small by one rule and that eager then runs with"
     " tokens, images or audio alone",

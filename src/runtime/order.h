@@ -13,13 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "draws.h"
 #include "error.h"
+#include "kernel_tensors.h"
 
 namespace dycl::order {
-
-using random::Arguments;
-using random::Element;
 
 template <class W>
 bool IsNan(W x) {
@@ -72,7 +69,7 @@ void Choose(std::vector<std::pair<W, int64_t>>& row, int64_t k, bool sorted, Bef
 
 template <class T>
 int TopK(const TVMFFIAny* args, bool largest, bool sorted) {
-  using W = random::Wide<T>;
+  using W = Wide<T>;
   Arguments a(args);
   const int64_t n = a.extent(0, 1), tail = a.extent(0, 0), k = a.extent(1, 1);
   const int64_t lead = a.extent(0, 2);

@@ -44,7 +44,7 @@ def endless(x):
 def suite(monkeypatch):
     calls = [((X,), {}), ((), {"x": Y})]
     programs = {f.__name__: f for f in (signs, shapes, fails)}
-    made = Suite(lambda: list(programs), lambda name: Case(programs[name], calls), "torch", "three functions")
+    made = Suite(lambda: list(programs), lambda name: Case(programs[name], calls), lambda: list(programs), "torch", "three functions")
     monkeypatch.setitem(library_models.SUITES, "ours", made)
     return made
 

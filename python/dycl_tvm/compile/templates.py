@@ -37,7 +37,7 @@ def source_of(symbols: Iterable[str]) -> str:
     """Return the C++ of kernels."""
     symbols = list(symbols)
     headers = dict.fromkeys(_HEADERS[s.partition("__")[0]][0] for s in symbols)
-    return "".join(f'#include "{h}"\n' for h in headers) + "\nusing namespace dycl::random;\n\n" + "\n".join(map(_kernel, symbols))
+    return "".join(f'#include "{h}"\n' for h in headers) + "\nusing namespace dycl;\n\n" + "\n".join(map(_kernel, symbols))
 
 
 def _kernel(symbol: str) -> str:

@@ -55,6 +55,14 @@ def test_transformers_of_images():
     compare(transformers.SwinForImageClassification(config).eval(), [(x,) for x in IMAGES])
 
 
+def gpt2(layers):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "n_positions": 64, "n_embd": 16, "n_layer": layers, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
 def test_generate_rolls_the_loop_of_the_decoder():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
@@ -72,12 +80,7 @@ def test_generate_rolls_the_loop_of_the_decoder():
 
 
 def test_generate_with_a_mask():
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=60, n_positions=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2, pad_token_id=0
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
+    model = gpt2(1)
     padded = [ids.clone() for ids in (*IDS, *IDS[:2])]
     padded[1][:, :2], padded[2][:, :1], padded[3][:, :5] = 0, 0, 0
     calls = [(ids, (ids > 0).long()) for ids in padded]
@@ -85,12 +88,7 @@ def test_generate_with_a_mask():
 
 
 def test_generate():
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=60, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2, pad_token_id=0
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
+    model = gpt2(2)
 
     def generate(ids):
         return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False)

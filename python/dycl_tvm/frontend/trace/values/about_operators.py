@@ -18,7 +18,7 @@ aten = torch.ops.aten
 #: View operators that give several tensors.
 _SPLITS = frozenset(["split", "split_with_sizes", "unbind", "chunk"])
 #: View operators that give one tensor, and that can be written through (see tensors._scatter) or at least read again.
-VIEWS = {
+_VIEWS = {
     "view",
     "_unsafe_view",
     "select",
@@ -40,7 +40,7 @@ VIEWS = {
 #: Operators that return positions along a dimension, and which of their results these are.
 _POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
 #: What is no operation of the graph, though it is one of ATen.
-NO_OPERATIONS = (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default)
+_NO_OPERATIONS = (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default)
 
 
 class About:
@@ -64,9 +64,9 @@ class About:
         name = opname(func)
         self.func, self.name, self.op = func, name, op_name(func)
         self.positions = _POSITIONS.get(name)
-        self.special = func in NO_OPERATIONS or name in QUESTIONS or is_random(func)
+        self.special = func in _NO_OPERATIONS or name in QUESTIONS or is_random(func)
         self.fills, self.indexes = name in FILLS, func in INDEXING
-        self.splits, self.views = name in _SPLITS, name in VIEWS
+        self.splits, self.views = name in _SPLITS, name in _VIEWS
         arguments = enumerate(func._schema.arguments)
         self.written = {k: a.name for k, a in arguments if a.alias_info is not None and a.alias_info.is_write}
 
