@@ -28,6 +28,7 @@ from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
+from dycl_tvm.frontend.trace.modes import no_new_threads
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
@@ -99,7 +100,8 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     with (
         apart_from_the_forward(),
         no_trace(reached),
-        default_generator_of_the_program(),
+        no_new_threads(),
+        default_generator_of_the_program(generators),
         contextlib.closing(ModelState(reached, stand_in)) as state,
     ):
         generators.name_of = state.name_of
@@ -130,6 +132,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 program.trampolines.reach_all(reached)
                 program.trampolines.reach(state.registered)
                 Exploration(session, state_params, run).explore()
+                constants.check_unchanged()
             except Again:
                 continue
             finally:
