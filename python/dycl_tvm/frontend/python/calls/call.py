@@ -329,6 +329,8 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
         current().heap.changing_attribute(owner, rest[0])
     if callee.__name__ not in _READING:
+        if program().state.lives_on(owner):
+            program().state.unread.note_filled(owner)
         current().heap.changing(owner)
 
 

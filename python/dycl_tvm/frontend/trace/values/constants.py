@@ -58,7 +58,10 @@ class Constants:
         """Refuse a program that has changed a tensor of its own making where PyTorch's modes did not see it."""
         for t, constant in self._constants.values():
             own = not constant.name and not self.is_shared(t) and t.device.type == "cpu"
-            if own and not torch.equal(t.detach().reshape(-1).view(torch.uint8), constant.data.reshape(-1).view(torch.uint8)):
+            if own and not torch.equal(
+                t.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8),
+                constant.data.reshape(-1).view(torch.uint8),
+            ):
                 raise UnsupportedError(
                     "a tensor that the forward makes is changed in place where PyTorch's modes are switched off",
                     None,
