@@ -16,7 +16,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import DEFAULT_GENERATOR as REAL_DEFAULT
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import constant_of
+from dycl_tvm.frontend.trace.values.folding import made_once
 from dycl_tvm.frontend.trace.values.tensors import fresh
 from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR, default_state
 
@@ -91,8 +91,7 @@ class _Made(OfOneRun):
 
 def born(generator: torch.Generator) -> torch.Generator:
     """Note that the program has made a generator."""
-    with plainly():
-        state = fresh(constant_of(default_state()))
+    state = fresh(made_once(("first state of a generator",), default_state))
     current().get(_Made).states[key_of(generator)] = (generator, state)
     return generator
 
