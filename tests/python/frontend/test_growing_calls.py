@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from differential import check, stage
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.values.grown_calls import HANDLERS
 
 X = torch.tensor([[0.5, 1.5, -2.0], [3.0, 0.25, 1.0]])
@@ -131,6 +132,17 @@ def shorter_than_nothing(x, limit):
     return x, failed
 
 
+def of_no_rows(x, limit):
+    failed = 0
+    while x.shape[1] < 8 and x.sum() < limit:
+        x = torch.cat([x, x[:, -1:] + 1], 1)
+        try:
+            F.embedding(x.long(), torch.ones(3, 1))
+        except IndexError:
+            failed += 1
+    return x, failed
+
+
 def no_view(x, limit):
     failed = 0
     while x.shape[1] < 8 and x.sum() < limit:
@@ -174,6 +186,28 @@ def divided_by_the_length(x, limit):
 )
 def test_right(program):
     check(program, INPUTS, paths=3)
+
+
+def test_an_error_of_the_elements_that_the_program_catches_is_refused():
+    with pytest.raises(UnsupportedError, match="IndexError for some elements"):
+        stage(of_no_rows, INPUTS[0])
+
+
+def a_copy_within_a_try(x, limit):
+    seen = torch.zeros(2)
+    while x.shape[1] < 8 and x.sum() < limit:
+        try:
+            last = x[:, -1:].clone(memory_format=torch.contiguous_format)
+            seen = seen + last.view(-1) + x.clone(memory_format=torch.contiguous_format).view(2, x.shape[1]).sum(1)
+        except ValueError:
+            seen = seen * 2
+        x = torch.cat([x, x[:, -1:] + 1], 1)
+    return x, seen
+
+
+def test_a_copy_within_a_try_is_rolled():
+    graph = check(a_copy_within_a_try, INPUTS, paths=3)
+    assert any(b.name.startswith("loop") for b in graph.blocks)
 
 
 def test_draws_of_a_seed_in_a_loop_that_is_unrolled():

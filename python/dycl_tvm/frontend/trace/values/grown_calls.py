@@ -16,7 +16,8 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import leaves, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import Handler, elementwise, flat, is_contiguous, is_same, new, refuse_call
@@ -44,8 +45,14 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         handler = handler if _takes(handler, (func, *args), kwargs) else None
     if handler is not None:
+        if func in MATH and current().handlers:
+            refuse_if_caught(func, map_tensors(_buffer, args), map_tensors(_buffer, kwargs))
         return handler(func, *args, **kwargs)
     return found[0].refuse(f"{getattr(func, '__name__', func)}() of") if found else NotImplemented
+
+
+def _buffer(t: torch.Tensor) -> torch.Tensor:
+    return t.padded() if isinstance(t, Grown) else t
 
 
 def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -321,7 +328,7 @@ def _like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 
 def _filled(func: Any, *args: Any, **kwargs: Any) -> Any:
     like, sizes = (args[:1], args[1:]) if args and isinstance(args[0], torch.Tensor) else ((), args)
-    buffers = tuple([t.padded() if isinstance(t, Grown) else t for t in like])
+    buffers = tuple(map(_buffer, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
     if wanted is None or _are_plain(wanted):

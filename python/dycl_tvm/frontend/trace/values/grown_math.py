@@ -70,7 +70,7 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     first = found[0]
     from_end = first.dim_() - first.along
     size = min(t.buffer.shape[t.along] for t in found)
-    if kwargs.get("out") is not None or "memory_format" in kwargs or (func in _CHOICES and len(args) + len(kwargs) < 3):
+    if kwargs.get("out") is not None or (func in _CHOICES and len(args) + len(kwargs) < 3):
         return refuse_call(func, first)
     for t in tensors:
         if isinstance(t, Grown):
@@ -90,7 +90,8 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
 
     result = func(*map_tensors(buffer, args), **map_tensors(buffer, kwargs))
     made: Grown = grown(result, result.dim() - from_end, first.length)  # type: ignore[assignment]  # it grows
-    made.contiguous_ = all(map(is_contiguous, tensors))
+    form = kwargs.get("memory_format")
+    made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(is_contiguous, tensors)))
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
         made.below = first.below.plus(args[1])
     return made
