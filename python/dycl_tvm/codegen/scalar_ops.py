@@ -58,6 +58,15 @@ def as_float(value: Scalar) -> str:
     return register(value) if value.kind == "float" else f"static_cast<double>({register(value)})"
 
 
+_CLOCKS = {
+    "time": "CLOCK_REALTIME",
+    "perf_counter": "CLOCK_MONOTONIC",
+    "monotonic": "CLOCK_MONOTONIC",
+    "process_time": "CLOCK_PROCESS_CPUTIME_ID",
+    "thread_time": "CLOCK_THREAD_CPUTIME_ID",
+}
+
+
 def as_bool(value: Scalar) -> str:
     """Return the truth of a scalar."""
     return scalar(value) if kind_of(value) == "bool" else f"{scalar(value)} != 0"
@@ -127,6 +136,9 @@ def host_instr(instr: HostInstr, origin: str) -> str:
         return f"{dst} = {as_bool(args[0])};"
     if op == "print":
         return _print(instr)
+    if op == "clock":
+        name = instr.text or ""
+        return f"{dst} = ops::{'ClockNs' if name.endswith('_ns') else 'Clock'}({_CLOCKS[name.removesuffix('_ns')]});"
     raise CompileError(f"internal: the host operation {op!r} has no C++ form")
 
 

@@ -64,7 +64,7 @@ class KernelCall:
 class HostInstr:
     """``dst = op(args)``; the operations of :class:`dycl_tvm.hcfg.nodes.HostOp` less ``item`` and ``to_tensor``.
 
-    ``text`` is the template of ``print``.
+    ``text`` is the template of ``print`` or the name of a clock.
     """
 
     op: str

@@ -12,6 +12,7 @@ import operator
 import string
 from collections.abc import Callable, Sequence
 
+from dycl_tvm.hcfg.clocks import CLOCKS, type_of_clock
 from dycl_tvm.hcfg.nodes import HostOp, Value, operand_type
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType, TensorType, Type
 
@@ -31,7 +32,11 @@ ARITY: dict[str, int] = {
     **dict.fromkeys(ARITHMETIC | COMPARISONS | LOGIC | {"truediv", "pow"}, 2),
     **dict.fromkeys(ROUNDING | MATH | CONVERSIONS | {"neg", "abs", "not", "item", "to_tensor"}, 1),
     "select": 3,
+    "clock": 0,
 }
+
+#: Operations that do more than compute with their operands.
+NOT_PURE = frozenset({"print", "clock"})
 
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
@@ -96,6 +101,8 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
     if op == "print":
         fits = declared == INT and all(isinstance(a, ScalarType) for a in args)
         return None if fits else f"print takes host scalars and gives an int, got ({', '.join(map(str, args))}) and {declared}"
+    if op == "clock":
+        return None if not args and declared in (INT, FLOAT) else f"clock takes nothing and gives an int or a float, not {declared}"
     if op not in ARITY:
         return f"unknown host operation {op!r}"
     if len(args) != ARITY[op]:
@@ -121,8 +128,11 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
 
 def wrong_text(step: HostOp) -> str | None:
     """Return what is wrong with the template of a host operation, None if nothing is."""
-    if (step.op == "print") != (step.text is not None):
-        return "print has a template, and no other operation has one"
+    if (step.op in NOT_PURE) != (step.text is not None):
+        return "print has a template and clock a name, and no other operation has one"
+    if step.op == "clock":
+        known = step.text in CLOCKS and type_of_clock(step.text) == step.output.type
+        return None if known else f"there is no clock {step.text!r} that gives {step.output.type}"
     if step.text is None:
         return None
     try:

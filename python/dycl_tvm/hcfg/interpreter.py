@@ -18,6 +18,7 @@ import torch
 
 import dycl_tvm.hcfg.draws  # noqa: F401  (its operators become PyTorch's)
 from dycl_tvm.errors import InvariantError
+from dycl_tvm.hcfg.clocks import read_clock
 from dycl_tvm.hcfg.hostops import Number, checked_int, evaluate
 from dycl_tvm.hcfg.nodes import (
     HCFG,
@@ -205,6 +206,8 @@ def run_host_op(step: HostOp, args: Sequence[Datum]) -> Datum:
         assert step.text is not None
         sys.stdout.write(step.text.format(*args))
         return 0
+    if step.op == "clock":
+        return read_clock(step.text or "", step.origin)
     if step.op == "item":
         return evaluate(f"to_{kind.kind}", [args[0].item()], kind)
     return evaluate(step.op, args, kind)

@@ -119,7 +119,9 @@ class HostOp:
     - ``print``: writes ``text.format(*args)`` to the standard output and gives the int 0. It is an effect: it stays where
       it stands, in order with all other prints, and runs as often as there.
 
-    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), None elsewhere.
+    - ``clock``: what the clock ``text`` of Python's module ``time`` says; all that stands before it is done, and nothing that comes after.
+
+    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, None elsewhere.
     """
 
     op: str

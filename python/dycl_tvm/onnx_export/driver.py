@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,8 @@ class SplitModel:
         elif step["host"] == "print":
             print(step["text"].format(*args), end="")
             frame[step["result"]] = 0
+        elif step["host"] == "clock":
+            frame[step["result"]] = getattr(time, step["text"])()
         elif step["host"] == "to_tensor":
             frame[step["result"]] = np.asarray(args[0]).astype(step["type"]["dtype"])
         else:

@@ -24,6 +24,8 @@ _ROUND = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
 def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> str:
     """Append the nodes of one host operation; ``read`` names an operand."""
     op, out = step.op, step.output.type
+    if op == "clock":
+        raise UnsupportedError("a clock has no form in ONNX", step.origin, "export with split=True, or measure outside of the forward")
     if op == "print":
         raise UnsupportedError("print has no form in ONNX", step.origin, "build without keep_print, or export with split=True")
     args = [read(a) for a in step.args]

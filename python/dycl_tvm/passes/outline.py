@@ -60,9 +60,10 @@ def _levels(block: Block) -> dict[Step, int]:
     made: dict[Value, tuple[int, int]] = {}
     found: dict[Step, int] = {}
     last_impure = last_raising = 0
+    barrier = ends = 0  # a clock is read after all that stands before it, and before all that comes after
     for step in block.steps:
         stage = _stage_of(step)
-        level = 0
+        level = barrier
         for value in step.operands():
             if value in made:
                 at, turn = made[value]
@@ -72,6 +73,9 @@ def _levels(block: Block) -> dict[Step, int]:
             level = last_impure = max(level, last_impure)
         if isinstance(step, HostOp) and must_run(step):
             level = last_raising = max(level, last_raising)
+        if isinstance(step, HostOp) and step.op == "clock":
+            level = barrier = max(level, ends)
+        ends = max(ends, level + (stage > 0))
         found[step] = level
         for value in step.results():
             made[value] = (level, stage)

@@ -80,7 +80,7 @@ def _target(
 
 
 def _movable(step: Step) -> bool:
-    return not (must_run(step) or may_raise(step)) if isinstance(step, HostOp) else is_pure(step)
+    return not (step.op == "clock" or must_run(step) or may_raise(step)) if isinstance(step, HostOp) else is_pure(step)
 
 
 def _split_critical_edges(graph: HCFG) -> list[Block]:

@@ -23,6 +23,7 @@ from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.inputs import like
 from dycl_tvm.verify.oracle import Oracle, candidates, constants_of, mixes_kinds
 from dycl_tvm.verify.runs import Call, Difference, Interpreted, Outcome, Program, Undecided, compare, run_graph
+from dycl_tvm.verify.time_told import TimeTold
 
 #: Where the estimate is far off, the search ends after so many times its budget, in seconds of the processor.
 _MOST_TIMES = 5.0
@@ -64,6 +65,10 @@ class Run:
     built: list[Outcome]
 
 
+#: What is said of a network that asks for the time.
+_MADE_UP = "what clocks say was made up, alike for the model and the graph; what depends on it differs from call to call"
+
+
 class Checker:
     """Compares a program with a graph, run after run.
 
@@ -100,9 +105,12 @@ class Checker:
         self._budget = budget
         self._constants, self._large = constants_of(graph), mixes_kinds(graph)
         self._prints = any(isinstance(s, HostOp) and s.op == "print" for b in graph.blocks for s in b.steps)
+        self._time = TimeTold(graph)
         self.covered = Covered(graph)
         self.runs = self.calls = self.crossings = self.inconclusive = 0
         self.reasons: dict[str, None] = {}
+        if self._time:
+            self.reasons[_MADE_UP] = None
         self.pinned: dict[tuple[str, int, int], set[Number]] = {}
         self._reached: dict[Block, tuple[Run, int, int]] = {}
         self._tried: dict[tuple[Block, int], int] = {}
@@ -125,7 +133,8 @@ class Checker:
         calls = self.inputs(plan.inputs, plan.calls)
         operations, work = self.program.operations, self.program.work
         try:
-            eager = self.program.run(calls, oracle, self.pinned)
+            with self._time.of(plan.seed, not self._passes):
+                eager = self.program.run(calls, oracle, self.pinned)
         finally:
             operations, work = self.program.operations - operations, self.program.work - work
             self._budget.spend(operations * _OBSERVED + work)
@@ -136,7 +145,8 @@ class Checker:
         for folded, columns, merged in ways[: 3 + self._passes]:
             if folded and all(c.free for asked in crossings for c in asked):
                 continue
-            built = run_graph(self.graph, calls[: len(eager)], crossings, not self._passes, folded, columns, merged)
+            with self._time.of(plan.seed, False):
+                built = run_graph(self.graph, calls[: len(eager)], crossings, not self._passes, folded, columns, merged)
             self._budget.spend(operations * _INTERPRETED + work)
             found = compare(eager, built, _LOOSE if self._passes else 1.0, self._prints)
             if found is None:

@@ -25,6 +25,7 @@ from dycl_tvm.compile.program import (
     WriteItem,
 )
 from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg.clocks import SOME
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.memory import Memory, plain
@@ -121,7 +122,13 @@ class Machine:
             self.read(instr.dst).fill_(self.scalar(instr.src))
         elif isinstance(instr, HostInstr):
             args = [self.scalar(a) for a in instr.args]
-            self.regs[instr.dst.index] = 0 if instr.op == "print" else evaluate(instr.op, args, ScalarType(instr.dst.kind))
+            self.regs[instr.dst.index] = (
+                SOME[instr.dst.kind]
+                if instr.op == "clock"
+                else 0
+                if instr.op == "print"
+                else evaluate(instr.op, args, ScalarType(instr.dst.kind))
+            )
         else:
             raise VerificationError(f"a kernel stands where none should be: {instr}")
 

@@ -31,6 +31,7 @@ from dycl_tvm.compile.program import (
     SwitchGoto,
 )  # fmt: skip
 from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg.clocks import SOME
 from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.nodes import (
@@ -292,6 +293,8 @@ class _Lockstep:
         kind: Any = step.output.type
         if step.op == "print":
             expected: Any = 0
+        elif step.op == "clock":
+            expected = SOME[kind.kind]
         elif step.op == "to_tensor":
             expected = torch.tensor(args[0], dtype=getattr(torch, kind.dtype))
         else:

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"errors"},
     "compare": set(),
     # Shares nothing with the front ends: that is the worth of the check.
-    "verify": {"errors", "hcfg", "runtime", "compile", "codegen", "progress", "target"},
+    "verify": {"errors", "hcfg", "runtime", "compile", "codegen", "progress", "target", "garbage"},
     "hcfg": {"errors", "runtime"},
     "frontend": {"errors", "garbage", "hcfg", "runtime"},
     "passes": {"errors", "hcfg"},

@@ -64,7 +64,7 @@ def random_seed(x):
 
 
 def clock(x):
-    return x * time.time()  # HERE
+    return x * time.sleep(0)  # HERE
 
 
 def printing(x):

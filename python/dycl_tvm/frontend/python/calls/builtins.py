@@ -10,7 +10,6 @@ import builtins
 import importlib
 import math
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
-from dycl_tvm.frontend.python.calls import seeds
+from dycl_tvm.frontend.python.calls import clocks, seeds
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
@@ -65,7 +64,7 @@ def find(callee: Any) -> Substitute | None:
 
 def has_effects(callee: Any) -> bool:
     """Whether a callable does input or output, or gives another result at every call."""
-    return find(callee) in (substitute_print, _input, _random, _clock, seeds.unbound)
+    return find(callee) in (substitute_print, _input, _random, clocks.read, seeds.unbound)
 
 
 _RANDOM = getattr(random.random, "__self__", None)
@@ -373,8 +372,10 @@ def _random(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
 
 
-def _clock(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise UnsupportedError(f"{callee.__name__}() depends on the time of the call", current().origin(), "measure outside of the forward")
+def _iter(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 2 and has_effects(args[0]):
+        raise UnsupportedError(f"iter() calls {args[0].__name__}() as it is", current().origin(), "call it in a loop of your own")
+    return ITERATORS[iter](callee, args, kwargs)
 
 
 def _setattr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -428,6 +429,7 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 TABLE: dict[Any, Substitute] = {
     **ITERATORS,
+    iter: _iter,
     **TORCH_OPERATORS,
     int: _convert("int"),
     float: _convert("float"),
@@ -514,7 +516,7 @@ TABLE: dict[Any, Substitute] = {
         ),
         _random,
     ),
-    **dict.fromkeys((time.time, time.perf_counter, time.monotonic, time.process_time, time.time_ns, time.perf_counter_ns), _clock),
+    **clocks.TABLE,
 }
 #: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
 _KINDS = frozenset(map(type, TABLE))
