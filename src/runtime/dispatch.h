@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-#include "host_ops.h"
 #include "host_clock.h"
+#include "host_ops.h"
 #include "host_print.h"
 #include "program.h"
 

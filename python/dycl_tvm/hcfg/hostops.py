@@ -32,7 +32,6 @@ ARITY: dict[str, int] = {
     **dict.fromkeys(ARITHMETIC | COMPARISONS | LOGIC | {"truediv", "pow"}, 2),
     **dict.fromkeys(ROUNDING | MATH | CONVERSIONS | {"neg", "abs", "not", "item", "to_tensor"}, 1),
     "select": 3,
-    "clock": 0,
 }
 
 #: Operations that do more than compute with their operands.
