@@ -32,7 +32,6 @@ from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.memory import Memory, plain
 from dycl_tvm.verify.noise import noise
 
-
 #: After so many blocks without a kernel a call is given up.
 _MOST_BLOCKS = 20_000
 
