@@ -540,8 +540,100 @@ def one_more_function_each_time(x):
     return f(x, lambda v: v)
 
 
+def one_of_two_older_ones(x):
+    w, v = x * 2, x + 1
+
+    def f(y):
+        if y.sum() > 9:
+            return w
+        return v if y.sum() > 4 else f(y * 2 + 1)
+
+    r = f(x)
+    w.add_(1)
+    return w, v, r
+
+
+def changes_one_of_two_older_ones(x):
+    w, v = x * 2, x + 1
+
+    def f(y):
+        if y.sum() > 9:
+            return w
+        return v if y.sum() > 4 else f(y * 2 + 1)
+
+    r = f(x)
+    r.add_(1)
+    return w, v, r
+
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+
+def list_handed_over_in_an_attribute(x):
+    holder = Holder([x])
+
+    def f(y):
+        if y.sum() > 4:
+            return y
+        mine = [y]
+        holder.held = mine
+        r = f(y * 2 + 1)
+        mine[0] = r
+        return holder.held[0]
+
+    return f(x), holder.held[0]
+
+
+def tensor_handed_over_in_an_attribute(x):
+    holder = Holder(x * 1)
+
+    def f(y):
+        if y.sum() > 4:
+            return y
+        mine = y * 1
+        holder.held = mine
+        r = f(y * 2 + 1)
+        mine.add_(1)
+        return holder.held + r
+
+    return f(x), holder.held
+
+
+def is_it_the_one_handed_over(x):
+    holder = Holder(x * 1)
+
+    def f(y):
+        if y.sum() > 4:
+            return y
+        mine = y * 1
+        holder.held = mine
+        r = f(y * 2 + 1)
+        return r + 1 if holder.held is mine else r
+
+    return f(x)
+
+
+def attribute_left_alone_on_a_path(x):
+    holder = Holder(x * 1)
+    first = holder.held
+
+    def f(y):
+        if y.sum() > 4:
+            return y
+        if y[0] > 1:
+            holder.held = y * 1
+        return f(y * 2 + 1)
+
+    r = f(x)
+    first.add_(1)
+    return holder.held + r
+
+
 RIGHT_OR_REFUSED = (
     returns_what_it_is_given, is_it_the_one_given, returns_a_view_of_what_it_is_given, keeps_what_it_is_given, changes_what_it_is_given,
     changes_the_list_it_is_given, returns_the_list_it_is_given, two_results_in_one_memory, list_grows, none_or_a_tensor,
-    caught_by_the_caller, iterator_advanced, one_more_function_each_time,
+    caught_by_the_caller, iterator_advanced, one_more_function_each_time, one_of_two_older_ones, changes_one_of_two_older_ones,
+    list_handed_over_in_an_attribute, tensor_handed_over_in_an_attribute, is_it_the_one_handed_over, attribute_left_alone_on_a_path,
 )  # fmt: skip

@@ -148,7 +148,7 @@ class Procedure:
             procedures.pop()
         session.builder.block = self._back
         assert self._results is not None
-        return self._results.after(self._back, self._given)
+        return self._results.after(self._back, self._entry.handed(self._given))
 
     def call_again(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call within the procedure."""
@@ -173,7 +173,7 @@ class Procedure:
             raise Dead  # what it returns is known when the others paths have been run
         session.builder.block = back
         self._called = True
-        return self._results.after(back, given)
+        return self._results.after(back, self._entry.handed(given))
 
     def _lead(self, back: Block) -> Callable[[Block, list[Any]], None]:
         session = current()

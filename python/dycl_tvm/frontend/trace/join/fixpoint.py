@@ -212,12 +212,12 @@ class Header:
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
         first: dict[Storage, Path] = {}
-        for path, storage in homes.items():
-            if storage in first:
-                self._links.add((first[storage], path))
-            first.setdefault(storage, path)
-            if storage.born <= self._clock:
-                self._links.add((path, storage))
+        for path, home in homes.items():
+            for storage in home.joined_with():
+                if first.setdefault(storage, path) != path:
+                    self._links.add((first[storage], path))
+                if storage.born <= self._clock:
+                    self._links.add((path, storage))
 
     # -- making the header's values -----------------------------------------------------------------------------------
     def _param(self, path: Path, type_: Any, operand: Operand) -> Value:

@@ -66,6 +66,13 @@ class Entry(_End):
     def lead_back(self, args: list[Operand]) -> None:
         self.lead(self.block, args)
 
+    def handed(self, given: dict[str, Any]) -> list[Any]:
+        """Return the tensors and containers among the arguments of a call, and in the places that calls change."""
+        found = [capture(value) for value in given.values()]
+        for place, _ in self._places.values():
+            found += capture_place(place, place.read()).items
+        return [c.obj for x in found for _, c in _parts((), x) if isinstance(c, (TensorLeaf, Items))]
+
     def changes_memory(self, changed: dict[Any, Place]) -> bool:
         """Whether one of the tensors that stand for arguments is changed in place."""
         mine = {id(storage) for storage in self._fresh.values()}
@@ -105,8 +112,8 @@ class Results(_End):
                 place = Contents(c.obj)
                 self._held[place.key] = place.read()
 
-    def after(self, block: Block, given: dict[str, Any]) -> Any:
-        """Go on behind a call, whose arguments are given: return what it returns."""
+    def after(self, block: Block, given: list[Any]) -> Any:
+        """Go on behind a call: return what it returns. What it was given are tensors and containers."""
         self.block, self._made = block, []
         value = self.open(set())["<value>"]
         if self._hands_on:
@@ -142,8 +149,7 @@ class Results(_End):
             self._made.append(made)
         return made
 
-    def _let_be_given(self, given: dict[str, Any]) -> None:
-        parts = [c.obj for _, c in _parts((), capture(tuple(given.values()))) if isinstance(c, (TensorLeaf, Items))]
+    def _let_be_given(self, parts: list[Any]) -> None:
         if any(isinstance(made, MUTABLE) for made in self._made):
             self._guard(*[x for x in (*parts, *self._made) if isinstance(x, MUTABLE)])
         for made in self._made:
