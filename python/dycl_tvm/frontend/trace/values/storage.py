@@ -132,7 +132,7 @@ class Storage(Carrier, One):
                 session.origin(),
                 "copy it before: t = t.clone()",
             )
-        if self.growing is not None:
+        if self.growing is not None and session.decisions.holds(self.growing):
             session.decisions.fork(self.growing, "a tensor is changed in place that grows in a loop")
         if self.identity is not None:
             session.get(Apart).note_change(self.identity)
