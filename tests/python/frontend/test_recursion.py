@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+import recursive_aliases as aliases
 import recursive_programs as programs
 import torch
 from differential import check
@@ -32,12 +33,12 @@ def test_recursion_is_a_procedure(kind, program):
     assert len(graph.blocks) < 90
 
 
-@pytest.mark.parametrize("program", programs.RIGHT_OR_REFUSED, ids=_name)
+@pytest.mark.parametrize("program", aliases.RIGHT_OR_REFUSED, ids=_name)
 def test_what_may_be_one_is_right_or_refused(program):
     try:
         check(program, programs.VECTORS)
     except UnsupportedError as error:
-        assert error.origin.file == programs.__file__  # noqa: PT017
+        assert error.origin.file == aliases.__file__  # noqa: PT017
         assert error.suggestion  # noqa: PT017
 
 
