@@ -18,6 +18,11 @@ from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType, TensorType, Type
 
 Number = int | float | bool
 
+#: What operations do beside giving a result: they stay where they stand, in order with each other, and run as often as there.
+EFFECTS = frozenset({"print", "push", "pop"})
+#: Operations that do more than compute with their operands; a clock that nobody asks need not be read.
+NOT_PURE = EFFECTS | {"clock"}
+
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
@@ -33,9 +38,6 @@ ARITY: dict[str, int] = {
     **dict.fromkeys(ROUNDING | MATH | CONVERSIONS | {"neg", "abs", "not", "item", "to_tensor"}, 1),
     "select": 3,
 }
-
-#: Operations that do more than compute with their operands.
-NOT_PURE = frozenset({"print", "clock"})
 
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
@@ -97,6 +99,9 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
     str or None
         What is wrong, None if nothing is.
     """
+    if op in ("push", "pop"):
+        fits = len(args) == (op == "push") and (op == "pop" or declared == INT)
+        return None if fits else f"{op} cannot take ({', '.join(map(str, args))}) and give {declared}"
     if op == "print":
         fits = declared == INT and all(isinstance(a, ScalarType) for a in args)
         return None if fits else f"print takes host scalars and gives an int, got ({', '.join(map(str, args))}) and {declared}"
@@ -127,7 +132,7 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
 
 def wrong_text(step: HostOp) -> str | None:
     """Return what is wrong with the template of a host operation, None if nothing is."""
-    if (step.op in NOT_PURE) != (step.text is not None):
+    if (step.op in ("print", "clock")) != (step.text is not None):
         return "print has a template and clock a name, and no other operation has one"
     if step.op == "clock":
         known = step.text in CLOCKS and type_of_clock(step.text) == step.output.type
@@ -143,7 +148,7 @@ def wrong_text(step: HostOp) -> str | None:
 
 def must_run(step: HostOp) -> bool:
     """Tell whether the operation must run wherever it stood, even if nobody reads its result, in order with others of its kind."""
-    return step.op == "print" or raises_like_eager(step)
+    return step.op in EFFECTS or raises_like_eager(step)
 
 
 def raises_like_eager(step: HostOp) -> bool:

@@ -21,6 +21,8 @@ from dycl_tvm.runtime.params import read_params
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 
 METADATA_KEY = "dycl_tvm"
+#: Where a frame has the stack of recursive functions; values have numbers from 0 on.
+_STACK = -1
 
 
 def run(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,6 +141,10 @@ class SplitModel:
             frame[step["result"]] = 0
         elif step["host"] == "clock":
             frame[step["result"]] = getattr(time, step["text"])()
+        elif step["host"] == "push":
+            frame.setdefault(_STACK, []).append(args[0])
+        elif step["host"] == "pop":
+            frame[step["result"]] = frame[_STACK].pop()
         elif step["host"] == "to_tensor":
             frame[step["result"]] = np.asarray(args[0]).astype(step["type"]["dtype"])
         else:
