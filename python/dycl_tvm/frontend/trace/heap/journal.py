@@ -130,7 +130,8 @@ class Journal:
             entries.pop()
             if not entries:
                 del self._entries[key]
-            place.write(contents)
+            if len(self._log) == mark or self._log[-1][0] != key:  # of entries of one place in succession the first says what it held
+                place.write(contents)
         for seen, opened in zip(reversed(self._seen), reversed(self._marks)):
             if opened < mark:  # an exception may have left scopes open that began after the mark
                 break

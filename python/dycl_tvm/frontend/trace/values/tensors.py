@@ -148,10 +148,11 @@ def memory_of(t: torch.Tensor) -> Any:
 def peek(t: torch.Tensor) -> Value:
     """Return the value that a tensor holds now, also one that must not be used (see :class:`Stale`)."""
     if not isinstance(t, StagedTensor):
-        written = constants().written_storage(t)
+        known, memory = constants(), memory_key(t)
+        written = known.written_storage(t, memory)
         if written is None:
-            return constants().of(t)
-        storage, chain = constants().home(t)
+            return known.of(t, memory)
+        storage, chain = known.home(t)
         value = storage.value
         if isinstance(value, Stale):
             return Stale(tensor_type(t), value.decision)
