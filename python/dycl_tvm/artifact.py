@@ -68,6 +68,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     passes: Any = None
     certificate: dict[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         backends = ", ".join(f"{n} by {b}" for b, n in sorted(self.kernels_by_backend.items()))
@@ -85,6 +86,7 @@ class Report:
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
         ]
         rows += [("verified", line) for line in summary(self.certificate)]
+        rows += [("left out", line) for line in self.left_out]
         rows += [("offload", line) for line in self._offload_lines()]
         if self.generic_kernels:
             rows.append(("no family", f"{len(self.generic_kernels)} kernels: {_names(self.generic_kernels)}"))
@@ -259,6 +261,7 @@ class Artifact:
             seconds=dict(self._phases.seconds),
             passes=self._passes,
             certificate=self.certificate,
+            left_out=tuple(self._lowered.program.left_out),
         )
 
     def __repr__(self) -> str:

@@ -113,6 +113,8 @@ def _describe(metadata: dict[str, Any]) -> str:
         f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
         "verified",
         *(f"  {line}" for line in summary(metadata.get("certificate", {}))),
+        *(["left out"] if metadata.get("left_out") else []),
+        *(f"  {line}" for line in metadata.get("left_out", [])),
         "inputs",
         *(f"  {name}: {describe_type(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
         "decisions",

@@ -39,6 +39,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "arena_bytes": program.arena_bytes,
         "weights_bytes": sum(w.type.nbytes for w in program.weights),
         "embedded_params": embedded_params,
+        "left_out": program.left_out,
         "certificate": program.certificate,
     }
 

@@ -158,6 +158,7 @@ class Lowering:
             arena_bytes=self.plan.bytes + self.scratch_bytes,
             state=self._state_homes(),
             input_pairs=list(self.graph.input_pairs),
+            left_out=list(self.graph.left_out),
         )
 
     def placement(self) -> Placement:

@@ -311,7 +311,7 @@ class DeviceCode:
 class Program:
     """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
 
-    ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs`` are those of the HCFG.
+    ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs`` and ``left_out`` are those of the HCFG.
     """
 
     name: str
@@ -329,6 +329,7 @@ class Program:
     amx: bool = False
     certificate: dict[str, Any] = field(default_factory=dict)
     input_pairs: list[InputPair] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""

@@ -305,7 +305,7 @@ class HCFG:
 
     The entry block is ``blocks[0]``; no edge leads to it. Its params are the leaves of ``input_structure`` in order,
     then one for each state variable. ``input_names`` names the leaves as the user would (``x``, ``state[0]``).
-    ``input_pairs`` says of which inputs it matters whether they are one.
+    ``input_pairs`` says of which inputs it matters whether they are one, ``left_out`` what the model does for others than its caller.
     """
 
     name: str
@@ -314,6 +314,7 @@ class HCFG:
     blocks: list[Block]
     state: list[StateVar] = field(default_factory=list)
     input_pairs: list[InputPair] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return _printers["text"](self)

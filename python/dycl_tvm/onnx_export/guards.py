@@ -39,7 +39,7 @@ def with_guards(graph: HCFG) -> HCFG:
             outside = _host(block, "or", _host(block, "lt", index, 0), _host(block, "ge", index, size))
             block = guard(block, outside, "IndexError", f"index out of range: there are {size}")
         block.terminator = _moved(old.terminator, copies)
-    return HCFG(graph.name, graph.input_structure, graph.input_names, blocks, graph.state, graph.input_pairs)
+    return HCFG(graph.name, graph.input_structure, graph.input_names, blocks, graph.state, graph.input_pairs, graph.left_out)
 
 
 def _in_range(block: Block, switch: Switch, ranges: Ranges) -> bool:

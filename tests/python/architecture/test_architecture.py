@@ -170,6 +170,7 @@ FRONTEND_LAYERS = (
     ("trace.decisions",),
     ("trace.heap",),
     ("trace.session",),
+    ("trace.modes",),
     ("trace.values",),
     ("trace.join",),
     ("trace.results", "trace.signature"),

@@ -151,7 +151,10 @@ RIGHT = {
     ),
 }
 REFUSED = {
-    "without a bound": (kept("self.h.append(x)\nreturn x", "self.h = []"), "the list `h` of the model is left with other contents"),
+    "without a bound": (
+        kept("self.h.append(x)\nreturn x, len(self.h)", "self.h = []"),
+        "the list `h` of the model is left with other contents",
+    ),
     "objects that calls make": (
         _BOX + kept("o = Box()\no.v = x\nself.h.append(o)\nif len(self.h) > 2: self.h.pop(0)\nreturn self.h[0].v", "self.h = []"),
         "the list `h` of the model is left with other contents",

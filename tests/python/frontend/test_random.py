@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,13 @@ from dycl_tvm.verify.control import check_control
 INPUTS = [(torch.linspace(-2, 2, 20).reshape(4, 5).sin() + k,) for k in (0.1, 0.5, -0.7)]
 
 
-def check_against_eager(program: Any, seed: int, run: Callable[[tuple[Any, ...]], Any], rounds: int = 2) -> None:
+def check_against_eager(
+    program: Any, seed: int, run: Callable[[tuple[Any, ...]], Any], rounds: int = 2, inputs: list[tuple[Any, ...]] = INPUTS
+) -> None:
     """Compare calls in succession; ``run`` makes one."""
     eager = copy.deepcopy(program)
     torch.manual_seed(seed)
-    for args in INPUTS * rounds:
+    for args in inputs * rounds:
         with torch.no_grad():
             want = eager(*copy.deepcopy(args))
         state = torch.get_rng_state()
@@ -149,17 +153,24 @@ BY_A_LIBRARY: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", BY_A_LIBRARY)
-def test_a_library_seeds_the_generators_of_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    roots = (*locate._library_roots(), str(library.__file__))
+@contextlib.contextmanager
+def as_library(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType) -> Iterator[None]:
+    """Take a module for a library, whose functions run as they are."""
+    roots = (*locate._library_roots(), str(module.__file__))
     monkeypatch.setattr(locate, "_library_roots", lambda: roots)
     locate.is_library_file.cache_clear()
     try:
-        GENERATOR.manual_seed(9)
-        call = dycl_tvm.stage(BY_A_LIBRARY[name], INPUTS[0]).interpret()
+        yield
     finally:
         monkeypatch.undo()
         locate.is_library_file.cache_clear()
+
+
+@pytest.mark.parametrize("name", BY_A_LIBRARY)
+def test_a_library_seeds_the_generators_of_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with as_library(monkeypatch, library):
+        GENERATOR.manual_seed(9)
+        call = dycl_tvm.stage(BY_A_LIBRARY[name], INPUTS[0]).interpret()
     call.manual_seed(2)
     check_against_eager(BY_A_LIBRARY[name], 2, lambda args: call(*args))
 

@@ -23,12 +23,11 @@ from dycl_tvm.frontend.python.finalizers import Finalizers
 from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
-from dycl_tvm.frontend.python.twins import check_replaceable, replace_in
+from dycl_tvm.frontend.python.twins import Twins
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
-from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, places_in, reach
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -79,22 +78,24 @@ class ModelState:
         The objects that live on between calls.
     twin : callable
         Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
+    unread : Unread
+        The containers that calls fill and that none reads; a layer above knows what stands for them.
     """
 
-    def __init__(self, reached: Reached, twin: Callable[[Any], Any]) -> None:
+    def __init__(self, reached: Reached, twin: Callable[[Any], Any], unread: Any) -> None:
         #: By identity, the objects that live on, and the user's names for them.
         self._reachable: dict[int, Any] = {}
         self._labels: dict[int, str] = {}
         #: The ``__dict__`` of objects to which another way leads too, or that two objects share.
         self._spaces: list[tuple[dict[str, Any], Any]] = []
         self.memory = ReachedMemory()
-        self._twin = twin
+        self._twin, self.unread = twin, unread
         #: The functions that have run, and whether one of them comes to modules by ``sys.modules``.
         self._ran, self._all_modules = set[int](), False
         #: Functions of the user's that a library calls and that nothing leads to.
         self.registered: list[types.FunctionType] = []
         #: Places of the model that hold such an object, and what stands for it there.
-        self._twins: list[tuple[Place, Any, Any]] = []
+        self._twins = Twins()
         #: The objects whose end the program would be told of.
         self.finalizers = Finalizers()
         self.finalizers.reached_from(reached.steps[:1])
@@ -194,12 +195,7 @@ class ModelState:
             if key not in reachable:
                 reachable[key], labels[key] = x, label
         if twins:
-            for holder in list(self._reachable.values()):
-                if isinstance(holder, type) and not is_python(holder):
-                    continue
-                check_replaceable(holder, twins)
-                for place in places_in(holder):
-                    self._twins += [(place, x, made) for x, made in replace_in(place, twins)]
+            self._twins.put(self._reachable.values(), twins)
             self._reach(roots)
 
     def _add(self, label: str, x: Any) -> None:
@@ -208,9 +204,21 @@ class ModelState:
 
     def close(self) -> None:
         """Put the model's own objects back."""
-        while self._twins:
-            place, x, made = self._twins.pop()
-            replace_in(place, {id(made): (made, x)})
+        self._twins.put_back(lambda x: True)
+
+    def begin_round(self) -> None:
+        """Let something stand for the containers that may be unread, and for none that was found to be read."""
+        self._twins.put_back(self.unread.is_read)
+        for x in self.unread.begin_round():
+            try:
+                self._twins.put(self._reachable.values(), {id(x): (x, self.unread.stand_in(x))})
+            except UnsupportedError:
+                self.unread.forget(x)
+
+    @property
+    def left_out(self) -> list[str]:
+        """The names of the containers that are filled, and never read."""
+        return [self._labels[id(x)] for x in self.unread.containers]
 
     def lives_on(self, x: Any) -> bool:
         """Whether an object is one of the model's."""
@@ -230,7 +238,7 @@ class ModelState:
     def size(self) -> tuple[int, ...]:
         """Differs with everything found. It is no sum: what is known of one thing is forgotten where another is found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        return (*map(len, found), count_unset(self._poisoned), self._kinds.found, *self._count_kinds())
+        return (*map(len, found), count_unset(self._poisoned), self._kinds.found, *self._count_kinds(), *self.unread.size)
 
     def _count_kinds(self) -> tuple[int, ...]:
         return tuple([sum([len(v.known) for v in variants]) for variants in (self._variants.values(), self._contents.values())])
@@ -436,6 +444,8 @@ class ModelState:
         place = initial.place
         now = capture_place(place, place.read())
         kind: int | None = 0
+        if isinstance(place, Contents) and initial.structure != now.structure and self.unread.try_one(place.owner):
+            raise Again
         if isinstance(place, Contents) and (key in self._contents or initial.structure != now.structure):
             kind = self._keep_contents(key, initial, now, name)
         if kind is None or (kind == 0 and initial.structure != now.structure):

@@ -33,6 +33,12 @@ class Program:
     def __init__(self, state: ModelState, operators: Any, run_function: Run, run_method: Run, keep_print: bool) -> None:
         self.state, self.operators, self.run_function, self.keep_print = state, operators, run_function, keep_print
         self.trampolines = Trampolines(run_method)
+        #: What the program does for others than its caller, and the graph does not.
+        self.left_out: dict[str, None] = {}
+
+    def leave_out(self, what: str) -> None:
+        """Note for the report that something is left out at the place at hand."""
+        self.left_out[f"{what} at {current().origin()}"] = None
 
     def enter(self, function: types.FunctionType) -> None:
         """Take note of a function that is about to run: what it can name runs rewritten too."""

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import DyclError, InternalError, StagingLimitError
+from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
 from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.calls.sealed import seal
 from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_program, twin_of_generator
+from dycl_tvm.frontend.python.calls.unread import Unread
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.flow.exits import origin_of
 from dycl_tvm.frontend.python.no_trace import no_trace
@@ -28,6 +29,7 @@ from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
+from dycl_tvm.frontend.trace.modes import no_new_threads
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
@@ -99,11 +101,13 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     with (
         apart_from_the_forward(),
         no_trace(reached),
-        default_generator_of_the_program(),
-        contextlib.closing(ModelState(reached, stand_in)) as state,
+        no_new_threads(),
+        default_generator_of_the_program(generators),
+        contextlib.closing(ModelState(reached, stand_in, Unread())) as state,
     ):
         generators.name_of = state.name_of
         for _ in range(MAX_ROUNDS):
+            state.begin_round()
             known = state.size
             session = Session(current_origin, limits, budget=budget)
             constants = session.get(Constants)
@@ -130,7 +134,12 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 program.trampolines.reach_all(reached)
                 program.trampolines.reach(state.registered)
                 Exploration(session, state_params, run).explore()
+                constants.check_unchanged()
             except Again:
+                continue
+            except UnsupportedError:
+                if not state.unread.try_otherwise():
+                    raise
                 continue
             finally:
                 program.trampolines.restore()
@@ -142,7 +151,8 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
                 None,
                 "make functions, classes and objects that keep state once, outside of the forward",
             )
-    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)))
+    left_out = [*(f"`{label}`, which calls fill and none reads" for label in state.left_out), *program.left_out]
+    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph

@@ -3,10 +3,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import Place
+from dycl_tvm.frontend.trace.heap.reach import places_in
+
+
+class Twins:
+    """Where twins stand, and in whose place."""
+
+    def __init__(self) -> None:
+        self._put: list[tuple[Place, Any, Any]] = []
+
+    def put(self, reachable: Iterable[Any], twins: dict[int, tuple[Any, Any]]) -> None:
+        """Put twins wherever one of some objects holds what they stand for."""
+        holders = [h for h in reachable if not (isinstance(h, type) and not is_python(h))]
+        for holder in holders:
+            check_replaceable(holder, twins)
+        for holder in holders:
+            for place in places_in(holder):
+                self._put += [(place, x, made) for x, made in replace_in(place, twins)]
+
+    def put_back(self, wanted: Callable[[Any], bool]) -> None:
+        """Put back the objects of which ``wanted`` says so."""
+        put, self._put = self._put, []
+        for place, x, made in reversed(put):
+            if wanted(x):
+                replace_in(place, {id(made): (made, x)})
+            else:
+                self._put.insert(0, (place, x, made))
 
 
 def replace_in(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.decisions import Decisions
@@ -76,6 +77,8 @@ class Session(OwnValue):
         self.native_depth = self.called_depth = 0
         #: Whether the program at hand has tensors that grow from trip to trip of a loop.
         self.growing = False
+        #: What the program did that is refused, if other code may have swallowed the error.
+        self.refused: UnsupportedError | None = None
         self._kept = _ByClass()
 
     def begin_run(self, prefix: list[Event]) -> None:

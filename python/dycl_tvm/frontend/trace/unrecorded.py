@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+#: PyTorch's own; while a model is staged another object is found under its name.
+DEFAULT_GENERATOR = torch.default_generator
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 
 
@@ -45,11 +47,10 @@ class plainly:  # noqa: N801  (used like a function; as one with contextlib it t
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
     """Leave the default generator as it was. ``torch.random.fork_rng`` looks for other devices, and keeps what it finds in a cache."""
-    generator = torch.default_generator
     with plainly():
-        state = generator.get_state()
+        state = DEFAULT_GENERATOR.get_state()
     try:
         yield
     finally:
         with plainly():
-            generator.set_state(state)
+            DEFAULT_GENERATOR.set_state(state)

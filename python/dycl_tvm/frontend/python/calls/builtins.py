@@ -37,6 +37,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.heap.reach import slots_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.identity import join_identities, settle
@@ -64,7 +65,7 @@ def find(callee: Any) -> Substitute | None:
 
 def has_effects(callee: Any) -> bool:
     """Whether a callable does input or output, or gives another result at every call."""
-    return find(callee) in (substitute_print, _input, _random, _clock)
+    return find(callee) in (substitute_print, _input, _random, _clock, seeds.unbound)
 
 
 _RANDOM = getattr(random.random, "__self__", None)
@@ -234,7 +235,9 @@ def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if scalars.is_symbolic(x):
         return issubclass(_python_type(x, "given to isinstance()"), classes)
     if isinstance(x, StagedTensor):
-        return isinstance(torch.empty(0, dtype=x.dtype), classes)
+        with plainly():
+            like = torch.empty(0, dtype=x.dtype)
+        return isinstance(like, classes)
     return isinstance(x, classes)
 
 

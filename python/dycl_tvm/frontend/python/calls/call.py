@@ -41,6 +41,8 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
+from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.recording import check_modes
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 from dycl_tvm.hcfg.nodes import Origin
 
@@ -334,6 +336,8 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
     if callee.__name__ in ("__setattr__", "__delattr__") and rest:
         current().heap.changing_attribute(owner, rest[0])
     if callee.__name__ not in _READING:
+        if program().state.lives_on(owner):
+            program().state.unread.note_filled(owner)
         current().heap.changing(owner)
 
 
@@ -400,6 +404,8 @@ def _refuse_effects(callee: Any) -> None:
         _refuse_effect(name, "gives another result at every call")
     if modules[0] in _OF_THE_PROCESS and name.startswith(_SETTING):
         _refuse_effect(f"{modules[0]}.{name}", "changes a setting of the whole process")
+    if modules[0] == "_thread" and name.startswith("start"):
+        _refuse_effect(name, "starts a thread, and what that does cannot be seen")
     if name == "ABCMeta.register":
         _refuse_effect(name, "changes what isinstance() says in the whole process")
     if modules[0] == "threading" and isinstance(callee, types.FunctionType) and name.endswith(_WAITING):
@@ -469,10 +475,18 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
     journal = current().journal
     journal.hold()
+    check_modes()
     try:
-        return _call_native(callee, args, kwargs)
+        result = _call_native(callee, args, kwargs)
     finally:
         journal.release()
+    check_modes()
+    return result
+
+
+def _is_written(x: Any) -> bool:
+    """Whether something is a tensor whose real memory does not hold what the program has written."""
+    return isinstance(x, torch.Tensor) and not isinstance(x, StagedTensor) and constants().written_storage(x) is not None
 
 
 def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -481,6 +495,10 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if not about.allowed:
         _refuse_effects(callee)
         about.allowed = True
+    if about.module == "torch._C" and type(callee) is types.BuiltinFunctionType and any(map(_is_written, args)):
+        raise UnsupportedError(
+            f"`torch._C.{callee.__name__}` is given a tensor of the model that calls change", session.origin(), "give it a copy: t.clone()"
+        )
     pure = type(callee) in _PURE_KINDS and callee in _PURE
     module = about.module
     for a in (*args, *kwargs.values()):

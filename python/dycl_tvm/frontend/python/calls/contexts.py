@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.recording import check_modes
 from dycl_tvm.hcfg.nodes import Value
 
 
@@ -49,6 +51,7 @@ class With:
     def __enter__(self) -> Any:
         before = SETTINGS.read()
         entered = call(self._enter, self._manager)
+        check_modes(functools.partial(self._exit, self._manager))
         self._session = current()
         if self._harmless:
             exits().modes.append(before)

@@ -13,6 +13,7 @@ import warnings
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_package
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.join.poison import Poison, use
@@ -22,6 +23,7 @@ from dycl_tvm.frontend.trace.session import current
 def leave_out_warning(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``warnings.warn``."""
     _use(args, kwargs)
+    program().leave_out("a warning")
     if any(action == "error" for action, *_ in warnings.filters):
         _refuse("a warning is given, and a filter of `warnings` makes it an error", "change the filter for the build")
 
@@ -36,6 +38,7 @@ def catch(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def leave_out_message(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``logger.info(...)`` and its kind, and those of :mod:`logging` itself."""
     _use(args, kwargs)
+    program().leave_out("a message that is logged")
     given = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
     logger: logging.Logger | None = given
     while logger is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +29,7 @@ def seal(x: Any) -> Any:
     if not is_unknown(x) or isinstance(x, (type, *CODE, Sealed)):
         return x
     kind: Any = type(x)
-    return _sealed_kind(kind)(kind)
+    return sealed_kind(kind)(kind, lambda: refuse_unknown(kind))
 
 
 def refuse_unknown(x: Any) -> NoReturn:
@@ -47,14 +48,19 @@ def refuse_unknown(x: Any) -> NoReturn:
 class Sealed(OwnValue):
     """Base of what stands for such objects. Staging itself may compare them, and ask for their class."""
 
-    __slots__ = ("__weakref__", "_kind")
+    __slots__ = ("__weakref__", "_kind", "_used")
+    #: What may be done with it.
+    written_by: frozenset[str] = frozenset()
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type, used: Callable[[], NoReturn]) -> None:
         object.__setattr__(self, "_kind", kind)
+        object.__setattr__(self, "_used", used)
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
             return object.__getattribute__(self, "_kind")
+        if name in type(self).written_by:
+            return object.__getattribute__(self, name)
         if _is_stagings(sys._getframe(1)):
             raise AttributeError(name)
         _refuse(self)
@@ -77,8 +83,7 @@ class Sealed(OwnValue):
 def _refuse(x: Sealed, *_args: Any, **_kwargs: Any) -> Any:
     if not staging():
         raise RuntimeError("a model is used by another thread while it is staged")
-    kind = object.__getattribute__(x, "_kind")
-    refuse_unknown(kind)
+    object.__getattribute__(x, "_used")()
 
 
 def _is_stagings(frame: Any) -> bool:
@@ -86,7 +91,7 @@ def _is_stagings(frame: Any) -> bool:
 
 
 @functools.cache
-def _sealed_kind(kind: Any) -> Any:
+def sealed_kind(kind: Any) -> Any:
     """Return a class of what stands for objects of a class: it has the same special methods, and refuses each."""
     names = [n for n in dir(kind) if n.startswith("__") and n not in _PLAIN and n not in ("__eq__", "__hash__")]
     return type(f"sealed {kind.__name__}", (Sealed,), {"__slots__": (), **{n: _refuse for n in names if callable(getattr(kind, n, None))}})

@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.generators import Generators, born, state_of
 from dycl_tvm.frontend.trace.values.random import seed_by
+from dycl_tvm.frontend.trace.values.recorder import dispatch
 from dycl_tvm.frontend.trace.values.tensors import as_constant
 
 _Generator = torch.Generator | None
@@ -58,7 +59,7 @@ def _initial_seed(generator: _Generator) -> Any:
 
 
 def _get_state(generator: _Generator) -> Any:
-    return state_of(generator).clone()
+    return dispatch(torch.ops.aten.clone.default, (state_of(generator),), {})
 
 
 def _set_state(generator: _Generator, new_state: Any) -> Any:
@@ -67,7 +68,7 @@ def _set_state(generator: _Generator, new_state: Any) -> Any:
         raise of_program(TypeError(f"expected a torch.ByteTensor, but got {type(new_state).__name__}"))
     if new_state.dtype != torch.uint8 or new_state.shape != state.shape:
         raise of_program(RuntimeError("RNG state must be a torch.ByteTensor"))
-    state.copy_(new_state)
+    dispatch(torch.ops.aten.copy_.default, (state, new_state), {})
     return torch.default_generator if generator is None else generator
 
 
@@ -119,28 +120,22 @@ def twin_of_generator(generator: torch.Generator, generators: Generators) -> tor
     """Return what stands for a generator of the model while this is staged."""
     if isinstance(generator, ProgramsGenerator) or generator.device.type != "cpu":
         return generator
-    made = ProgramsGenerator()
-    generators.note_twin(made, generator)
-    return made
-
-
-class _DefaultGenerator:
-    """Stands for the default generator in the functions of ``torch.random``, whoever calls them while a model is staged."""
-
-    def __getattr__(self, name: str) -> Any:
-        method = _METHODS.get(name)
-        return functools.partial(method, None) if method is not None and staging() else getattr(torch.default_generator, name)
+    return generators.twin_of(generator, ProgramsGenerator)
 
 
 @contextlib.contextmanager
-def default_generator_of_the_program() -> Iterator[None]:
-    """Let the functions of ``torch.random`` seed and read the generator of the program that is staged, also where a library calls them."""
-    module: Any = torch.random
-    real, module.default_generator = module.default_generator, _DefaultGenerator()
+def default_generator_of_the_program(generators: Generators) -> Iterator[None]:
+    """Let what stands for the default generator be found where PyTorch has it, by libraries too."""
+    modules: tuple[Any, ...] = (torch, torch._C, torch.random)
+    real = torch.default_generator
+    twin: Any = twin_of_generator(real, generators)
+    for module in modules:
+        module.default_generator = twin
     try:
         yield
     finally:
-        module.default_generator = real
+        for module in modules:
+            module.default_generator = real
 
 
 def _new(_callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -168,9 +163,15 @@ def method_of(callee: Any) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], A
     return lambda _callee, args, kwargs: method(generator, *args, **kwargs)
 
 
+def unbound(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.Generator.get_state(generator)`` and its kind."""
+    return _METHODS[callee.__name__](*args, **kwargs)
+
+
 #: What is called in the place of functions.
 TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     torch.Generator: _new,
+    **dict.fromkeys([getattr(torch.Generator, name) for name in _METHODS], unbound),
     torch.random.manual_seed: _seed_of_all,
     torch.seed: _of_default(_seed),
     torch.initial_seed: _of_default(_initial_seed),

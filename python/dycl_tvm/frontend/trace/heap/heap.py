@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.clock import Dated, clock
+from dycl_tvm.frontend.trace.clock import Dated, OwnValue, clock
 from dycl_tvm.frontend.trace.decisions import Decision, Decisions
 from dycl_tvm.frontend.trace.heap.journal import Journal
 from dycl_tvm.frontend.trace.heap.places import BUFFERS, MISSING, MUTABLE, Bytes, Cell, Contents, attribute_of
@@ -80,6 +80,8 @@ class Heap:
         if known is not None and known[0] is x:
             self._changing_namespace(*known)
         elif isinstance(x, MUTABLE):
+            if isinstance(x, OwnValue):
+                len(x)  # what stands for a container is told that it is used
             decision = self.guarded.get(id(x))
             if decision is not None:
                 self._decisions.fork(decision, f"a {type(x).__name__} that two variables share on one path only is changed")

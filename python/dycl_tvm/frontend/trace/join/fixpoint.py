@@ -215,7 +215,7 @@ class Header:
             self._identities.header_memory(path, c.obj, grown)
             self._fresh[path], self._homes[path] = grown.storage_, storage_of(c.obj)
             return grown
-        if isinstance(c, NumberLeaf) and (number := self._growth.number_at_header(path, c)) is not None:
+        if isinstance(c, NumberLeaf) and (number := self._growth.number_at_header(path, c, self.block)) is not None:
             return number
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):

@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, TensorLe
 from dycl_tvm.frontend.trace.join.trips import most_trips
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import length_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
@@ -46,13 +47,15 @@ class Growth:
         self._tensors: dict[Path, tuple[int, int]] = {}
         self._numbers: dict[Path, int] = {}
         self._not_steady: set[Path] = set()
+        #: The tensors that may lie in memory otherwise than contiguously.
+        self._scattered: set[Path] = set()
         self._last = self._attempts = 0
         self._failed = loop.simply
         self.counter: Counter | None = None
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
-        return len(self._tensors), len(self._numbers), len(self._not_steady), self._attempts, self._failed
+        return len(self._tensors), len(self._numbers), len(self._not_steady), len(self._scattered), self._attempts, self._failed
 
     def open(self, param: Value) -> None:
         """Begin a round; ``param`` counts the trips."""
@@ -81,18 +84,24 @@ class Growth:
 
     def tensor(self, path: Path, entry: TensorLeaf, param: Value) -> Grown:
         """Make the tensor at the header."""
-        return Grown(Storage(param), (), param, self._tensors[path][0], self._length(path, entry))
+        made = Grown(Storage(param), (), param, self._tensors[path][0], self._length(path, entry))
+        made.contiguous_ = path not in self._scattered and is_contiguous(entry.obj)
+        return made
 
     def _length(self, path: Path, entry: TensorLeaf) -> Length:
         dim, step = self._tensors[path]
         assert self.counter is not None
         return Length(self.counter, step, int(entry.obj.shape[dim]))
 
-    def number_at_header(self, path: Path, entry: NumberLeaf) -> Any:
+    def number_at_header(self, path: Path, entry: NumberLeaf, header: Block) -> Any:
         """Return a number that grows; None if it does not."""
         if path not in self._numbers or not isinstance(entry.operand, int) or self.counter is None:
             return None
-        return number(Length(self.counter, self._numbers[path], entry.operand))
+        builder = current().builder
+        before, builder.block = builder.block, header  # it follows from the number of trips, which is known there
+        made = number(Length(self.counter, self._numbers[path], entry.operand))
+        builder.block = before
+        return made
 
     # -- the end of the body ----------------------------------------------------------------------------------------------
     def notes(self, path: Path, header: Captured, back: Captured) -> bool:
@@ -123,6 +132,8 @@ class Growth:
         after = y.length if isinstance(y, Grown) else length_of(y)
         steady = isinstance(before, Length) and after == before.plus(before.factor) and type(header) is type(back)
         if isinstance(x, Grown) and isinstance(y, Grown) and isinstance(back, TensorLeaf):
+            if x.contiguous_ and not y.contiguous_:
+                self._scattered.add(path)
             steady = steady and x.along == y.along and x.buffer == y.buffer and not isinstance(back.value, Stale)
         if not steady:
             self._not_steady.add(path)

@@ -232,6 +232,7 @@ class Join:
             same = all(c.value is found[0].value for c in found)
             value = found[0].value if same else self.phi(first.buffer, [c.value for c in found], what.variable)
             merged = self._memo[key] = Grown(Storage(value), (), value, first.along, first.length)
+            merged.contiguous_ = all(c.obj.contiguous_ for c in found)  # type: ignore[attr-defined]  # all of them grow
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]

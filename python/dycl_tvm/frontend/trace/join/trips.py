@@ -7,6 +7,7 @@ both sides are taken. The first number of trips with which no path leads back to
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,11 +118,8 @@ def _step(step: Any, known: Known) -> None:
     if isinstance(step, HostOp):
         if all(v is not None for v in values) and step.op != "print":
             args = [_value(a, known) for a in step.args]
-            try:
-                with plainly():
-                    known[step.output] = run_host_op(step, args)
-            except (ArithmeticError, ValueError):
-                return
+            with contextlib.suppress(ArithmeticError, ValueError), plainly():
+                known[step.output] = run_host_op(step, args)
         return
     if not isinstance(step, TensorOp) or len(step.outputs) != 1 or step.outputs[0] is None:
         return
@@ -131,10 +129,9 @@ def _step(step: Any, known: Known) -> None:
         return
     op = _operator(step.op)
     if all(v is not None for v in values):
-        with plainly():
-            known[step.outputs[0]] = op(
-                *map_leaves(lambda a: _value(a, known), step.args), **map_leaves(lambda a: _value(a, known), step.kwargs)
-            )
+        args, kwargs = [map_leaves(lambda a: _value(a, known), x) for x in (step.args, step.kwargs)]
+        with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, IndexError), plainly():  # it raises at run time, if it is run
+            known[step.outputs[0]] = op(*args, **kwargs)
         return
     constants = [Constant(v.type, x) for v, x in zip(operands, values) if x is not None]  # type: ignore[arg-type]  # tensors
     decided = absorbed(op, constants, meta_of(type_.shape, None, DTYPES[type_.dtype]))

@@ -18,6 +18,7 @@ import torch
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import reach
+from dycl_tvm.frontend.trace.modes import is_without_kernel, refusal
 from dycl_tvm.frontend.trace.session import current, set_current
 from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -64,6 +65,8 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
     """Mark an error of a call if eager raises it too; whether it is certain that eager does not."""
     if is_of_program(error) or isinstance(error, (DyclError, RecursionError)):  # a call takes more frames here than in eager mode
         return False
+    if is_without_kernel(error):
+        raise refusal() from error
     if names_staging(error):
         raise UnsupportedError(
             f"a value that depends on the path is given to code that looks at its class ({error})",

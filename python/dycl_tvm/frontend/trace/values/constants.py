@@ -54,6 +54,20 @@ class Constants:
             known = self._constants[id(t)] = (t, constant)
         return known[1]
 
+    def check_unchanged(self) -> None:
+        """Refuse a program that has changed a tensor of its own making where PyTorch's modes did not see it."""
+        for t, constant in self._constants.values():
+            own = not constant.name and not self.is_shared(t) and t.device.type == "cpu"
+            if own and not torch.equal(
+                t.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8),
+                constant.data.reshape(-1).view(torch.uint8),
+            ):
+                raise UnsupportedError(
+                    "a tensor that the forward makes is changed in place where PyTorch's modes are switched off",
+                    None,
+                    "leave out `_DisableTorchDispatch`, `_disable_current_modes` and their kind: in eager they do nothing",
+                )
+
     def is_shared(self, t: torch.Tensor, memory: int | None = None) -> bool:
         """Whether what a real tensor holds may be changed as that of an array, so that it has to be read again."""
         key = (memory_key(t) if memory is None else memory, len(self.reached.buffers))

@@ -8,6 +8,8 @@ its operands' types.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from typing import Any
 
@@ -18,7 +20,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current, set_current
 from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
-from dycl_tvm.frontend.trace.values.layouts import layouts_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of, strides_of
 from dycl_tvm.frontend.trace.values.recorder import known_bounds
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, read
 
@@ -29,6 +31,8 @@ _FINE = (1, 0, _IDENTITY)
 _TRIED = (0, -1, 1 << 20, math.nan)
 #: Functions of floating-point operands larger than this (elements) are not tried: they are layers, and would take seconds.
 _LARGE = 1 << 20
+#: Functions are tried for no more ways in which their operands may lie in memory than this.
+_MOST_LAYOUTS = 16
 
 
 class _Tried(OfOneRun):
@@ -57,16 +61,19 @@ def _errors_by_elements(function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     staged = [x for x in tensors if isinstance(x, StagedTensor)]
     if not staged or (sum(x.numel() for x in staged) > _LARGE and all(x.is_floating_point() for x in staged)):
         return []
-    for layouts in filter(None, map(layouts_of, staged)):
-        layouts.settle()  # a function may refuse one way to lie in memory and not another
+    choices = list(itertools.islice(itertools.product(*map(strides_of, staged)), _MOST_LAYOUTS + 1))
+    if len(choices) > _MOST_LAYOUTS:
+        next(layouts for layouts in map(layouts_of, staged) if layouts is not None).settle()
     tried = current().get(_Tried).errors
     others = [x for x in tensors if not isinstance(x, StagedTensor)]
     given = map_leaves(lambda x: scalars._kind(scalars.operand_of(x)) if scalars.is_symbolic(x) else x, (args, kwargs))
-    key = (function, key_of(given), tuple(map(_bounds, staged)), tuple(map(id, others)))
+    key = (function, key_of(given), tuple(map(_bounds, staged)), tuple(choices), tuple(map(id, others)))
     if key not in tried:
-        found = []
-        if any(_raised(function, args, kwargs, element) is None for element in _FINE):
-            found = [e for e in (_raised(function, args, kwargs, element) for element in _TRIED) if e is not None]
+        found: list[Exception] = []
+        for strides in choices:
+            raised = functools.partial(_raised, function, args, kwargs, {id(x): s for x, s in zip(staged, strides)})
+            if any(raised(element) is None for element in _FINE):
+                found += [e for e in map(raised, _TRIED) if e is not None]
         tried[key] = found, others  # which keep their ids
     return tried[key][0]
 
@@ -75,9 +82,14 @@ def _bounds(t: torch.Tensor) -> tuple[int, int] | None:
     return known_bounds().get(read(t))
 
 
-def _raised(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], element: float | None) -> Exception | None:
-    """Return what a function raises where all elements that are known only at run time are equal to one."""
-    stand_ins = map_leaves(lambda x: _stand_in(x, element), (args, kwargs))
+def _raised(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], strides: dict[int, tuple[int, ...]], element: float | None
+) -> Exception | None:
+    """Return what a function raises where all elements that are known only at run time are equal to one.
+
+    ``strides`` are those of the tensors known only at run time, by id.
+    """
+    stand_ins = map_leaves(lambda x: _stand_in(x, strides, element), (args, kwargs))
     session = current()
     set_current(None)
     try:
@@ -90,11 +102,11 @@ def _raised(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], elemen
     return None
 
 
-def _stand_in(x: Any, element: float | None) -> Any:
+def _stand_in(x: Any, strides: dict[int, tuple[int, ...]], element: float | None) -> Any:
     if isinstance(x, StagedTensor):
         bounds = _bounds(x)
         with plainly():
-            return _filled(x, element if bounds is None or element is None else bounds[element not in (0, -1)])
+            return _filled(x, strides[id(x)], element if bounds is None or element is None else bounds[element not in (0, -1)])
     if isinstance(x, torch.Tensor):
         with plainly():
             return x.detach().clone()  # it may be written
@@ -103,9 +115,9 @@ def _stand_in(x: Any, element: float | None) -> Any:
     return torch.Generator() if isinstance(x, torch.Generator) else x
 
 
-def _filled(x: torch.Tensor, element: float | None) -> torch.Tensor:
-    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
-    if 0 in x.stride():
+def _filled(x: torch.Tensor, strides: tuple[int, ...], element: float | None) -> torch.Tensor:
+    made = torch.empty_strided(x.shape, strides, dtype=x.dtype)
+    if 0 in strides:
         made = torch.empty(x.shape, dtype=x.dtype)
     if element is _IDENTITY:
         made.zero_()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,6 +48,16 @@ def constant_of(t: torch.Tensor) -> Constant:
     return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format))
 
 
+def made_once(key: tuple[Any, ...], make: Callable[[], torch.Tensor]) -> Constant:
+    """Return the constant of a tensor that is made while staging: one in all runs of the program, so that replays agree."""
+    known = current().get(Folded).known
+    if key not in known:
+        with plainly():
+            known[key] = constant_of(make())
+    made: Constant = known[key]
+    return made
+
+
 def _data(leaf: Any) -> Any:
     return leaf.data if isinstance(leaf, Constant) else leaf
 
@@ -77,13 +88,8 @@ FILLS = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_l
 
 def full(meta: torch.Tensor, number: Any) -> Constant:
     """Return the constant of a tensor that holds one number only."""
-    key = ("full", tuple(meta.shape), meta.dtype, type(number), repr(number))
-    known = current().get(Folded).known
-    if key not in known:
-        with plainly():
-            known[key] = constant_of(torch.full(tuple(meta.shape), number, dtype=meta.dtype))
-    made: Constant = known[key]
-    return made
+    shape, dtype = tuple(meta.shape), meta.dtype
+    return made_once(("full", shape, dtype, type(number), repr(number)), lambda: torch.full(shape, number, dtype=dtype))
 
 
 def without_elements(value: Value) -> Value:

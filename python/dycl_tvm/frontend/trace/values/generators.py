@@ -13,9 +13,10 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.unrecorded import DEFAULT_GENERATOR as REAL_DEFAULT
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import constant_of
+from dycl_tvm.frontend.trace.values.folding import made_once
 from dycl_tvm.frontend.trace.values.tensors import fresh
 from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR, default_state
 
@@ -42,13 +43,16 @@ class Generators:
         #: What stands for a generator while the model is staged, by its key, and the generator.
         self._twins: dict[int, tuple[torch.Generator, torch.Generator]] = {}
 
-    def note_twin(self, twin: torch.Generator, generator: torch.Generator) -> None:
-        """Note that one stands for another."""
+    def twin_of(self, generator: torch.Generator, make: Callable[[], torch.Generator]) -> torch.Generator:
+        """Return what stands for a generator; it is made when it is first asked for."""
+        known = next((twin for twin, of in self._twins.values() if key_of(of) == key_of(generator)), None)
+        twin = make() if known is None else known
         self._twins[key_of(twin)] = (twin, generator)
+        return twin
 
     def state(self, generator: torch.Generator | None) -> torch.Tensor:
         """Return the tensor that is the state of a generator (None: the default one)."""
-        generator = torch.default_generator if generator is None else generator
+        generator = REAL_DEFAULT if generator is None else generator
         made = current().get(_Made).states.get(key_of(generator))
         if made is not None:
             return made[1]
@@ -64,7 +68,7 @@ class Generators:
         if self.name_of is None:
             raise UnsupportedError("random numbers give another result at every call", current().origin(), _HINT)
         with plainly():
-            if key_of(generator) == key_of(torch.default_generator):
+            if key_of(generator) == key_of(REAL_DEFAULT):
                 return default_state(), DEFAULT_GENERATOR
             if generator.device.type != "cpu":
                 raise UnsupportedError(f"a generator of random numbers on {generator.device}", current().origin(), _HINT)
@@ -87,8 +91,7 @@ class _Made(OfOneRun):
 
 def born(generator: torch.Generator) -> torch.Generator:
     """Note that the program has made a generator."""
-    with plainly():
-        state = fresh(constant_of(default_state()))
+    state = fresh(made_once(("first state of a generator",), default_state))
     current().get(_Made).states[key_of(generator)] = (generator, state)
     return generator
 

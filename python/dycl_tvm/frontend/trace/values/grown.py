@@ -15,12 +15,13 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import tensors_of
+from dycl_tvm.frontend.trace.values.identity import Identity, join_identities
 from dycl_tvm.frontend.trace.values.layouts import meta_of
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, ViewStep, peek
 from dycl_tvm.hcfg.nodes import Value
-from dycl_tvm.hcfg.types import INT, TensorType
+from dycl_tvm.hcfg.types import INT, ITEM_BYTES, TensorType
 
 
 class Grown(StagedTensor):
@@ -34,6 +35,8 @@ class Grown(StagedTensor):
         The dimension that grows.
     length : Length
         How much of that dimension there is.
+    contiguous_ : bool
+        Whether it surely lies in memory as a tensor that was made anew does.
     below : Length or None
         What the elements, which are positions, are less than; they are not negative. None if that is not known.
     """
@@ -41,6 +44,7 @@ class Grown(StagedTensor):
     buffer: TensorType
     along: int
     length: Length
+    contiguous_: bool = False
     below: Length | None = None
 
     @staticmethod
@@ -72,6 +76,17 @@ class Grown(StagedTensor):
     def is_floating(self) -> bool:
         """Whether the elements are floats."""
         return DTYPES[self.buffer.dtype].is_floating_point
+
+    def element_bytes(self) -> int:
+        """Return the size of an element."""
+        return ITEM_BYTES[self.buffer.dtype]
+
+    def copied_or_itself(self) -> Grown:
+        """Return what is the tensor itself, or a copy, by how it lies in memory."""
+        made = Grown(self.storage_, self.chain, peek(self), self.along, self.length)
+        made.contiguous_, made.below = True, self.below
+        join_identities(made, [self], self.length.counter.loop, [Identity(born=current().heap.birth(made))])
+        return made
 
     def sizes(self) -> tuple[Any, ...]:
         """Return the shape; the dimension that grows is a number of the run."""
@@ -105,3 +120,10 @@ def refuse_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     for t in tensors_of(args, kwargs):
         if isinstance(t, Grown):
             t.refuse(f"{func._opname}() of")
+
+
+def refuse_lengths(values: list[Any], used: str) -> None:
+    """Unroll the loop in which a number grows that is needed while staging."""
+    for x in values:
+        if scalars.is_symbolic(x) and x.node.length is not None:
+            current().decisions.fork(x.node.length.counter.loop, f"a number that grows from trip to trip of a loop is used as {used}")

@@ -36,6 +36,12 @@ class Layouts:
     def __init__(self, strides: Iterable[tuple[int, ...]], decision: Any) -> None:
         self.strides, self.decision = tuple(dict.fromkeys(strides)), decision
 
+    def answer(self, question: Callable[[torch.Tensor], Any], t: torch.Tensor) -> Any:
+        """Answer a question of PyTorch's about a tensor; fork if the answer depends on the strides."""
+        with plainly():
+            answers = [question(meta_of(tuple(t.shape), strides, t.dtype)) for strides in self.strides]
+        return answers[0] if all(a == answers[0] for a in answers) else self.settle()
+
     def settle(self) -> Any:
         """Fork: what is asked for depends on the strides."""
         current().decisions.fork(self.decision, "how a tensor lies in memory depends on the path, and is asked for")

@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, sorted_leaves
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, Folded, constant_of
+from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, Folded, constant_of, made_once
 from dycl_tvm.frontend.trace.values.generators import state_of
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
@@ -55,7 +55,7 @@ def seed_by(generator: torch.Generator | None, seed: Any) -> None:
     operand = scalars.operand_of(seed) if scalars.is_symbolic(seed) else None
     if operand is None:
         with plainly():
-            value: Value = constant_of(torch.Generator().manual_seed(seed).get_state())
+            value: Value = made_once(("seed", type(seed), seed), lambda: torch.Generator().manual_seed(seed).get_state())
     else:
         number = current().builder.host_op("to_tensor", (operand,), TensorType((), "int64"))
         value = _record(draws.seeded.default, (number,), [STATE])[0]
@@ -163,8 +163,7 @@ class _Draw:
         if not values:
             _try(op, args)
         if 0 in shape:
-            with plainly():
-                return constant_of(torch.empty(shape, dtype=dtype))
+            return made_once(("empty", tuple(shape), dtype), lambda: torch.empty(shape, dtype=dtype))
         made, state = _record(op, (read(self._state), *args), [_type(shape, dtype), STATE])
         write(self._state, state)
         return made

@@ -24,7 +24,7 @@ from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
-from dycl_tvm.frontend.trace.values.grown import refuse_grown
+from dycl_tvm.frontend.trace.values.grown import refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
@@ -107,7 +107,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = about.name
         if name in QUESTIONS:
             layouts = layouts_of(args[0])
-            return func(*args, **kwargs) if layouts is None else layouts.settle()
+            return func(*args, **kwargs) if layouts is None else layouts.answer(lambda t: func(t, *args[1:], **kwargs), args[0])
         if is_random(func):
             bound = _bind(func, args, kwargs)
             if not draws_nothing(func, bound):
@@ -139,6 +139,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any]) -> Any:
     """Record an operator that draws random numbers."""
+    refuse_lengths(leaves(list(bound.values())), "a size")
     _check_device(func, kwargs)
     if 0 in about_operator(func).written:
         check_in_place(func, args, {k: v for k, v in kwargs.items() if k != "generator"}, args[0])
@@ -514,6 +515,7 @@ def _lower_scalars(
         if scalars.is_symbolic(value) and declared[key] in ("Tensor", "number", "Optional[Tensor]", "Optional[number]"):
             replaced[key] = to_tensor(value, _scalar_dtype(value, tensors))
         elif any(scalars.is_symbolic(v) for v in leaves(value)):
+            refuse_lengths(leaves(value), "a size")
             raise UnsupportedError(
                 f"{name}() takes `{key}` as a number fixed at build time, but here it is known only at run time",
                 current().origin(),
@@ -534,6 +536,7 @@ def _lower_scalars(
                 for k, v in bound.items()
             }
             return (twin, *_positional(twin, {**others, **replaced}))
+    refuse_lengths(leaves(list(bound.values())), "a number")
     raise UnsupportedError(
         f"{name}() takes a number fixed at build time, but here it is known only at run time", current().origin(), "use a tensor operand"
     )

@@ -4,16 +4,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, cast
 
 import torch
 
+from dycl_tvm.errors import DyclError
+from dycl_tvm.frontend.trace.modes import are_on, put_back, refusal
 from dycl_tvm.frontend.trace.record import Event
-from dycl_tvm.frontend.trace.session import Session, set_current
+from dycl_tvm.frontend.trace.session import Session, current, set_current
 from dycl_tvm.frontend.trace.values.recorder import Recorder
 from dycl_tvm.frontend.trace.values.torch_calls import FunctionRecorder
+
+
+def check_modes(leave: Callable[..., Any] | None = None) -> None:
+    """Refuse a program that has switched the modes off, or did it where other code swallowed the refusal.
+
+    ``leave`` is the ``__exit__`` of what may have done it, and would do the rest of its work when it is forgotten.
+    """
+    if not are_on(Recorder):
+        error = refusal()
+        if leave is not None:
+            with suppress(DyclError):
+                leave(None, None, None)
+        raise error
+    refused = current().refused
+    if refused is not None:
+        raise refused
 
 
 @contextmanager
@@ -27,12 +45,24 @@ def recording(session: Session, prefix: list[Event]) -> Iterator[None]:
         set_current(session)
         try:
             # without oneDNN a recurrent layer is recorded as the operations that it consists of
-            with _without_onednn(), _without_dynamo(), Recorder(), FunctionRecorder():
+            with _without_onednn(), _without_dynamo(), _modes():
                 yield
         finally:
             set_current(None)
             journal.rollback(mark)
             journal.close_to(depth)
+
+
+@contextmanager
+def _modes() -> Iterator[None]:
+    recorder, functions = Recorder(), FunctionRecorder()
+    with recorder, functions:
+        state = torch._C._get_torch_function_state()  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch._C._set_torch_function_state(state)  # type: ignore[attr-defined]
+            put_back(recorder, functions)
 
 
 @contextmanager

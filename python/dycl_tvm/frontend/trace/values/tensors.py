@@ -16,6 +16,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
+from dycl_tvm.frontend.trace.modes import KEYS, refusal
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
@@ -70,7 +71,9 @@ class StagedTensor(torch.Tensor, Carrier):
             device=torch.device("cpu"),
             requires_grad=meta.requires_grad,
             dispatch_sizes_strides_policy=None if layouts is None else "strides",
+            _extra_dispatch_keys=KEYS,
         )
+        torch._C._set_throw_on_mutable_data_ptr(self)  # type: ignore[attr-defined]
         self.storage_, self.chain, self.born = storage, chain, next(clock)
         if layouts is not None:
             self.layouts = layouts
@@ -81,7 +84,9 @@ class StagedTensor(torch.Tensor, Carrier):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuse to run while nothing is staged."""
+        """Refuse to run where no mode sees it."""
+        if staging():
+            raise refusal()
         raise RuntimeError(f"{func} was called on a staged tensor after staging ended")
 
     def __hash__(self) -> int:

@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Containers that calls fill and that no call reads: nobody can tell what they hold, so it is left out.
+
+While a model is staged something stands for such a container that takes items and keeps none. Any other use of it is a read: staging then
+begins anew with the container itself. So it is found in the runs of the whole program, on every path.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from dycl_tvm.frontend.python.calls.sealed import sealed_kind
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.trace.clock import OwnValue
+from dycl_tvm.frontend.trace.control_flow import Again
+
+
+class Unread:
+    """The containers of a model that are taken for unread, until a use of one shows that it is not."""
+
+    def __init__(self) -> None:
+        self._stand_ins: dict[int, tuple[Any, Any]] = {}
+        self._read: dict[int, Any] = {}
+        self._filled, self._tried = list[Any](), list[Any]()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Differs with everything found."""
+        return len(self._stand_ins), len(self._read)
+
+    @property
+    def containers(self) -> list[Any]:
+        """The containers that nothing has read so far."""
+        return [x for x, _ in self._stand_ins.values()]
+
+    def note_filled(self, x: Any) -> None:
+        """Note that the program writes to a container of the model."""
+        if self._may_be(x):
+            self._filled.append(x)
+
+    def try_otherwise(self) -> bool:
+        """Take other containers for unread in the next round, as the program was refused; whether there are others."""
+        tried = [self.try_one(x) for x in self._filled]
+        if any(tried):
+            return True
+        stood_for = self.containers
+        for x in stood_for:
+            self.forget(x)
+        return bool(stood_for)
+
+    def try_one(self, x: Any) -> bool:
+        """Take a container that calls leave with other contents for unread in the next round; whether it may be."""
+        if self._may_be(x):
+            self._tried.append(x)
+        return self._may_be(x)
+
+    def begin_round(self) -> list[Any]:
+        """Return the containers that are taken for unread from now on."""
+        tried, self._tried, self._filled = self._tried, [], []
+        return list({id(x): x for x in tried}.values())
+
+    def _may_be(self, x: Any) -> bool:
+        return type(x) in _WRITES and id(x) not in self._read and id(x) not in self._stand_ins
+
+    def stand_in(self, x: Any) -> Any:
+        """Return what stands for a container from now on."""
+        kind: Any = type(x)
+        made = _kind_of(kind)(kind, lambda: self._note(x))
+        self._stand_ins[id(x)] = (x, made)
+        return made
+
+    def is_read(self, x: Any) -> bool:
+        """Whether an object is a container that was found to be read."""
+        return id(x) in self._read
+
+    def forget(self, x: Any) -> None:
+        """Take a container for one that is read."""
+        self._read[id(x)] = x
+        self._stand_ins.pop(id(x), None)
+
+    def _note(self, x: Any) -> None:
+        self.forget(x)
+        again = Again()
+        program().trampolines.passing = again  # a handler may swallow it
+        raise again
+
+
+class _Method(OwnValue):
+    """A method that writes; it does not lead to the container that it is of."""
+
+    __slots__ = ("_take",)
+
+    def __init__(self, take: Callable[[Any], object]) -> None:
+        self._take = take
+
+    def __call__(self, item: Any) -> None:
+        """Take one item, or a number of them."""
+        self._take(item)
+
+
+def _nothing(item: Any) -> None:
+    """Take an item that may be of any kind."""
+
+
+def _all(items: Any) -> None:
+    collections.deque(items, maxlen=0)
+
+
+#: What only writes, by the class of the container.
+_WRITES: dict[type, dict[str, Callable[[Any], object]]] = {
+    list: {"append": _nothing, "extend": _all},
+    collections.deque: {"append": _nothing, "appendleft": _nothing, "extend": _all, "extendleft": _all},
+    set: {"add": hash},
+}
+_kinds: dict[type, Any] = {}
+
+
+def _kind_of(kind: type) -> Any:
+    """Return the class of what stands for containers of a class."""
+    if kind not in _kinds:
+        methods = {name: _Method(take) for name, take in _WRITES[kind].items()}
+        made = type(f"unread {kind.__name__}", (sealed_kind(kind),), {"__slots__": (), "written_by": frozenset(methods), **methods})
+        _abstract[kind].register(made)  # `case [first, *rest]` asks
+        _kinds[kind] = made
+    return _kinds[kind]
+
+
+_abstract: dict[type, Any] = {
+    list: collections.abc.MutableSequence,
+    collections.deque: collections.abc.MutableSequence,
+    set: collections.abc.MutableSet,
+}

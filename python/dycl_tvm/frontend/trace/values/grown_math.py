@@ -1,0 +1,335 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What is computed of tensors that grow in a loop: on their buffers, so that the result has the same part that matters.
+
+What mixes elements along the dimension that grows (a sum, a softmax, a product) masks what lies behind the length; so does what could
+fail for what lies there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from dycl_tvm.frontend.trace.values.arguments import map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.recorder import to_tensor
+
+_T = torch.Tensor
+Handler = Callable[..., Any]
+
+
+def refuse_call(func: Any, *tensors: Any) -> Any:
+    """Say that a function is called in a way that is not known of tensors that grow."""
+    found = next(t for t in tensors_of(tensors) if isinstance(t, Grown))
+    return found.refuse(f"this way of calling {getattr(func, '__name__', func)}() with")
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two lengths are one."""
+    return a is not None and b is not None and (a == b if isinstance(a, int) and isinstance(b, int) else combine("sub", a, b) == 0)
+
+
+def is_contiguous(t: torch.Tensor) -> bool:
+    """Whether a tensor surely lies in memory as one that was made anew does."""
+    if isinstance(t, Grown):
+        return t.contiguous_
+    return all(meta_of(tuple(t.shape), strides, t.dtype).is_contiguous() for strides in strides_of(t))
+
+
+def flat(sizes: tuple[Any, ...]) -> list[Any]:
+    """Return sizes or dimensions that were given one by one, or as one list."""
+    return list(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else list(sizes)
+
+
+def masked(t: torch.Tensor, along: int, length: Length, fill: Any) -> torch.Tensor:
+    """Return a buffer with a number in the place of what there is not."""
+    return torch.where(valid(length, t.shape[along], t.dim(), along % t.dim()), t, torch.full((), fill, dtype=t.dtype))
+
+
+def valid(length: Length, size: int, rank: int, along: int) -> torch.Tensor:
+    """Return which elements of a buffer there are, along one dimension: a mask that broadcasts."""
+    shape = [size if d == along else 1 for d in range(rank)]
+    return torch.arange(size).reshape(shape) < to_tensor(number(length), torch.int64)
+
+
+def _filled(t: Grown, fill: Any) -> torch.Tensor:
+    return masked(t.padded(), t.along, t.length, fill)
+
+
+# -- element by element ------------------------------------------------------------------------------------------------------
+def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute element by element: what does not grow broadcasts along the dimension that grows."""
+    tensors = tensors_of(args, kwargs)
+    found = [t for t in tensors if isinstance(t, Grown)]
+    first = found[0]
+    from_end = first.dim_() - first.along
+    size = min(t.buffer.shape[t.along] for t in found)
+    if kwargs.get("out") is not None or (func in _CHOICES and len(args) + len(kwargs) < 3):
+        return refuse_call(func, first)
+    for t in tensors:
+        if isinstance(t, Grown):
+            fits = t.dim_() - t.along == from_end and is_same(t.length, first.length)
+        else:
+            fits = t.dim() < from_end or t.shape[-from_end] == 1
+        if not fits:
+            return refuse_call(func, first)
+    if func in _PARTIAL and first.length.bounds[0] < 1:
+        return refuse_call(func, first)
+
+    def buffer(t: torch.Tensor) -> torch.Tensor:
+        if not isinstance(t, Grown):
+            return t
+        whole = _filled(t, 1) if func in _PARTIAL and not t.is_floating() else t.padded()
+        return whole.narrow(t.along, 0, size)
+
+    result = func(*map_tensors(buffer, args), **map_tensors(buffer, kwargs))
+    made: Grown = grown(result, result.dim() - from_end, first.length)  # type: ignore[assignment]  # it grows
+    form = kwargs.get("memory_format")
+    made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(is_contiguous, tensors)))
+    if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
+        made.below = first.below.plus(args[1])
+    return made
+
+
+_ADDITIONS = (_T.__add__, _T.add, torch.add)
+_CHOICES = (torch.where, _T.where)
+
+
+def converted(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+    """Convert to a type, which the other arguments give; what has it already is itself the result."""
+    if "memory_format" in kwargs or torch.memory_format in map(type, args):
+        return refuse_call(func, t, args, kwargs)
+    whole = t.padded()
+    other = [a.padded() if isinstance(a, Grown) else a for a in args]
+    result = func(whole, *other, **{k: v.padded() if isinstance(v, Grown) else v for k, v in kwargs.items()})
+    if result is whole:
+        return t
+    made: Grown = grown(result, t.along, t.length)  # type: ignore[assignment]  # it grows
+    made.contiguous_, made.below = t.contiguous_, t.below if not made.is_floating() and made.element_bytes() >= 4 else None
+    return made
+
+
+def contiguous(func: Any, t: Grown, memory_format: Any = torch.contiguous_format) -> Any:
+    """Return the tensor itself if it lies in memory as it should."""
+    if memory_format is not torch.contiguous_format:
+        return refuse_call(func, t)
+    return t if t.contiguous_ else t.copied_or_itself()
+
+
+# -- what mixes elements -----------------------------------------------------------------------------------------------------
+def rank_of(t: torch.Tensor) -> int:
+    """Return the rank."""
+    return t.dim_() if isinstance(t, Grown) else t.dim()
+
+
+def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Multiply matrices of which one grows, or both along the dimension that is summed over."""
+    if min(rank_of(a), rank_of(b)) < 2:
+        return refuse_call(func, a, b)
+    a, b = [t.clone(memory_format=torch.contiguous_format) if layouts_of(t) is not None else t for t in (a, b)]
+    rank = max(rank_of(a), rank_of(b))
+    in_a = a.along - a.dim_() if isinstance(a, Grown) else None
+    in_b = b.along - b.dim_() if isinstance(b, Grown) else None
+    if in_a == -1 or in_b == -2:
+        if not (isinstance(a, Grown) and isinstance(b, Grown) and (in_a, in_b) == (-1, -2) and is_same(a.length, b.length)):
+            return refuse_call(func, a, b)
+        size = min(a.buffer.shape[-1], b.buffer.shape[-2])
+        left, right = a.padded().narrow(-1, 0, size), b.padded().narrow(-2, 0, size)
+        return func(masked(left, left.dim() - 1, a.length, 0), masked(right, right.dim() - 2, b.length, 0))
+    if in_a is not None and in_b is not None:
+        return refuse_call(func, a, b)
+    if isinstance(a, Grown) and in_a == -2:
+        return new(func(a.padded(), b), rank - 2, a.length)
+    if isinstance(b, Grown) and in_b == -1:
+        return new(func(a, b.padded()), rank - 1, b.length)
+    return refuse_call(func, a, b)
+
+
+def new(result: torch.Tensor, along: int, length: Length) -> Grown:
+    """Return what grows of a tensor that was made anew."""
+    made = grown(result, along, length)
+    assert isinstance(made, Grown)
+    made.contiguous_ = True
+    return made
+
+
+def softmax(func: Any, t: Grown, dim: Any, *args: Any, **kwargs: Any) -> Any:
+    """Normalise exponentials: what lies behind the length has none."""
+    if type(dim) is not int:
+        return refuse_call(func, t, args)
+    buffer: torch.Tensor = t.padded()
+    if dim % t.dim_() == t.along:
+        if not t.is_floating():
+            return refuse_call(func, t)
+        buffer = _filled(t, -math.inf)
+    made: Grown = grown(func(buffer, dim, *args, **kwargs), t.along, t.length)  # type: ignore[assignment]  # it grows
+    made.contiguous_ = t.contiguous_
+    return made
+
+
+def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indices: bool = False) -> Handler:
+    """Return how to reduce with an operation of which one number is neutral; ``partial`` is one that is not defined of no elements."""
+
+    def handler(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        dims = list(range(t.dim_())) if dim is None else [d % t.dim_() for d in flat((dim,)) if type(d) is int]
+        typed = {} if dtype is None else {"dtype": dtype}
+        fill = neutral(t.padded().dtype)
+        if not dims or fill is None or (indices and len(dims) > 1) or (dim is None and (keepdim or indices)):
+            return refuse_call(func, t)
+        if t.along in dims:
+            if partial and t.length.bounds[0] < 1:
+                return refuse_call(func, t)
+            buffer = _filled(t, fill)
+            return func(buffer, **typed) if dim is None else func(buffer, dim, keepdim, **typed)
+        along = t.along if keepdim else t.along - sum(d < t.along for d in dims)
+        return new(func(t.padded(), dim, keepdim, **typed), along, t.length)
+
+    return handler
+
+
+def _least(dtype: torch.dtype) -> Any:
+    return None if dtype == torch.bool else -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _most(dtype: torch.dtype) -> Any:
+    return None if dtype == torch.bool else math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def mean(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """Return the mean: along the dimension that grows it is the sum by the length."""
+    dims = list(range(t.dim_())) if dim is None else [d % t.dim_() for d in flat((dim,)) if type(d) is int]
+    of = t.padded().dtype if dtype is None else dtype
+    if not dims or of not in (torch.float32, torch.float64) or not t.is_floating() or (dim is None and keepdim):
+        return refuse_call(func, t)
+    total = reduction(lambda dtype: 0)(torch.sum, t, dim, keepdim, dtype)
+    count: Any = math.prod(t.buffer.shape[d] for d in dims if d != t.along)
+    if t.along in dims:
+        count = to_tensor(number(t.length) * count, of)
+        return total / count
+    result = func(t.padded(), dim, keepdim, dtype=dtype)
+    return new(result, total.along, t.length)
+
+
+def running(func: Any, t: Grown, dim: int, dtype: Any = None) -> Any:
+    """Return running sums: what lies behind the length comes after all that there is."""
+    made: Grown = grown(func(t.padded(), dim, dtype=dtype), t.along, t.length)  # type: ignore[assignment]  # it grows
+    made.contiguous_ = t.contiguous_
+    return made
+
+
+def attention(
+    func: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Attention over keys and values that grow: those that there are not are masked."""
+    if not (isinstance(key, Grown) and isinstance(value, Grown)) or isinstance(query, Grown):
+        return refuse_call(func, query, key, value, attn_mask)
+    if is_causal or key.along != key.dim_() - 2 or value.along != value.dim_() - 2 or not is_same(key.length, value.length):
+        return refuse_call(func, query, key, value)
+    size = min(key.buffer.shape[-2], value.buffer.shape[-2])
+    keys, values = [masked(t.padded().narrow(-2, 0, size), t.dim_() - 2, t.length, 0) for t in (key, value)]
+    mask = valid(key.length, size, 2, 1)
+    if isinstance(attn_mask, Grown):
+        if attn_mask.along != attn_mask.dim_() - 1 or not is_same(attn_mask.length, key.length):
+            return refuse_call(func, key)
+        given: torch.Tensor = attn_mask.padded()
+        given = given.narrow(-1, 0, size) if given.shape[-1] >= size else F.pad(given, (0, size - given.shape[-1]))
+        mask = mask & given if given.dtype == torch.bool else torch.where(mask, given, torch.full((), -math.inf, dtype=given.dtype))
+    elif attn_mask is not None:
+        if attn_mask.dim() < 1 or attn_mask.shape[-1] != 1:
+            return refuse_call(func, key)
+        mask = (
+            mask & attn_mask
+            if attn_mask.dtype == torch.bool
+            else torch.where(mask, attn_mask, torch.full((), -math.inf, dtype=attn_mask.dtype))
+        )
+    else:
+        mask = mask.expand(query.shape[-2], size)
+    return func(query, keys, values, mask, dropout_p, False, **kwargs)
+
+
+# -- layers, row by row ------------------------------------------------------------------------------------------------------
+def linear(func: Any, t: Grown, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    """Multiply rows by a matrix."""
+    return _rows(func, t, 1, weight, bias)
+
+
+def layer_norm(func: Any, t: Grown, normalized_shape: Sequence[Any], weight: Any = None, bias: Any = None, eps: Any = 1e-5) -> Any:
+    """Normalise rows."""
+    return _rows(func, t, len(normalized_shape), normalized_shape, weight, bias, eps)
+
+
+def rms_norm(func: Any, t: Grown, normalized_shape: Sequence[Any], weight: Any = None, eps: Any = None) -> Any:
+    """Normalise rows."""
+    return _rows(func, t, len(normalized_shape), normalized_shape, weight, eps)
+
+
+def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
+    if any(isinstance(a, Grown) for a in tensors_of(args)) or t.along >= t.dim_() - mixed:
+        return refuse_call(func, t, args)
+    return new(func(t.padded(), *args), t.along, t.length)
+
+
+def embedding(
+    func: Any, t: Grown, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, **gradients: Any
+) -> Any:
+    """Look rows up: what lies behind the length is no index."""
+    if isinstance(weight, Grown) or max_norm is not None or t.length.bounds[0] < 1:
+        return refuse_call(func, t, weight)
+    return new(func(_filled(t, 0), weight, padding_idx, **gradients), t.along, t.length)
+
+
+def _named(names: Sequence[str], *holders: Any) -> list[Any]:
+    return [getattr(h, name) for name in names for h in holders if hasattr(h, name)]
+
+
+_ELEMENTWISE = """
+add sub subtract mul multiply div divide true_divide floor_divide remainder fmod neg negative abs absolute exp exp2 expm1 log log2 log10
+log1p sqrt rsqrt sigmoid tanh relu sin cos tan asin acos atan sinh cosh pow square reciprocal erf erfc clamp clamp_min clamp_max clip
+eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not where masked_fill minimum
+maximum isnan isinf isfinite floor ceil round trunc sign nan_to_num clone detach
+"""
+_OPERATORS = """
+add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg pow rpow eq ne lt le gt ge and rand or ror xor rxor invert abs
+"""
+_PARTIAL = frozenset(
+    [
+        *_named(["div", "divide", "true_divide", "floor_divide", "remainder", "fmod", "pow"], torch, _T),
+        *_named([f"__{name}__" for name in ("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow")], _T),
+    ]
+)
+_CONVERSIONS = ["to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "type_as"]
+HANDLERS: dict[Any, Handler] = {
+    **dict.fromkeys([*_named(_ELEMENTWISE.split(), torch, _T), *_named([f"__{n}__" for n in _OPERATORS.split()], _T)], elementwise),
+    **dict.fromkeys(_named(["relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "mish", "hardtanh", "relu6"], F), elementwise),
+    **dict.fromkeys(_named(_CONVERSIONS, _T), converted),
+    _T.contiguous: contiguous,
+    **dict.fromkeys([torch.matmul, _T.matmul, _T.__matmul__, torch.bmm, _T.bmm], matmul),
+    **dict.fromkeys([torch.softmax, _T.softmax, F.softmax, torch.log_softmax, _T.log_softmax, F.log_softmax], softmax),
+    **dict.fromkeys([torch.sum, _T.sum], reduction(lambda dtype: 0)),
+    **dict.fromkeys([torch.all, _T.all], reduction(lambda dtype: True)),
+    **dict.fromkeys([torch.any, _T.any], reduction(lambda dtype: False)),
+    **dict.fromkeys([torch.amax, _T.amax], reduction(_least, partial=True)),
+    **dict.fromkeys([torch.amin, _T.amin], reduction(_most, partial=True)),
+    **dict.fromkeys([torch.argmax, _T.argmax], reduction(_least, partial=True, indices=True)),
+    **dict.fromkeys([torch.argmin, _T.argmin], reduction(_most, partial=True, indices=True)),
+    **dict.fromkeys([torch.mean, _T.mean], mean),
+    **dict.fromkeys([torch.cumsum, _T.cumsum], running),
+    F.scaled_dot_product_attention: attention,
+    F.linear: linear,
+    F.layer_norm: layer_norm,
+    F.rms_norm: rms_norm,
+    F.embedding: embedding,
+}

@@ -1,0 +1,133 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What calls fill and no call reads is left out, and the report says so; whatever reads it shows."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from differential import same
+from judge import load, outcome
+
+import dycl_tvm
+from dycl_tvm.cli.main import main
+from dycl_tvm.errors import UnsupportedError
+
+X = torch.tensor([[1.0, 0.5, 2.0], [-0.5, 1.0, 0.25]])
+HEADER = "import collections, copy\nimport torch\nfrom torch import nn\n"
+NET = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log = INIT
+    def forward(self, x):
+"""
+
+
+def net(body: str, init: str = "[]") -> str:
+    return NET.replace("INIT", init) + textwrap.indent(body, "        ")
+
+
+UNREAD = {
+    "a list": net("self.log.append(x * 2)\nreturn x + 1"),
+    "in a branch": net("y = x + 1\nif y.sum() > 3: self.log.append(y)\nreturn y"),
+    "in a loop": net("while x.sum() < 9:\n    x = x + 1\n    self.log.append(x)\nreturn x"),
+    "several": net("self.log.extend([x, x + 1])\nreturn x"),
+    "a deque": net("self.log.appendleft(x)\nreturn x", "collections.deque()"),
+    "a set": net("self.log.add(len(x))\nself.log.add('seen')\nreturn x", "set()"),
+    "objects": net("self.log.append({'x': x, 'n': object()})\nreturn x"),
+    "by a library": net("list(map(self.log.append, [x]))\nreturn x"),
+    "asked what it is": net("self.log.append(x)\nreturn x, self.log is not None, isinstance(self.log, list), type(self.log) is list"),
+    "under two names": net("self.log.append(x)\nreturn x, self.log is self.other", "[]\n        self.other = self.log"),
+    "in a list that is read": net("self.log[0].append(x)\nreturn x * len(self.log)", "[[], []]"),
+    "a global": "LOG = []\ndef net(x):\n    LOG.append(x)\n    return x + 1\n",
+    "of a class": "class Net(nn.Module):\n    log = []\n    def forward(self, x):\n        self.log.append(x)\n        return x\n",
+    "by a hook": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log, self.act = [], nn.ReLU()
+        self.act.register_forward_hook(lambda module, args, result: self.log.append(result))
+    def forward(self, x):
+        return self.act(x)
+""",
+    "actions of a gate": """
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log = []
+    def forward(self, x):
+        action = (x.mean() > 0.4).float()
+        self.log.append(action)
+        return action
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.control = Gate()
+    def forward(self, x):
+        for _ in range(4):
+            if self.control(x) > 0.5: x = x - 0.25
+        return x
+""",
+}
+READ = {
+    "length": "self.log.append(x)\nreturn x * len(self.log)",
+    "truth": "if self.log: x = x + 1\nself.log.append(x)\nreturn x",
+    "items": "self.log.append(x)\nreturn sum(self.log)",
+    "on a path that no input takes": "self.log.append(x)\nif x.sum() > 1e30: return self.log[0]\nreturn x",
+    "under another name": "log = self.log\nlog.append(x)\nreturn x, log",
+    "a pattern": "self.log.append(1)\nmatch self.log:\n    case [one]: return x\n    case _: return -x",
+    "comparison": "self.log.append(1)\nreturn x, self.log == [1]",
+    "membership": "self.log.append(1)\nreturn x, 2 in self.log",
+    "text": "self.log.append(1)\nreturn x, f'{self.log}'",
+    "a copy": "self.log.append(1)\nreturn x, copy.copy(self.log)",
+    "by its name": "self.log.append(1)\nreturn x, len(vars(self)['log'])",
+    "a star": "self.log.append(x)\nreturn [*self.log]",
+    "PyTorch": "self.log.append(x)\nreturn torch.stack(self.log)",
+    "a handler": "self.log.append(x)\ntry: return torch.stack(self.log)\nexcept TypeError: return x",
+    "sorting": "self.log.append(1)\nself.log.sort()\nreturn x",
+}
+
+
+def made(source: str) -> object:
+    module = load(HEADER + source)
+    return module.Net().eval() if hasattr(module, "Net") else module.net
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_left_out(name: str) -> None:
+    program = made(UNREAD[name])
+    graph = dycl_tvm.stage(program, (X,))
+    assert len(graph.left_out) == 1
+    assert "none reads" in graph.left_out[0]
+    assert not graph.state
+    call, eager = graph.interpret(), made(UNREAD[name])
+    for x in (X, -X, X + 3, X):
+        assert same(eager(x.clone()), call(x.clone()))
+    log = [m.log for m in program.modules() if hasattr(m, "log")] if isinstance(program, torch.nn.Module) else []
+    assert all(type(x) in (list, set, type(load(HEADER).collections.deque())) for x in log), "what stands for it stays in the model"
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read_is_not(name: str) -> None:
+    with pytest.raises(UnsupportedError, match="left with other contents|known at run time|text of"):
+        dycl_tvm.stage(made(net(READ[name])), (X,))
+
+
+def test_a_window_that_is_read_is_kept() -> None:
+    source = net("self.log.append(x)\nreturn sum(self.log), len(self.log)", "collections.deque(maxlen=2)")
+    call, eager = dycl_tvm.stage(made(source), (X,)).interpret(), made(source)
+    for x in (X, -X, X + 3, X):
+        assert same(outcome(lambda x=x: eager(x.clone())), call(x.clone()))
+
+
+def test_the_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = "import warnings\n" + net("self.log.append(x)\nwarnings.warn('slow')\nreturn x + 1")
+    artifact = dycl_tvm.build(made(source), (X,))
+    artifact.export_library(tmp_path / "net.so")
+    assert main(["inspect", str(tmp_path / "net.so")]) == 0
+    for text in (str(artifact.report()), capsys.readouterr().out):
+        assert "`log`, which calls fill and none reads" in text
+        assert "a warning at" in text
