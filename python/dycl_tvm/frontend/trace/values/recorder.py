@@ -115,7 +115,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         _check_device(func, kwargs)
     tensors, others = sorted_leaves(args, kwargs)
-    if any(map(scalars.is_symbolic, others)):
+    if others and any(map(scalars.is_symbolic, others)):
         func, args, kwargs = _lower_scalars(func, args, kwargs, tensors)
         about, tensors = about_operator(func), tensors_of(args, kwargs)
     if about.fills:
@@ -131,7 +131,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _multi_view(func, args, kwargs)
     if about.views and args and isinstance(args[0], torch.Tensor):
         return _view(func, args, kwargs, tensors)
-    several = composition_of(func, args, kwargs)
+    several = composition_of(func, args, kwargs) if about.composed else None
     if several is not None:
         return several(dispatch, *args, **kwargs)
     return _functional(about, args, kwargs, tensors)
@@ -160,7 +160,7 @@ def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 # -- functional operations ---------------------------------------------------------------------------------------------
 def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
     func = about.func
-    values = [without_elements(read(t)) for t in tensors]
+    values = [read(t) if t.numel() else without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
     if len(constants) == len(values):
         folded = _fold(func, args, kwargs, constants)
@@ -183,7 +183,7 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     operands = iter(values)
     hargs = map_tensors(lambda _: next(operands), args)
     hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
-    outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types)
+    outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types, values)
     if about.positions is not None:
         _note_positions(about, args, kwargs, outputs)
     if parts[0] is metas:

@@ -34,6 +34,9 @@ aten = torch.ops.aten
 ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
+_CPU = torch.device("cpu")
+
+
 class StagedTensor(torch.Tensor, Carrier):
     """A tensor known at run time (or a constant made while staging). See the module's text.
 
@@ -68,7 +71,7 @@ class StagedTensor(torch.Tensor, Carrier):
             strides=meta.stride(),
             storage_offset=offset,
             dtype=meta.dtype,
-            device=torch.device("cpu"),
+            device=_CPU,
             requires_grad=meta.requires_grad,
             dispatch_sizes_strides_policy=None if layouts is None else "strides",
             _extra_dispatch_keys=KEYS,
