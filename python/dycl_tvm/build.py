@@ -47,6 +47,7 @@ def build(
     tuning_file: str | os.PathLike[str] | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    max_recursion: int | None = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -108,9 +109,12 @@ def build(
     max_loop_trips : int, optional
         Bound on the trips of every loop of a Python forward whose trip count is known only at run time; one trip more ends
         the call in a RunError. Loops in which a list grows need it: they are unrolled that far.
+    max_recursion : int, optional
+        Bound on the calls of a function that are under way, where tensors decide how deep it calls itself, by default 1000 as in Python;
+        one more ends the call in a RunError.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
-        that takes more, such as one whose recursion tensors bound, is refused with the line that costs most.
+        that takes more is refused with the line that costs most.
     keep_print : bool
         Keep the calls of ``print`` in a Python forward: the artefact writes their text to the standard output of its process, at
         the same places and in the same order as eager. Otherwise they are refused.
@@ -152,6 +156,7 @@ def build(
         "name": name,
         "max_paths": max_paths,
         "max_loop_trips": max_loop_trips,
+        "max_recursion": max_recursion,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
         "keep_print": keep_print,
@@ -204,7 +209,7 @@ def stage(
         Whether the graph is as it is compiled, or as it was staged.
     model, example_inputs, example_kwargs, disable_passes, progress, options
         As :func:`build` has them. The options are ``input_shapes``, ``input_values``, ``name``, ``max_paths``, ``max_loop_trips``,
-        ``max_seconds``, ``max_memory`` and ``keep_print``.
+        ``max_recursion``, ``max_seconds``, ``max_memory`` and ``keep_print``.
 
     Raises
     ------

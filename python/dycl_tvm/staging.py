@@ -23,6 +23,7 @@ class StagingOptions(TypedDict, total=False):
     name: str | None
     max_paths: int | None
     max_loop_trips: int | None
+    max_recursion: int | None
     max_seconds: float | None
     max_memory: int | None
     keep_print: bool
@@ -38,6 +39,7 @@ def stage_model(
     name: str | None = None,
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
+    max_recursion: int | None = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -56,7 +58,13 @@ def stage_model(
         raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
     check_model(model)
     args, kwargs = normalise(example_inputs, example_kwargs)
-    bounds = {"max_paths": max_paths, "max_loop_trips": max_loop_trips, "max_seconds": max_seconds, "max_memory": max_memory}
+    bounds = {
+        "max_paths": max_paths,
+        "max_loop_trips": max_loop_trips,
+        "max_recursion": max_recursion,
+        "max_seconds": max_seconds,
+        "max_memory": max_memory,
+    }
     options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
     with phases.phase("stage", "run the forward symbolically"):
         graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)

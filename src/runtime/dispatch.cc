@@ -2,6 +2,7 @@
 #include "dispatch.h"
 
 #include <cinttypes>
+#include <cstdlib>
 
 #include "error.h"
 
@@ -33,6 +34,20 @@ int32_t FailRaise(const char* kind, const char* message, uint32_t origin) {
   SetError(kind, "%s", message);
   AppendOrigin(origin);
   return kRunFailed;
+}
+
+int32_t FailMemory() {
+  SetError("RuntimeError", "there is no memory for the stack of a recursive function");
+  return kRunFailed;
+}
+
+bool GrowStack(Stack& stack, size_t bytes) {
+  size_t capacity = 2 * stack.capacity + bytes + 4096;
+  void* data = realloc(stack.data, capacity);
+  if (data == nullptr) return false;
+  stack.data = static_cast<unsigned char*>(data);
+  stack.capacity = capacity;
+  return true;
 }
 
 bool FailCall(uint32_t call) {

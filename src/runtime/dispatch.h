@@ -32,6 +32,12 @@
     }                                                        \
   } while (0)
 
+// A push on the stack of recursive functions, which fails where there is no memory.
+#define STACK(push)                                          \
+  do {                                                       \
+    if (DYCL_UNLIKELY(!(push))) return ::dycl::FailMemory(); \
+  } while (0)
+
 // Writes one decision of the path down.
 #define DECIDE(decision, choice) ::dycl::RecordDecision(f, decision, choice)
 
@@ -41,6 +47,9 @@ namespace dycl {
 int32_t FailHost(HostStatus status, uint32_t origin);
 int32_t FailIndex(int64_t index, uint32_t count, uint32_t origin);
 int32_t FailRaise(const char* kind, const char* message, uint32_t origin);
+int32_t FailMemory();
+// Makes room for more on the stack; false where there is no memory.
+bool GrowStack(Stack& stack, size_t bytes);
 // A kernel said no: keeps the kernel's own error and adds which call it was.
 bool FailCall(uint32_t call);
 
@@ -77,6 +86,34 @@ DYCL_INLINE void CopyTensor(Frame& f, uint32_t dst, uint32_t src, size_t bytes) 
   void* to = f.tensors[dst].data;
   const void* from = f.tensors[src].data;
   if (to != from) memcpy(to, from, bytes);
+}
+
+// ---- the stack of recursive functions -----------------------------------------------------------
+DYCL_INLINE bool PushBytes(Frame& f, const void* from, size_t bytes) {
+  Stack& stack = f.stack;
+  if (DYCL_UNLIKELY(stack.capacity - stack.used < bytes) && !GrowStack(stack, bytes)) return false;
+  memcpy(stack.data + stack.used, from, bytes);
+  stack.used += bytes;
+  return true;
+}
+DYCL_INLINE void PopBytes(Frame& f, void* to, size_t bytes) {
+  f.stack.used -= bytes;
+  memcpy(to, f.stack.data + f.stack.used, bytes);
+}
+DYCL_INLINE bool PushTensor(Frame& f, uint32_t tensor, size_t bytes) {
+  return PushBytes(f, f.tensors[tensor].data, bytes);
+}
+DYCL_INLINE void PopTensor(Frame& f, uint32_t tensor, size_t bytes) {
+  PopBytes(f, f.tensors[tensor].data, bytes);
+}
+// Numbers: an int64_t, a double or a bool.
+template <class T>
+DYCL_INLINE bool Push(Frame& f, T value) {
+  return PushBytes(f, &value, sizeof(T));
+}
+template <class T>
+DYCL_INLINE void Pop(Frame& f, T* value) {
+  PopBytes(f, value, sizeof(T));
 }
 
 DYCL_INLINE void OutTensor(Frame& f, uint32_t leaf, uint32_t tensor) {

@@ -139,6 +139,13 @@ struct Call {
   KernelState* state;
 };
 
+// What recursive functions keep over the calls that they make. It grows when it has to and stays.
+struct Stack {
+  unsigned char* data;
+  size_t used;
+  size_t capacity;
+};
+
 // What the dispatcher sees of a session. All arrays are made once, when the session is made.
 struct Frame {
   DLTensor* tensors;
@@ -150,6 +157,7 @@ struct Frame {
   Scalar* state;
   Output* outputs;
   DeviceSession* device;  // null where the tensors are in CPU memory
+  Stack stack;
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.

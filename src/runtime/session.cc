@@ -133,6 +133,7 @@ DyclSession::~DyclSession() {
   for (uint32_t c = 0; frame_.calls != nullptr && c < kProgram.calls.size; ++c) {
     frame_.calls[c].state->Release();
   }
+  free(frame_.stack.data);
   free(block_);
   model_->Release();
 }
@@ -189,7 +190,7 @@ void DyclSession::Bind() {
                             static_cast<int32_t>(desc.num_args), l.kernel_states + c};
   }
   frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path,       0,
-                       l.inputs,  l.state, l.outputs,   device_.get()};
+                       l.inputs,  l.state, l.outputs,   device_.get(), {nullptr, 0, 0}};
 }
 
 int32_t DyclSession::ResetState() {
@@ -322,6 +323,7 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* si
   }
   site_ = dycl::kRunFailed;
   frame_.path_count = 0;
+  frame_.stack.used = 0;
   memset(frame_.call_runs, 0, kProgram.calls.size * sizeof(uint32_t));
   int32_t status = device_ != nullptr ? device_->Begin() : DYCL_OK;
   bool begun = device_ != nullptr && status == DYCL_OK;

@@ -96,6 +96,7 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         tuning_file=args.tuning_file,
         max_paths=args.max_paths,
         max_loop_trips=args.max_loop_trips,
+        max_recursion=args.max_recursion,
         keep_print=args.keep_print,
         verify=args.verify,
         progress=not args.quiet,

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dycl_tvm.codegen.scalar_ops import assign, host_instr, read_item, write_item
+from dycl_tvm.codegen.scalar_ops import C_TYPES, assign, host_instr, kind_of, read_item, register, scalar, write_item
 from dycl_tvm.codegen.tables import Tables
 from dycl_tvm.codegen.text import comment
-from dycl_tvm.compile.program import CopyTensor, HostInstr, Instr, KernelCall, ReadItem, SetReg, WriteItem
+from dycl_tvm.compile.program import CopyTensor, HostInstr, Instr, KernelCall, Pop, Push, ReadItem, SetReg, Slot, WriteItem
 
 
 class Instructions:
@@ -56,6 +56,17 @@ class Instructions:
             return read_item(instr.dst, instr.src.type.dtype, tensor(instr.src))
         if isinstance(instr, WriteItem):
             return write_item(instr.dst.type.dtype, tensor(instr.dst), instr.src)
+        if isinstance(instr, Push):
+            src = instr.src
+            pushed = (
+                f"PushTensor(f, {tensor(src)}, {src.type.nbytes})"
+                if isinstance(src, Slot)
+                else f"Push<{C_TYPES[kind_of(src)]}>(f, {scalar(src)})"
+            )
+            return f"STACK({pushed});"
+        if isinstance(instr, Pop):
+            dst = instr.dst
+            return f"PopTensor(f, {tensor(dst)}, {dst.type.nbytes});" if isinstance(dst, Slot) else f"Pop(f, &{register(dst)});"
         assert isinstance(instr, CopyTensor)
         return f"CopyTensor(f, {tensor(instr.dst)}, {tensor(instr.src)}, {instr.src.type.nbytes});"
 

@@ -19,7 +19,9 @@ from dycl_tvm.compile.program import (
     Kernel,
     KernelCall,
     Leave,
+    Pop,
     Program,
+    Push,
     ReadItem,
     Slot,
     SwitchGoto,
@@ -42,6 +44,9 @@ def _slots_of(instr: Instr) -> tuple[Slot, ...]:
         return (instr.src,)
     if isinstance(instr, WriteItem):
         return (instr.dst,)
+    if isinstance(instr, (Push, Pop)):
+        at = instr.src if isinstance(instr, Push) else instr.dst
+        return (at,) if isinstance(at, Slot) else ()
     return (instr.src, instr.dst) if isinstance(instr, CopyTensor) else ()
 
 

@@ -35,7 +35,8 @@ from dycl_tvm.compile.lowering import Lowering, Placement
 from dycl_tvm.compile.pipeline import KernelSet, build_kernels, legalise, to_kernels
 from dycl_tvm.compile.program import CopyTensor, KernelCall, KernelLibrary, Program
 from dycl_tvm.compile.stats import CompileStats
-from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNNCall
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
 
 __all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "Placement", "has_amx", "lower"]
@@ -103,6 +104,8 @@ def lower(
         A kernel that TVM or a backend could not compile.
     """
     stats = CompileStats()
+    if is_device(target):
+        _refuse_stack(graph)
     sub_dnns = graph.sub_dnns()
     with _timed(stats, "import"), target:
         imported = import_sub_dnns(sub_dnns, progress)
@@ -226,6 +229,16 @@ def choose_kernels(
     for name, function in functions.items():
         emitter.function(function, layouts.params[name], layouts.results[name])
     return emitter.finish(list(functions)), layouts
+
+
+def _refuse_stack(graph: HCFG) -> None:
+    """Refuse recursive functions that keep something over a call: the stack is in the host's memory."""
+    for block in graph.blocks:
+        for step in block.steps:
+            if isinstance(step, HostOp) and step.op == "push":
+                raise UnsupportedError(
+                    "a recursion whose depth is known only at run time is not supported on GPUs", step.origin, "build for the CPU"
+                )
 
 
 @contextmanager

@@ -24,7 +24,9 @@ from dycl_tvm.compile.program import (
     Kernel,
     KernelCall,
     Leave,
+    Pop,
     Program,
+    Push,
     ReadItem,
     Reg,
     Scalar,
@@ -241,6 +243,16 @@ class Lowering:
         if step.op == "to_tensor":
             self._define(step.output)
             return ("write", self._where(step.output), step.output.type, self._scalar(step.args[0]))
+        if step.op == "push":
+            pushed = step.args[0]
+            if isinstance(pushed, Value) and isinstance(pushed.type, TensorType):
+                return ("push", self._where(pushed), pushed.type)
+            return Push(self._scalar(pushed))
+        if step.op == "pop" and isinstance(step.output.type, ScalarType):
+            return Pop(self._reg(step.output))
+        if step.op == "pop":
+            self._define(step.output)
+            return ("pop", self._where(step.output), step.output.type)
         return HostInstr(step.op, self._reg(step.output), tuple(self._scalar(a) for a in step.args), step.origin, step.text)
 
     def _call(self, step: SubDNNCall) -> list[Any]:
@@ -310,11 +322,13 @@ class Lowering:
     def _flow(self, block: Block, draft: list[Any]) -> arena.FlowBlock:
         flow = arena.FlowBlock()
         for item in draft:
-            if isinstance(item, HostInstr):
+            if isinstance(item, (HostInstr, Push, Pop)):
                 continue
             if item[0] == "read":
                 flow.points.append(arena.Point(_storages([item[2]]), ()))
-            elif item[0] == "write":
+            elif item[0] == "push":
+                flow.points.append(arena.Point(_storages([item[1]]), ()))
+            elif item[0] in ("write", "pop"):
                 flow.points.append(arena.Point((), _storages([item[1]])))
             else:
                 places, n = [p for p, _ in item[2]], item[3]
@@ -360,8 +374,12 @@ class Lowering:
     def _code(self, block: Block, draft: list[Any]) -> CodeBlock:
         instrs: list[Instr] = []
         for item in draft:
-            if isinstance(item, HostInstr):
+            if isinstance(item, (HostInstr, Push, Pop)):
                 instrs.append(item)
+            elif item[0] == "push":
+                instrs.append(Push(self._slot(item[1], item[2])))
+            elif item[0] == "pop":
+                instrs.append(Pop(self._slot(item[1], item[2])))
             elif item[0] == "read":
                 instrs.append(ReadItem(item[1], self._slot(item[2], item[3])))
             elif item[0] == "write":

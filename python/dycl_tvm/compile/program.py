@@ -106,7 +106,21 @@ class CopyTensor:
     src: Slot
 
 
-Instr = Union[KernelCall, HostInstr, SetReg, ReadItem, WriteItem, CopyTensor]
+@dataclass(frozen=True)
+class Push:
+    """Put a scalar or a tensor on the stack of recursive functions, which is empty when a call begins."""
+
+    src: Union[Slot, Scalar]
+
+
+@dataclass(frozen=True)
+class Pop:
+    """Take what was pushed last from the stack; it is of this type."""
+
+    dst: Union[Slot, Reg]
+
+
+Instr = Union[KernelCall, HostInstr, SetReg, ReadItem, WriteItem, CopyTensor, Push, Pop]
 
 
 @dataclass(frozen=True)

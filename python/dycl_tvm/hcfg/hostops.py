@@ -17,6 +17,9 @@ from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType, TensorType, Type
 
 Number = int | float | bool
 
+#: What operations do beside giving a result: they stay where they stand, in order with each other, and run as often as there.
+EFFECTS = frozenset({"print", "push", "pop"})
+
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
@@ -93,6 +96,9 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
     str or None
         What is wrong, None if nothing is.
     """
+    if op in ("push", "pop"):
+        fits = len(args) == (op == "push") and (op == "pop" or declared == INT)
+        return None if fits else f"{op} cannot take ({', '.join(map(str, args))}) and give {declared}"
     if op == "print":
         fits = declared == INT and all(isinstance(a, ScalarType) for a in args)
         return None if fits else f"print takes host scalars and gives an int, got ({', '.join(map(str, args))}) and {declared}"
@@ -134,7 +140,7 @@ def wrong_text(step: HostOp) -> str | None:
 
 def must_run(step: HostOp) -> bool:
     """Tell whether the operation must run wherever it stood, even if nobody reads its result, in order with others of its kind."""
-    return step.op == "print" or raises_like_eager(step)
+    return step.op in EFFECTS or raises_like_eager(step)
 
 
 def raises_like_eager(step: HostOp) -> bool:

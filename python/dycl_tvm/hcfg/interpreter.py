@@ -44,6 +44,9 @@ Datum = Any
 
 Path = list[tuple[str, int]]
 
+#: Where a frame has the stack of recursive functions.
+_STACK = Value(INT, "stack")
+
 _EXCEPTIONS: dict[str, type[Exception]] = {
     e.__name__: e
     for e in (
@@ -154,7 +157,10 @@ def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None 
         counts[step.op] += 1
     if isinstance(step, HostOp):
         args = [_read(frame, a) for a in step.args]
-        if watcher is not None and step.op == "item" and isinstance(step.output.type, ScalarType):
+        if step.op in ("push", "pop"):
+            stack = frame.setdefault(_STACK, [])
+            frame[step.output] = stack.append(args[0]) or 0 if step.op == "push" else stack.pop()
+        elif watcher is not None and step.op == "item" and isinstance(step.output.type, ScalarType):
             frame[step.output] = evaluate(f"to_{step.output.type.kind}", [watcher.item(step, args[0])], step.output.type)
         else:
             frame[step.output] = run_host_op(step, args)

@@ -117,7 +117,9 @@ class HostOp:
     - ``to_int`` (truncation), ``to_float``, ``to_bool``; ``floor ceil round trunc`` (float to int, ``round`` is half to even);
     - ``sqrt exp log sin cos tanh`` (float to float, ValueError where Python's ``math`` raises it);
     - ``print``: writes ``text.format(*args)`` to the standard output and gives the int 0. It is an effect: it stays where
-      it stands, in order with all other prints, and runs as often as there.
+      it stands, in order with all other prints, and runs as often as there;
+    - ``push`` (a scalar or a tensor, gives the int 0) and ``pop`` (gives what was pushed last, which is of the output's type): the
+      stack of recursive functions, which is empty when a call of the graph begins. They are effects too.
 
     ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), None elsewhere.
     """

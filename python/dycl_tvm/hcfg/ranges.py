@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dycl_tvm.hcfg.analysis import dominators, predecessors, reverse_postorder
-from dycl_tvm.hcfg.hostops import COMPARISONS, INT64_MAX, INT64_MIN
+from dycl_tvm.hcfg.hostops import COMPARISONS, EFFECTS, INT64_MAX, INT64_MIN
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Constant, Edge, HostOp, Operand, Switch, Value, operand_type
 from dycl_tvm.hcfg.types import BOOL, INT, TensorType, Type
 
@@ -191,7 +191,7 @@ class Ranges:
         op, args, widest = step.op, step.args, _widest(step.output.type)
         if op == "item":
             return _DTYPES.get(args[0].type.dtype, widest) if isinstance(args[0].type, TensorType) else widest  # type: ignore[union-attr]
-        if op == "print" or not all(_whole(a) for a in args):
+        if op in EFFECTS or not all(_whole(a) for a in args):
             return widest
         if op == "select":
             return self._select(step, block)

@@ -20,6 +20,8 @@ from dycl_tvm.runtime.params import read_params
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 
 METADATA_KEY = "dycl_tvm"
+#: Where a frame has the stack of recursive functions; values have numbers from 0 on.
+_STACK = -1
 
 
 def run(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -136,6 +138,10 @@ class SplitModel:
         elif step["host"] == "print":
             print(step["text"].format(*args), end="")
             frame[step["result"]] = 0
+        elif step["host"] == "push":
+            frame.setdefault(_STACK, []).append(args[0])
+        elif step["host"] == "pop":
+            frame[step["result"]] = frame[_STACK].pop()
         elif step["host"] == "to_tensor":
             frame[step["result"]] = np.asarray(args[0]).astype(step["type"]["dtype"])
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dycl_tvm.hcfg.hostops import EFFECTS
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Edge, HostOp, Jump, Operand, Raise, Return, Switch, Terminator, Value, operand_type
 from dycl_tvm.hcfg.ranges import Ranges
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, TensorType
@@ -57,7 +58,7 @@ def _host(block: Block, op: str, *args: Operand, type_: object = BOOL) -> Value:
 def _guards(step: HostOp, block: Block) -> Iterator[Guard]:
     """Yield the guard of an operation, if it needs one; the steps that compute its condition go into ``block``."""
     op, args = step.op, step.args
-    if op == "print":
+    if op in EFFECTS:
         return
     first = operand_type(args[0])
     if op in ("truediv", "floordiv", "mod") and (isinstance(args[1], Value) or args[1] == 0):

@@ -26,6 +26,10 @@ def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> 
     op, out = step.op, step.output.type
     if op == "print":
         raise UnsupportedError("print has no form in ONNX", step.origin, "build without keep_print, or export with split=True")
+    if op in ("push", "pop"):
+        raise UnsupportedError(
+            "a recursion whose depth is known only at run time has no form in ONNX", step.origin, "export with split=True"
+        )
     args = [read(a) for a in step.args]
     if op == "item":
         type_ = operand_type(step.args[0])

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.hcfg.analysis import dominators
+from dycl_tvm.hcfg.hostops import EFFECTS
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Operand, Step, SubDNNCall, TensorOp, Value, block_operands
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.passes.rewrite import freeze, is_pure, replacer, rewrite_step, rewrite_terminator, substitute
@@ -61,7 +62,7 @@ def common_subexpression(graph: HCFG) -> int:
 def _key(step: Step) -> Any:
     """Return a key that equal steps have in common, None for a step that cannot be shared."""
     if isinstance(step, HostOp):
-        if step.op == "print":
+        if step.op in EFFECTS:
             return None
         return ("host", step.op, freeze(step.args, lambda v: v), step.output.type)
     if isinstance(step, SubDNNCall) or not is_pure(step):

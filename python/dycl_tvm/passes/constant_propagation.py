@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.hcfg.analysis import reverse_postorder
+from dycl_tvm.hcfg.hostops import EFFECTS
 from dycl_tvm.hcfg.interpreter import run_host_op, run_tensor_op, tensor_type
 from dycl_tvm.hcfg.nodes import (
     HCFG,
@@ -119,7 +120,7 @@ def _constant(name: str, tensor: torch.Tensor) -> Constant:
 
 
 def _fold_host_op(step: HostOp, mapping: dict[Value, Operand]) -> bool:
-    if step.op == "print":
+    if step.op in EFFECTS:
         return False
     if step.op == "item":
         data = [a.data for a in step.args if isinstance(a, Constant)]

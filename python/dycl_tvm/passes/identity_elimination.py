@@ -8,6 +8,7 @@ of the "graph optimisation" of DyCL (Chen et al., ISSTA 2023), where outputs tha
 from __future__ import annotations
 
 from dycl_tvm.hcfg.analysis import reverse_postorder
+from dycl_tvm.hcfg.hostops import EFFECTS
 from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, TensorOp, Value, operand_type
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType, TensorType, Type
 from dycl_tvm.passes.rewrite import count_uses, replacer, rewrite_step, static_argument, substitute
@@ -105,7 +106,7 @@ def _hands_on(step: TensorOp, name: str, kind: TensorType) -> bool:
 def _host_identity(step: HostOp, made: dict[Value, HostOp]) -> Operand | None:
     """Return the operand that a host operation hands on; ``made`` gives the operations seen so far."""
     op, args = step.op, step.args
-    if op == "print":
+    if op in EFFECTS:
         return None
     source = made.get(args[0]) if isinstance(args[0], Value) else None
     if op in ("to_int", "to_float", "to_bool", "floor", "ceil", "round", "trunc"):

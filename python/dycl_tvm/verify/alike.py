@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dycl_tvm.hcfg.hostops import EFFECTS
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, TensorOp, Value
 
 #: Operators that give their first operand, where the result has its type.
@@ -43,7 +44,7 @@ def alike(graph: HCFG) -> dict[int, int]:
                 numbers[results[0]] = _number(operands[0], numbers)
                 continue
             key = (step.op, _key(step.args, numbers), _key(step.kwargs, numbers))
-        elif isinstance(step, HostOp) and step.op != "print":
+        elif isinstance(step, HostOp) and step.op not in EFFECTS:
             results, key = [step.output], (step.op, _key(step.args, numbers), str(step.output.type))
         else:
             continue

@@ -32,7 +32,7 @@ from dycl_tvm.errors import RunError, VerificationError
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.module import Model, Module
-from dycl_tvm.verify.machine import Machine, random_tensor
+from dycl_tvm.verify.machine import Endless, Machine, random_tensor
 from dycl_tvm.verify.memory import POISON
 from dycl_tvm.verify.stand_ins import StandIns
 
@@ -161,6 +161,7 @@ class _Watched:
         self._partly = False  # whether of some tensor the ends only were made up, so that nobody knows what lies between
         self.truth = 0.5
         self.steps: Iterator[KernelCall] = iter(())
+        self.ahead: KernelCall | None = None
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
         self._callback = kind(self._kernel)  # must live as long as the library
         library.dycl_verify_hook(self._callback)
@@ -172,16 +173,22 @@ class _Watched:
         self.problem, self.calls = None, 0
         self.steps = self.machine.call(inputs)
         try:
+            self.ahead = next(self.steps, None)  # the Program goes first: what has no end there is not begun by the dispatcher
+        except Endless:
+            self.machine.begin()
+            module.reset_state()
+            return
+        try:
             got: tuple[str, Any] = ("returns", module(*(v.clone() if isinstance(v, torch.Tensor) else v for v in inputs)))
         except RunError as error:
             got = ("raises", error.kind)
-        if isinstance(self.problem, _Long):
+        if isinstance(self.problem, (_Long, Endless)):
             self.machine.begin()
             module.reset_state()
             return
         if self.problem is not None:
             raise self.problem
-        if next(self.steps, None) is not None:
+        if self.ahead is not None:
             raise self._wrong("ends, where its program calls another kernel")
         taken = [(d.decision, int(d.choice)) for d in module.last_path.branches]
         if taken != self.machine.path[-len(taken) :] or (len(taken) != len(self.machine.path) and len(self.machine.path) <= 4096):
@@ -206,7 +213,7 @@ class _Watched:
             self.kernels += 1
             if self.calls > _LONG:
                 raise _Long
-            instr = next(self.steps, None)
+            instr = self.ahead
             if instr is None:
                 raise self._wrong(f"calls {self.program.kernels[kernel].symbol}, where its program ends")
             if instr.kernel != kernel or count != len(instr.args):
@@ -221,6 +228,7 @@ class _Watched:
                     self._same(instr, k, tensor.data, here, slot)
                 else:
                     self._fill(here, tensor.data, slot)
+            self.ahead = next(self.steps, None)
         except Exception as error:  # it must not leave through C
             self.problem = error
             return -1

@@ -16,7 +16,9 @@ from dycl_tvm.compile.program import (
     HostInstr,
     KernelCall,
     Leave,
+    Pop,
     Program,
+    Push,
     ReadItem,
     Reg,
     SetReg,
@@ -29,6 +31,13 @@ from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.memory import Memory, plain
 from dycl_tvm.verify.noise import noise
+
+#: After so many blocks without a kernel a call is given up.
+_MOST_BLOCKS = 20_000
+
+
+class Endless(Exception):
+    """A call that goes on for very long without a kernel."""
 
 
 class Machine:
@@ -51,6 +60,8 @@ class Machine:
         self.path: list[tuple[int, int]] = []
         self.ended: Leave | str = ""
         self.results: list[Any] = []
+        #: What recursive functions keep.
+        self.stack: list[Any] = []
 
     def begin(self) -> None:
         """Give the state variables the values with which a session begins."""
@@ -62,8 +73,8 @@ class Machine:
                 self.regs[home.home.index] = home.initial
 
     def call(self, inputs: Sequence[Any]) -> Iterator[KernelCall]:
-        """Make a call: yield each kernel, which the caller runs."""
-        self.path, self.results = [], []
+        """Make a call: yield each kernel, which the caller runs; raise :class:`Endless` where none comes for long."""
+        self.path, self.results, self.stack = [], [], []
         for home, value in zip(self.program.inputs, inputs, strict=True):
             if isinstance(home, Slot):
                 self.memory.inputs[home.index] = value.clone()
@@ -72,13 +83,17 @@ class Machine:
         return self._blocks()
 
     def _blocks(self) -> Iterator[KernelCall]:
-        at = 0
+        at = passed = 0
         try:
             while True:
                 block = self.program.blocks[at]
+                passed += 1
+                if passed > _MOST_BLOCKS:
+                    raise Endless
                 for instr in block.instrs:
                     if isinstance(instr, KernelCall):
                         yield instr
+                        passed = 0
                     else:
                         self.execute(instr)
                 end = block.end
@@ -119,6 +134,12 @@ class Machine:
             self.regs[instr.dst.index] = {"int": int, "float": float, "bool": bool}[instr.dst.kind](self.read(instr.src).item())
         elif isinstance(instr, WriteItem):
             self.read(instr.dst).fill_(self.scalar(instr.src))
+        elif isinstance(instr, Push):
+            self.stack.append(plain(self.read(instr.src)).clone() if isinstance(instr.src, Slot) else self.scalar(instr.src))
+        elif isinstance(instr, Pop) and isinstance(instr.dst, Slot):
+            plain(self.read(instr.dst)).copy_(self.stack.pop().reshape(instr.dst.type.shape))
+        elif isinstance(instr, Pop):
+            self.regs[instr.dst.index] = self.stack.pop()
         elif isinstance(instr, HostInstr):
             args = [self.scalar(a) for a in instr.args]
             self.regs[instr.dst.index] = 0 if instr.op == "print" else evaluate(instr.op, args, ScalarType(instr.dst.kind))

@@ -25,7 +25,6 @@ from dycl_tvm.compile.program import (
     Goto,
     KernelCall,
     Leave,
-    ReadItem,
     Reg,
     Slot,
     SwitchGoto,
@@ -149,6 +148,9 @@ class _Lockstep:
         self.read: dict[int, set[tuple[str, int, int]]] = {}
         self.truth: dict[int, Any] = {}
         self.path: list[str] = []
+        #: What recursive functions keep in the graph, and the ids of the values that are taken from there.
+        self.stack: list[Any] = []
+        self.popped: set[int] = set()
 
     def run(self) -> Flow:
         """Make calls until every edge was passed and every place compared, or the time is used up."""
@@ -182,7 +184,7 @@ class _Lockstep:
 
     def call(self) -> None:
         """Make one call."""
-        self.truth, self.path = {}, []
+        self.truth, self.path, self.stack, self.machine.stack = {}, [], [], []
         for home, value in zip(self.program.inputs, self.graph.inputs, strict=True):
             given = self._draw(value)
             if isinstance(home, Slot):
@@ -224,8 +226,8 @@ class _Lockstep:
             return
         read = self.read.get(id(step))
         if read is None:
-            slots = [s for i in instrs for s in (i.args if isinstance(i, KernelCall) else (i.src,) if isinstance(i, ReadItem) else ())]
-            read = self.read[id(step)] = {(s.space, s.index, s.offset) for s in slots}
+            places = [s for i in instrs for s in (i.args if isinstance(i, KernelCall) else (getattr(i, "src", None),))]
+            read = self.read[id(step)] = {(s.space, s.index, s.offset) for s in places if isinstance(s, Slot)}
         if (slot.space, slot.index, slot.offset) in read:
             self._same(unpack(self.memory.tensor(slot), value.type), self.truth[id(value)], f"{value.name or 'a tensor'} is")
 
@@ -290,8 +292,17 @@ class _Lockstep:
         if len(instrs) != 1:
             raise VerificationError(self._text(f"the operation {step.op} became {len(instrs)} instructions"))
         kind: Any = step.output.type
+        if step.op == "push":
+            self.stack.append(args[0])
+            self.machine.execute(instrs[0])
+            return
         if step.op == "print":
             expected: Any = 0
+        elif step.op == "pop":
+            if not self.stack:
+                raise VerificationError(self._text("more is taken from the stack than was put there"))
+            expected = self.stack.pop()
+            self.popped.add(id(step.output))
         elif step.op == "to_tensor":
             expected = torch.tensor(args[0], dtype=getattr(torch, kind.dtype))
         else:
@@ -335,7 +346,10 @@ class _Lockstep:
             self._same(bool(self.machine.scalar(end.cond)), bool(self._true(term.cond)), "the condition is")
         if isinstance(term, Switch) and isinstance(end, SwitchGoto):
             self._same(self.machine.scalar(end.index), self._true(term.index), "the index of a choice is")
-        number = self._choose(at, edges, passed)
+        if isinstance(term, Switch) and id(term.index) in self.popped:  # a return leads to where the call came from, and nowhere else
+            number = self._true(term.index)
+        else:
+            number = self._choose(at, edges, passed)
         self.open.discard((at, number))
         gotos = self.program.blocks[at].gotos()
         edge, goto = edges[number], gotos[number]

@@ -192,7 +192,9 @@ def compare(eager: Sequence[Outcome], built: Sequence[Outcome], loose: float = 1
         if isinstance(b.error, OverflowError) and not isinstance(e.error, OverflowError):
             raise Undecided("an int leaves int64, which ends a call as documented")
         if isinstance(b.error, LimitError):
-            raise Undecided("a loop runs more often than max_loop_trips")
+            raise Undecided("a loop runs more often than max_loop_trips, or calls nest deeper than max_recursion")
+        if isinstance(e.error, RecursionError) and type(b.error).__name__ != "RecursionError":
+            raise Undecided("calls nest deeper than Python lets them")
         if isinstance(b.error, ValueError) and str(b.error) == COMPLEX_POWER:
             raise Undecided("a power has a complex result, which ends a call as documented")
         if b.error is None and (isinstance(e.error, torch.linalg.LinAlgError) or str(e.error) == _NEGATIVE_SPREAD):

@@ -4,6 +4,7 @@
     python tests/python/frontend/hunt.py random 0 1000       seeds 0 to 999
     python tests/python/frontend/hunt.py grid                 every effect alone in every structure
     python tests/python/frontend/hunt.py grid 30 40           effects 30 to 39
+    python tests/python/frontend/hunt.py growing 0 1000      loops whose tensors grow; every second one asks one thing only of them
     python tests/python/frontend/hunt.py build 0 1000         seeds 0 to 999; those that are right are built too, 8 in one library
     python tests/python/frontend/hunt.py shrink FILE ...      the smallest programs of which the same is so
 
@@ -19,10 +20,15 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from effects import EFFECTS, Program, structures
+from growing import READS, GrowingProgram
 from hunt_builds import judge_built
 from judge import Verdict, judge, shrink
+
+#: Loops whose tensors grow say themselves how often they run at most.
+UNBOUNDED = {"max_loop_trips": None}
 
 
 def random_programs(begin: int, end: int) -> Iterator[tuple[str, str]]:
@@ -45,13 +51,21 @@ def grid(begin: int, end: int) -> Iterator[tuple[str, str]]:
             yield f"effect_{number}_{structure}", Program(choose).source()
 
 
-def hunt(programs: Iterator[tuple[str, str]], out: Path | None = None, every: int = 0) -> tuple[dict[str, int], dict[str, int]]:
+def growing_programs(begin: int, end: int) -> Iterator[tuple[str, str]]:
+    """Yield names and programs of some seeds whose tensors grow in loops."""
+    for seed in range(begin, end):
+        yield f"growing_{seed}", GrowingProgram(random.Random(seed).randrange, seed // 2 % len(READS) if seed % 2 else None).source()
+
+
+def hunt(
+    programs: Iterator[tuple[str, str]], out: Path | None = None, every: int = 0, **options: Any
+) -> tuple[dict[str, int], dict[str, int]]:
     """Judge programs; return how many of each kind there were, and why programs were refused, the most frequent first."""
     kinds: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     began = time.monotonic()
     for name, source in programs:
-        verdict = judge(source)
+        verdict = judge(source, **options)
         kinds[verdict.kind] += 1
         if verdict.kind == "refused":
             reasons[verdict.reason] += 1
@@ -83,7 +97,7 @@ def _keep(path: Path, source: str, verdict: Verdict) -> None:
 def main() -> None:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("random", "grid", "build", "shrink"))
+    parser.add_argument("what", choices=("random", "grid", "growing", "build", "shrink"))
     parser.add_argument("arguments", nargs="*")
     parser.add_argument("--out", type=Path, default=Path("out/hunt"))
     options = parser.parse_args()
@@ -99,11 +113,11 @@ def main() -> None:
             print(f"== {name}\n{small}# {kind}: {judge(small).reason}", flush=True)
         return
     begin, end = (int(a) for a in options.arguments) if options.arguments else (0, 1000)
-    programs = random_programs(begin, end) if options.what == "random" else grid(begin, end)
+    programs = {"grid": grid, "growing": growing_programs}.get(options.what, random_programs)(begin, end)
     if options.what == "build":
-        hunt_builds(random_programs(begin, end), options.out)
+        hunt_builds(programs, options.out)
         return
-    kinds, reasons = hunt(programs, options.out, every=200)
+    kinds, reasons = hunt(programs, options.out, every=200, **(UNBOUNDED if options.what == "growing" else {}))
     print(kinds)
     for reason, count in list(reasons.items())[:30]:
         print(f"{count:6} {reason}")

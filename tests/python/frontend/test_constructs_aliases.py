@@ -219,3 +219,38 @@ def test_results_written_to_out():
         return p, q
 
     check(f, X)
+
+
+def _one_of_a_join_of_joins(x):
+    w, v = x[0] * 2, x[1] + 1
+    z = w if x[0, 0] > 0.5 else v
+    z = z if x[1, 0] > 2 else x[2] * 3
+    w.add_(1)
+    return w, z
+
+
+def _joined_in_a_loop(x):
+    w, v, z, n = x[0] * 2, x[1] + 1, x[2], 0
+    while n < x[0, 0]:
+        z = w if x[1, 0] > n else v
+        n += 1
+    z.add_(1)
+    return w, v, z
+
+
+def _joined_twice_in_a_loop(x):
+    w, v, z, n = x[0] * 2, x[1] + 1, x[2] * 1, 0
+    while n < x[0, 0]:
+        z = w if x[1, 0] > n else v
+        z = z if x[1, 1] > n else v
+        n += 1
+    w.add_(1)
+    return w, z
+
+
+@pytest.mark.parametrize("function", [_one_of_a_join_of_joins, _joined_in_a_loop, _joined_twice_in_a_loop])
+def test_what_was_joined_of_others_is_one_of_them_still(function):
+    try:
+        check(function, X)
+    except UnsupportedError as error:
+        assert "in place" in str(error)  # noqa: PT017  (right or refused)

@@ -45,6 +45,7 @@ ASKED: dict[str, Callable[[torch.Tensor], Any]] = {
         c.mean(0).sum(),
         c.cumsum(1)[:, -1],
     ),
+    "one of two, a number": lambda c: torch.where(c > 1, c, -1.5).sum(),
     "parts from both ends": lambda c: (c[:, c.shape[1] - 1], c[:, c.shape[1] - 2 :], c.narrow(1, 0, 2), c.select(1, -1), c[..., -1]),
     "as many numbers": lambda c: (torch.zeros_like(c).sum(), (torch.ones(2, c.shape[1]) * c).sum(), torch.arange(c.shape[1]).sum()),
 }
@@ -186,6 +187,24 @@ def divided_by_the_length(x, limit):
 )
 def test_right(program):
     check(program, INPUTS, paths=3)
+
+
+class ABufferThatIsExpandedAndChanged(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("b", torch.ones(2, 1))
+
+    def forward(self, x, limit):
+        total = torch.zeros(2)
+        while x.shape[1] < 8 and x.sum() < limit:
+            x = torch.cat([x, x[:, -1:] + 1], 1)
+            total = total + self.b.expand(2, x.shape[1]).sum(1)
+        self.b.add_(1)
+        return x, total, self.b
+
+
+def test_state_that_is_expanded_and_changed():
+    check(ABufferThatIsExpandedAndChanged(), INPUTS, paths=3)
 
 
 def test_an_error_of_the_elements_that_the_program_catches_is_refused():

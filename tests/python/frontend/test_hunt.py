@@ -11,7 +11,7 @@ import judge as judging
 import pytest
 import torch
 from effects import EFFECTS, Program
-from hunt import grid, hunt, hunt_builds, random_programs
+from hunt import UNBOUNDED, grid, growing_programs, hunt, hunt_builds, random_programs
 from judge import SESSIONS, judge, net_of, shrink
 
 
@@ -95,3 +95,10 @@ def test_random_programs(part, tmp_path):
 def test_random_programs_as_a_library(tmp_path):
     kinds = hunt_builds(random_programs(0, 14 + PROGRAMS // 100), tmp_path)
     assert set(kinds) == {"right"}, [p.read_text()[-1500:] for p in tmp_path.iterdir()]
+
+
+def test_programs_whose_tensors_grow(tmp_path):
+    kinds, reasons = hunt(growing_programs(0, 10 + PROGRAMS // 20), tmp_path, **UNBOUNDED)
+    print(kinds, reasons)
+    assert not kinds.get("wrong", 0) and not kinds.get("crashed", 0), [p.read_text()[-1500:] for p in tmp_path.iterdir()]
+    assert kinds["refused"] <= 0.3 * sum(kinds.values()), reasons

@@ -19,22 +19,22 @@ X = (torch.ones(2, 3),)
 
 
 def depth_by_tensors(x):
-    def again(x):
-        if x.sum() > 100:  # HERE
-            return x
-        return again(x * 2)  # HERE
+    def again(xs):
+        if xs[-1].sum() > 100:  # HERE
+            return xs[-1]
+        return again([*xs, xs[-1] * 2])  # HERE
 
-    return again(x)
+    return again([x])
 
 
 def two_recursions(x):
-    def again(x):
-        if x.sum() > 100:  # HERE
-            return x
-        y = again(x * 2)  # HERE
-        return y + again(x + 3)
+    def again(xs):
+        if xs[-1].sum() > 100:  # HERE
+            return xs[-1]
+        y = again([*xs, xs[-1] * 2])  # HERE
+        return y + again([*xs, xs[0] + 3])
 
-    return again(x)
+    return again([x])
 
 
 def endless_recursion(x):

@@ -20,6 +20,7 @@ from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_progra
 from dycl_tvm.frontend.python.calls.unread import Unread
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.flow.exits import origin_of
+from dycl_tvm.frontend.python.flow.recursion import Recursive
 from dycl_tvm.frontend.python.no_trace import no_trace
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
@@ -28,8 +29,9 @@ from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
-from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
+from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_RECURSION, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.modes import no_new_threads
+from dycl_tvm.frontend.trace.procedures import lower_calls
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
@@ -47,6 +49,7 @@ def stage(
     *,
     max_paths: int = MAX_RUNS,
     max_loop_trips: int | None = None,
+    max_recursion: int = MAX_RECURSION,
     max_seconds: float = MAX_SECONDS,
     max_memory: int = MAX_MEMORY,
     name: str | None = None,
@@ -62,6 +65,9 @@ def stage(
         Inputs as the model takes them: nested structures of tensors; numbers and strings among them are fixed.
     max_loop_trips : int, optional
         Bound on the trips of every loop whose trip count is known only at run time; one trip more is a run-time error.
+    max_recursion : int
+        Bound on the calls of a function that are under way, where its recursion has a depth known only at run time; one more is a
+        run-time error.
     max_paths : int
         How many times the forward may be run again because paths cannot be joined.
     max_seconds, max_memory : float, int
@@ -79,7 +85,7 @@ def stage(
         If something fails that is not the program's fault.
     """
     try:
-        limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory)
+        limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion)
         inputs = Inputs(model, example_args, example_kwargs or {})
         # in a context of its own: what context variables hold is as before when staging ends
         return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print)
@@ -93,7 +99,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
-    generators = Generators()
+    generators, recursive = Generators(), Recursive()
 
     def stand_in(x: Any) -> Any:
         return twin_of_generator(x, generators) if isinstance(x, torch.Generator) else seal(twin(x))
@@ -117,6 +123,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             program = Program(state, operators, run_function, run_method, keep_print)
             session.keep(program)
             session.keep(generators)
+            session.keep(recursive)
             entry = session.builder.entry
             entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
             values = list(entry.params)
@@ -153,6 +160,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             )
     left_out = [*(f"`{label}`, which calls fill and none reads" for label in state.left_out), *program.left_out]
     graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out)
+    lower_calls(graph)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph

@@ -16,9 +16,7 @@ class ControlFlow(BaseException):
 class ForkRequired(ControlFlow):
     """The two sides of ``decision`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(
-        self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Exception | None = None, simply: bool = False
-    ) -> None:
+    def __init__(self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Any = None, simply: bool = False) -> None:
         super().__init__(reason)
         self.decision, self.unroll, self.refusal, self.others, self.simply = decision, unroll, refusal, others, simply
 

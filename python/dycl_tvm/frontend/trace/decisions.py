@@ -34,10 +34,14 @@ class Decision:
     is_loop: bool = False
     unroll: int = 0
     #: What is raised if the loop does not end by itself within the trips that are unrolled; None where the user gave the bound.
-    refusal: Exception | None = None
+    refusal: UnsupportedError | None = None
     #: Whether tensors were let grow in the loop, or paths part in its trips; and whether that is left alone, because it did not do.
     tried: bool = False
     simply: bool = False
+    #: It is a call of a function that calls itself: "unrolled" once, this call is made as it stands; more often, all are. With ``peeled``,
+    #: the first was already.
+    recursion: bool = False
+    peeled: bool = False
     #: It is a choice among objects; forked, it is made by one test an object.
     choice: bool = False
 
@@ -61,6 +65,8 @@ class Decisions:
         self.waiting: list[tuple[int, Decision]] = []
         #: The rounds of the rolled loops around the place at hand.
         self.rolling: list[Round] = []
+        #: The rounds that were recorded, each with the number of the event after it: what stands there cannot part any more.
+        self.rolled: list[tuple[Round, int]] = []
         #: The events with which the runs begin that are still to be made.
         self.pending: list[list[Event]] = []
         #: How often each decision was forked, and why the last time.
@@ -69,7 +75,7 @@ class Decisions:
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
-        self.opened, self.rolling, self.waiting = [], [], []
+        self.opened, self.rolling, self.rolled, self.waiting = [], [], [], []
 
     # -- tests that are decided ---------------------------------------------------------------------------------------------
     def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
@@ -160,15 +166,15 @@ class Decisions:
 
     def checkpoint(self) -> Any:
         """Take down which decisions are open (for a loop that may take back a round)."""
-        return list(self.opened), list(self.rolling), list(self.waiting)
+        return list(self.opened), list(self.rolling), list(self.waiting), list(self.rolled)
 
     def restore_checkpoint(self, saved: Any) -> None:
         """Forget the decisions that were opened since :meth:`checkpoint`."""
-        self.opened, self.rolling, self.waiting = list(saved[0]), list(saved[1]), list(saved[2])
+        self.opened, self.rolling, self.waiting, self.rolled = [list(s) for s in saved]
 
     def end_rolled(self, saved: Any, loop: Decision) -> None:
         """A rolled loop has ended: what parts at a decision in its body from now on parts where the loop begins, or before."""
-        self.rolling.pop()
+        self.rolled.append((self.rolling.pop(), self._builder.cursor))
         around = saved[0]
         for decision in self.opened:
             if decision not in around:
@@ -188,6 +194,9 @@ class Decisions:
         """
         if not isinstance(decision, Decision):
             decision.refuse(reason, others)
+        decision = min((r.loop for r, end in self.rolled if r.began <= decision.index < end), key=lambda d: d.index, default=decision)
+        if decision.recursion:
+            self.unroll_recursion(decision, reason, others)
         if decision.is_loop and not decision.unroll:
             raise ForkRequired(decision, reason, 1, others)
         if decision.is_loop:
@@ -223,7 +232,7 @@ class Decisions:
         self.close(decision)
         return True
 
-    def unroll(self, decision: Decision, refusal: Exception) -> None:
+    def unroll(self, decision: Decision, refusal: UnsupportedError) -> None:
         """Re-run with a loop unrolled, because its trips cannot be one. Does not return.
 
         It is unrolled up to the bound that the user gave; without one it has to end by itself, or is refused.
@@ -235,8 +244,19 @@ class Decisions:
         bound = self._limits.loop_trips
         raise ForkRequired(decision, str(refusal), bound or MAX_TRIPS, refusal=refusal if bound is None else None)
 
+    def unroll_recursion(self, decision: Decision, reason: str, others: object = "", instead: str = "") -> None:
+        """Re-run with the first call of a recursion made as it stands, or all: they cannot be one procedure. Does not return."""
+        refusal = UnsupportedError(
+            with_others(f"{reason}, and the depth of the recursion is known only at run time", others),
+            self._origin() or decision.origin,
+            instead or "let all calls give, leave and return values of the same types and shapes, or write the recursion as a loop",
+        )
+        raise ForkRequired(decision, str(refusal), MAX_TRIPS if decision.peeled else 1, refusal=refusal)
+
     def unroll_grown(self, decision: Decision, reason: str, others: object) -> None:
         """Re-run with a loop unrolled, because its state grows. Does not return."""
+        if decision.recursion:
+            self.unroll_recursion(decision, reason, others)
         refusal = UnsupportedError(
             with_others(f"{reason}, and the loop's trip count is known only at run time", others),
             self._origin() or decision.origin,
@@ -246,6 +266,8 @@ class Decisions:
 
     def part_in_loop(self, reason: str, origin: Origin | None, others: object = "", loop: Decision | None = None) -> None:
         """Paths cannot part for good within a loop that will be a loop in the HCFG: it is unrolled. Does not return."""
+        if (loop or self.rolling[0].loop).recursion:
+            self.unroll_recursion(loop or self.rolling[0].loop, f"two paths through the function cannot be joined ({reason})", others)
         sentence = f"two paths through the body of a loop cannot be joined ({reason}), and the loop's trip count is known only at run time"
         refusal = UnsupportedError(
             with_others(sentence, others),

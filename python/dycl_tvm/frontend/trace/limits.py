@@ -9,6 +9,8 @@ from dataclasses import dataclass
 MAX_RUNS = 1000
 #: How many trips of a loop are unrolled, if its state has no form that all trips share and the user gave no bound, to see whether it ends.
 MAX_TRIPS = 16
+#: How many calls of one function may be under way whose recursion has a depth that is known only at run time: as many as Python has.
+MAX_RECURSION = 1000
 #: How long staging may take, in seconds.
 MAX_SECONDS = 600.0
 #: How many bytes of memory staging may take.
@@ -31,9 +33,12 @@ class Limits:
         How long staging may take.
     memory : int
         How many bytes of memory staging may take.
+    recursion : int
+        How many calls of one function may be under way in a recursion whose depth is known only at run time.
     """
 
     runs: int = MAX_RUNS
     loop_trips: int | None = None
     seconds: float = MAX_SECONDS
     memory: int = MAX_MEMORY
+    recursion: int = MAX_RECURSION

@@ -27,6 +27,7 @@ from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
+from dycl_tvm.frontend.python.flow.recursion import Recursions
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
@@ -187,7 +188,7 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     _touch_cells(users)
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
-        result = made(*args, **kwargs)
+        result = session.get(Recursions).call(users, made, args, kwargs)
     except RecursionError as error:
         # a call takes more frames here than in eager mode, and both sides of a branch are run: it says nothing about the program
         if getattr(error, "__dycl_raised__", False):

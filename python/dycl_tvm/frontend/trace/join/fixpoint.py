@@ -35,7 +35,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
-from dycl_tvm.hcfg.nodes import Operand, Value
+from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import INT
 
 Path = tuple[Any, ...]
@@ -75,6 +75,8 @@ class Header:
         All variables of the function before the loop.
     since : int
         The moment at which the loop statement began: iterations that were taken out of it come after.
+    moment : int, optional
+        What was made later is made by the body; now, unless it is given.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Header:
         extra: dict[str, Any] | None = None,
         around: dict[str, Any] | None = None,
         since: int = 0,
+        moment: int | None = None,
     ) -> None:
         self.entry, self.decision = entry, decision
         self._around, self.since = around or entry, since
@@ -93,7 +96,9 @@ class Header:
         self._shared: set[Path] = set()
         #: Where the body leaves another container than the header had, and what it leaves there that may be older than the loop.
         self._renamed: dict[Path, dict[int, Any]] = {}
-        self._clock = next(clock)
+        self._clock = next(clock) if moment is None else moment
+        #: What containers of the entry held that have been changed since.
+        self._held: dict[Any, Any] = {}
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
@@ -120,14 +125,14 @@ class Header:
         session = current()
         self._params, self._args, self._unset, self._fresh, self._homes = {}, [], unset, {}, {}
         self._copies = {}
-        entry = {name: capture(value) for name, value in {**self.entry, **self._extra_entry}.items()}
+        entry = {name: capture(value, self._held) for name, value in {**self.entry, **self._extra_entry}.items()}
         places = [capture_place(place, raw) for place, raw in self._places.values()]
-        self.block = session.builder.new_block("loop")
+        self.block = self.begin_block()
         if self._growth.found:
             self._growth.open(self._param(COUNTER, INT, 0))
         env = {name: self._generalise((name,), c) for name, c in entry.items()}
         self._writes = [(state.place, self._generalise_place(state)) for state in places]
-        session.builder.jump(self.block, list(self._args))
+        self.lead_in(list(self._args))
         session.builder.block = self.block
         self.reopen()
         self._link(self._homes)
@@ -143,6 +148,23 @@ class Header:
             )
         self.extra = {name: env.pop(name) for name in self._extra_entry}
         return env
+
+    # -- the edges of the graph -----------------------------------------------------------------------------------------
+    def begin_block(self) -> Block:
+        """Return the block whose parameters are made."""
+        return current().builder.new_block("loop")
+
+    def lead_in(self, args: list[Operand]) -> None:
+        """End the block at hand where the entry is left, with the arguments for the parameters."""
+        current().builder.jump(self.block, args)
+
+    def lead_back(self, args: list[Operand]) -> None:
+        """End the block at hand where the header comes again."""
+        current().builder.jump(self.block, args)
+
+    def unchanged(self, path: Path, param: Value) -> Operand:
+        """Return what a parameter is that was found nowhere."""
+        return param
 
     def reopen(self) -> None:
         """Set the changed places of the heap to what they hold at the header."""
@@ -179,7 +201,7 @@ class Header:
             return False
         if self._growth.found:
             found[COUNTER] = self._growth.next_trip()
-        session.builder.jump(self.block, [found.get(path, param) for path, param in self._params.items()])
+        self.lead_back([found[path] if path in found else self.unchanged(path, param) for path, param in self._params.items()])
         return self._growth.is_proved(self.block, self._args)
 
     def _known(self) -> tuple[int, ...]:
@@ -190,12 +212,12 @@ class Header:
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
         first: dict[Storage, Path] = {}
-        for path, storage in homes.items():
-            if storage in first:
-                self._links.add((first[storage], path))
-            first.setdefault(storage, path)
-            if storage.born <= self._clock:
-                self._links.add((path, storage))
+        for path, home in homes.items():
+            for storage in home.joined_with():
+                if first.setdefault(storage, path) != path:
+                    self._links.add((first[storage], path))
+                if storage.born <= self._clock:
+                    self._links.add((path, storage))
 
     # -- making the header's values -----------------------------------------------------------------------------------
     def _param(self, path: Path, type_: Any, operand: Operand) -> Value:

@@ -214,6 +214,7 @@ class Join:
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]
+            merged.storage_.sources = [storage_of(c.obj) for c in found]
             merged.storage_.shared = any(storage_of(c.obj).shared for c in found)
             for c in found:
                 storage = storage_of(c.obj)

@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.values.arguments import map_leaves
 from dycl_tvm.frontend.trace.values.folding import absorbed
 from dycl_tvm.frontend.trace.values.layouts import meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES
+from dycl_tvm.hcfg.hostops import EFFECTS
 from dycl_tvm.hcfg.interpreter import run_host_op
 from dycl_tvm.hcfg.nodes import Block, Branch, Constant, Edge, HostOp, Operand, Switch, TensorOp, Value, edges_of
 from dycl_tvm.hcfg.types import TensorType
@@ -116,7 +117,7 @@ def _step(step: Any, known: Known) -> None:
         return
     values = [_value(v, known) for v in operands]
     if isinstance(step, HostOp):
-        if all(v is not None for v in values) and step.op != "print":
+        if all(v is not None for v in values) and step.op not in EFFECTS:
             args = [_value(a, known) for a in step.args]
             with contextlib.suppress(ArithmeticError, ValueError), plainly():
                 known[step.output] = run_host_op(step, args)

@@ -24,7 +24,7 @@ from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
-from dycl_tvm.frontend.trace.values.grown import refuse_grown, refuse_lengths
+from dycl_tvm.frontend.trace.values.grown import Grown, refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
@@ -95,6 +95,8 @@ class Recorder(_Recording, TorchDispatchMode):
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record one ATen operation and return tensors for the user's program."""
     if current().growing:
+        if func is aten.dim.default and isinstance(args[0], Grown):  # PyTorch asks for it to find out which overload is called
+            return args[0].dim_()
         refuse_grown(func, args, kwargs)
     about = about_operator(func)
     if about.special:

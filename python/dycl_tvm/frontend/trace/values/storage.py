@@ -66,6 +66,7 @@ class Storage(Carrier, One):
         "real",
         "shadows",
         "shared",
+        "sources",
         "value",
         "version",
     )
@@ -87,6 +88,8 @@ class Storage(Carrier, One):
         self.lent = False
         #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
+        #: The storages of which a join made this one: they live as long, for what they may be one with this may be too.
+        self.sources: list[Storage] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
         self.shadows: list[tuple[weakref.ref[Storage], Any]] = []
 
@@ -129,7 +132,7 @@ class Storage(Carrier, One):
                 session.origin(),
                 "copy it before: t = t.clone()",
             )
-        if self.growing is not None:
+        if self.growing is not None and session.decisions.holds(self.growing):
             session.decisions.fork(self.growing, "a tensor is changed in place that grows in a loop")
         if self.identity is not None:
             session.get(Apart).note_change(self.identity)
@@ -146,6 +149,17 @@ class Storage(Carrier, One):
             twin.value, twin.version = Stale(twin.value.type, decision), next(clock)
         session.journal.touch(self)
         self.value, self.version = value, next(clock)
+
+    def joined_with(self) -> list[Storage]:
+        """Return this, and the storages of which one became it in a join, or that it was joined with, also by way of others."""
+        found, todo = {self: None}, [self]
+        while todo:
+            for merger, _ in todo.pop().mergers:
+                other = merger()
+                if other is not None and other not in found:
+                    found[other] = None
+                    todo.append(other)
+        return list(found)
 
     def _twins(self) -> dict[Storage, Any]:
         """Return the storages that may be one with this, also by way of others, and what would have to tell them apart."""
