@@ -11,7 +11,7 @@ import torch
 from library_models.calls import Case, Suite, seeded
 
 #: Height and width of the images: the first that an architecture takes.
-SIDES = (64, 96, 128, 224)
+SIDES = (64, 96, 128, 224, 256)
 _CLASSES = 10
 _NAMES = Path(__file__).with_name("timm.txt")
 

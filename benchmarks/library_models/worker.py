@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 import dycl_tvm
 from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, VerificationError
@@ -85,9 +86,36 @@ def run(suite: str, name: str, built: bool, seconds: float) -> dict[str, Any]:
         differing = next((f"call {k}: {d}" for k, (e, a) in enumerate(zip(expected, actual)) if (d := difference(e, a)) is not None), None)
     except Exception:
         differing = f"an error that eager does not raise: {traceback.format_exc()[-2000:]}"
-    if differing is not None:
+    if differing is not None and not _are_as_near(case, expected, actual):
         found.update(state="wrong", why=differing)
     return found
+
+
+def _are_as_near(case: Case, expected: list[Any], actual: list[Any]) -> bool:
+    """Whether results are as near to those of float64 as eager's are: deep models with large numbers differ by their rounding alone."""
+    model = case.model
+    if not isinstance(model, torch.nn.Module):
+        return False
+    try:
+        exact = _answers(copy.deepcopy(model).double(), Case(model, pytree.tree_map(_widened, case.calls)))
+    except Exception:  # it computes in float32 only
+        return False
+    sides = [pytree.tree_leaves(results) for results in (expected, actual, exact)]
+    if len(set(map(len, sides))) != 1:
+        return False
+    return all(_is_as_near(*leaves) for leaves in zip(*sides))
+
+
+def _widened(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.dtype == torch.float32 else x
+
+
+def _is_as_near(expected: Any, actual: Any, exact: Any) -> bool:
+    if difference(expected, actual) is None:
+        return True
+    if not all(isinstance(x, torch.Tensor) and x.is_floating_point() and x.shape == exact.shape for x in (expected, actual, exact)):
+        return False
+    return bool((actual - exact).abs().max() <= 2 * (expected - exact).abs().max())
 
 
 def _child(suite: str, name: str, how: str, seconds: str, out: int) -> None:

@@ -40,6 +40,25 @@ def endless(x):
         x = x + 1
 
 
+class Long(torch.nn.Module):
+    """Rounding grows with every step."""
+
+    def forward(self, x):
+        x = x * 0.1 + 0.3
+        for _ in range(32):
+            x = 3.7 * x * (1 - x)
+        return x
+
+
+def test_rounding_is_told_from_what_is_wrong():
+    case = Case(Long(), [((X * torch.linspace(0.1, 0.9, 3),), {})])
+    expected = worker._answers(case.model, case)
+    other = [Long().double()(case.calls[0][0][0].double() + 1e-9).float()] * 2
+    assert worker.difference(expected[0], other[0]) is not None and worker._are_as_near(case, expected, other)
+    assert not worker._are_as_near(case, expected, [other[0] * 2] * 2)
+    assert not worker._are_as_near(case, expected, other[:1]) and not worker._are_as_near(Case(signs, case.calls), expected, other)
+
+
 @pytest.fixture
 def suite(monkeypatch):
     calls = [((X,), {}), ((), {"x": Y})]

@@ -56,7 +56,8 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
     """Return a copy of an array as a tensor; PyTorch does not know NumPy's bfloat16."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
+    made = torch.from_numpy(array.copy())
+    return made if array.size else torch.empty(made.shape, dtype=made.dtype)  # NumPy's strides of arrays without elements are 0
 
 
 class BuildTimeKernels:

@@ -10,7 +10,7 @@ from hcfg_utils import Kernels, host_target, new_machine, run_program
 from tvm import te
 
 from dycl_tvm.compile import Lowered, lower
-from dycl_tvm.compile.weights import BuildTimeKernels
+from dycl_tvm.compile.weights import BuildTimeKernels, tensor_of
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Value
@@ -167,3 +167,9 @@ def test_kernels_on_numbers_run_at_build_time() -> None:
     kernels = BuildTimeKernels({"add": te.create_prim_func([number, vector, total])}, ["add"])
     (result,) = kernels.run("add", [torch.tensor(2.0), torch.arange(3.0)], [TensorType((3,), "float32")])
     assert result.tolist() == [2.0, 3.0, 4.0]
+
+
+def test_what_is_computed_while_building_may_have_no_elements():
+    made = tensor_of(np.zeros((2, 0), np.int32))
+    assert made.shape == (2, 0) and made.reshape(-1).view(torch.uint8).numel() == 0
+    assert tensor_of(np.arange(6, dtype=np.int32).reshape(2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]

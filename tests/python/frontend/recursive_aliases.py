@@ -238,9 +238,28 @@ def attribute_left_alone_on_a_path(x):
     return holder.held + r
 
 
+def one_after_the_other(x):
+    kept = [x, x + 1]
+
+    def f(y):
+        if y.sum() > 4:
+            return y
+        z = f(y + 1.1) - y
+        if z.sum() > 3:
+            kept[0] = y + kept[0]
+            return z
+        return f(z.abs() + y.abs() + 0.3) * 0.5
+
+    r = f(x)
+    s = f(r * 0.1)
+    r.add_(1)
+    return r, s, kept
+
+
 RIGHT_OR_REFUSED = (
     returns_what_it_is_given, is_it_the_one_given, returns_a_view_of_what_it_is_given, keeps_what_it_is_given, changes_what_it_is_given,
     changes_the_list_it_is_given, returns_the_list_it_is_given, two_results_in_one_memory, list_grows, none_or_a_tensor,
     caught_by_the_caller, iterator_advanced, one_more_function_each_time, one_of_two_older_ones, changes_one_of_two_older_ones,
     list_handed_over_in_an_attribute, tensor_handed_over_in_an_attribute, is_it_the_one_handed_over, attribute_left_alone_on_a_path,
+    one_after_the_other,
 )  # fmt: skip

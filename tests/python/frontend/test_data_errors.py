@@ -10,6 +10,8 @@ _HEADER = """
 import contextlib
 from torch.nn import functional as F
 table = nn.Embedding.from_pretrained(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+class Found(Exception):
+    pass
 class Timer:
     def __enter__(self): return self
     def __exit__(self, *error): return None
@@ -31,6 +33,19 @@ def net(x):
     except (KeyError, AttributeError):
         y = x.sum()
     return y
+""",
+    "the handlers are for the program's own errors": """
+def net(x):
+    ids, own = x.long().clamp(0, 2), (Found, type("Lost", (RuntimeError,), {}))
+    try:
+        with contextlib.suppress(Found):
+            y = table(ids).sum()
+            if x.sum() > 0: raise Found
+            y = y - 1
+        if x.sum() > 1: raise own[1]
+        return y
+    except own:
+        return table(ids) * 2
 """,
     "nothing is swallowed": """
 def net(x):
@@ -65,6 +80,14 @@ def net(x):
 """,
 }
 REFUSED = {
+    "a name that comes to stand for another error": (
+        "global Found\ntry:\n    y = table(x.abs().argmax(1))\n    Found = IndexError\n    y = table(x.long())\nexcept Found:\n    y = x",
+        "embedding() raises IndexError",
+    ),
+    "a variable that comes to stand for another error": (
+        "kind = Found\ntry:\n    y = table(x.argmax(1))\n    kind = OSError, IndexError\n    y = table(x.long())\nexcept kind:\n    y = x",
+        "embedding() raises IndexError",
+    ),
     "a handler": ("try:\n    y = table(x.long())\nexcept IndexError:\n    y = x", "embedding() raises IndexError"),
     "any exception": ("try:\n    y = x[:, x[0].long()]\nexcept:\n    y = x", "getitem() raises IndexError"),
     "a written index": ("try:\n    x[:, x[0].long()] = 1\nexcept Exception:\n    pass\ny = x", "setitem() raises IndexError"),

@@ -26,6 +26,8 @@ CHECKS = {
     "an error that is caught": "try:\n    torch._check(x.sum().item() > 0)\nexcept RuntimeError:\n    return x - 1\nreturn x * 2",
     "all elements": "torch._check_tensor_all(x > -1)\nreturn x * 2",
     "an assertion": "torch._assert(x.sum() > 0, 'no')\nreturn x * 2",
+    "an assertion of a tensor": "torch._assert_async(x.sum() > 0)\nreturn x * 2",
+    "one with a message": "torch._assert_async((x > 0).any(), 'no')\nreturn x * 2",
     "an index": "i = int(x.argmax())\ntorch._check_index(i < 5, lambda: 'bad')\ntorch._check_type(i != 2)\nreturn x * i",
 }
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import operator
 import sys
 import types
@@ -32,7 +33,9 @@ from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
+from dycl_tvm.frontend.python.source.ownership import are_of_libraries
 from dycl_tvm.frontend.python.source.syntax import OWN_NAME
+from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.heap.reach import slots_of
@@ -416,11 +419,17 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
     """Marks that a handler of the user's surrounds the code; ``kinds`` is the text of what it catches, if that is names only."""
 
     def __init__(self, kinds: str = "") -> None:
-        self._kinds = kinds
         self._frame: types.FrameType | None = sys._getframe(1)
+        self._kinds: types.CodeType | None = None
+        self._of_the_function = False
+        #: What :meth:`is_for_libraries` has answered, which stays so while the program changes nothing.
+        self._for_libraries: bool | None = None
+        if kinds:
+            self._kinds, self._of_the_function = _compiled(self._frame.f_code, kinds)
 
     def __enter__(self) -> None:
         self._session = current()
+        self._touches = self._session.journal.touches
         self._session.handlers.append(self)
 
     def __exit__(self, *error: object) -> None:
@@ -429,11 +438,35 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
 
     def catches(self, error: Exception) -> bool:
         """Whether a handler is for such an exception, or may be."""
-        frame = self._frame
         try:
-            return frame is None or not self._kinds or isinstance(error, eval(self._kinds, frame.f_globals, frame.f_locals))
+            return isinstance(error, self._caught())
         except Exception:  # not a name of here, or no class
             return True
+
+    def is_for_libraries(self) -> bool:
+        """Whether a handler is for exceptions that the user's code does not raise, or may be."""
+        unchanged = self._session.journal.touches == self._touches and not self._of_the_function
+        if self._for_libraries is None or not unchanged:
+            try:
+                self._for_libraries = are_of_libraries(self._caught())
+            except Exception:  # not a name of here, or no class
+                self._for_libraries = True
+        return self._for_libraries
+
+    def _caught(self) -> Any:
+        """Return the classes of exceptions that handlers are for, as the names stand now."""
+        frame = self._frame
+        if frame is None or self._kinds is None:
+            return Exception
+        return eval(self._kinds, frame.f_globals, frame.f_locals if self._of_the_function else None)
+
+
+@by_code
+def _compiled(function: types.CodeType, kinds: str) -> tuple[types.CodeType, bool]:
+    """Compile the text of what handlers in a function catch; say whether it may name variables of the function too."""
+    code = compile(kinds, "<handlers>", "eval")
+    own = {*function.co_varnames, *function.co_cellvars, *function.co_freevars}
+    return code, not own.isdisjoint(code.co_names) or not function.co_flags & inspect.CO_OPTIMIZED
 
 
 def raising(error: Any) -> Any:

@@ -90,8 +90,8 @@ class ModelState:
         self._spaces: list[tuple[dict[str, Any], Any]] = []
         self.memory = ReachedMemory()
         self._twin, self.unread = twin, unread
-        #: Whether a function has run that comes to modules by ``sys.modules``.
-        self._all_modules = False
+        #: The functions that have run, and whether one of them comes to modules by ``sys.modules``.
+        self._ran, self._all_modules = set[int](), False
         #: Functions of the user's that a library calls and that nothing leads to.
         self.registered: list[types.FunctionType] = []
         #: Places of the model that hold such an object, and what stands for it there.
@@ -135,6 +135,9 @@ class ModelState:
 
     def add_function(self, function: types.FunctionType) -> None:
         """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
+        if id(function) in self._ran:
+            return
+        self._ran.add(id(function))
         if id(function) not in self._reachable:
             self._reach([(function.__name__, function)])
         if not self._all_modules and leads_to_all_modules(function, code_of):
@@ -166,14 +169,17 @@ class ModelState:
     def _note(self, reached: Reached) -> None:
         twins: dict[int, tuple[Any, Any]] = {}
         roots: list[Step] = []
-        found = {id(x) for _, x in reached.steps if type(x) is dict} | {id(x) for x in reached.empty}
+        reachable, labels = self._reachable, self._labels
+        empty = [*map(id, reached.empty)]
+        found = {id(x) for _, x in reached.steps if type(x) is dict}.union(empty)
         for label, x in reached.steps:
-            self._add(label, x)
+            if id(x) not in reachable:
+                reachable[id(x)], labels[id(x)] = x, label
+            kind: Any = type(x)
+            if kind is dict or kind is list:  # can be neither referred to weakly nor memory
+                continue
             self.memory.note(x)
             self.finalizers.note(label, x)
-            kind: Any = type(x)
-            if kind is dict or kind is list:
-                continue
             space = getattr(x, "__dict__", None)
             if isinstance(space, dict):
                 if type(space) is dict and (id(space) in found or id(space) in self._reachable) and not isinstance(x, types.ModuleType):
@@ -185,10 +191,9 @@ class ModelState:
             if made is not x:
                 twins[id(x)] = (x, made)
                 roots.append((label, made))
-        reachable, labels = self._reachable, self._labels
-        for label, x in zip(reached.empty_labels, reached.empty):  # most of what there is: the tables of hooks of modules
-            if id(x) not in reachable:
-                reachable[id(x)], labels[id(x)] = x, label
+        for key, label, x in zip(empty, reached.empty_labels, reached.empty):  # most of what there is: the tables of hooks of modules
+            if key not in reachable:
+                reachable[key], labels[key] = x, label
         if twins:
             self._twins.put(self._reachable.values(), twins)
             self._reach(roots)

@@ -23,13 +23,17 @@ KEYS: Any = torch._C.DispatchKeySet(torch._C._parse_dispatch_key(_WITHOUT_KERNEL
 _PYTHON: Any = torch._C.DispatchKey.Python  # type: ignore[attr-defined]
 
 
+_depth, _mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
+_are_functions_on: Any = torch._C._is_torch_function_mode_enabled  # type: ignore[attr-defined]
+_is_excluded: Any = torch._C._dispatch_tls_is_dispatch_key_excluded  # type: ignore[attr-defined]
+
+
 def are_on(recorder: type) -> bool:
     """Whether PyTorch asks the modes of staging before it runs an operation; ``recorder`` is the class of that of ATen."""
-    return (
-        any(isinstance(torch._C._get_dispatch_stack_at(i), recorder) for i in range(torch._C._len_torch_dispatch_stack()))
-        and torch._C._is_torch_function_mode_enabled()  # type: ignore[attr-defined]
-        and not torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON)  # type: ignore[attr-defined]
-    )
+    depth = _depth()
+    if not depth or _is_excluded(_PYTHON) or not _are_functions_on():
+        return False
+    return type(_mode_at(0)) is recorder or any(isinstance(_mode_at(i), recorder) for i in range(depth))
 
 
 def put_back(recorder: Any, functions: Any) -> None:

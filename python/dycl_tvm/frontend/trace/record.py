@@ -107,10 +107,12 @@ class Builder:
         assert self.block is not None, "nothing can be recorded where no path leads"
         return self.block
 
-    def tensor_op(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[TensorType | None]) -> tuple[Value | None, ...]:
-        """Append a tensor operation and return its outputs."""
+    def tensor_op(
+        self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[TensorType | None], operands: list[Value] | None = None
+    ) -> tuple[Value | None, ...]:
+        """Append a tensor operation and return its outputs; ``operands`` are the values among its arguments, where they are known."""
         step = TensorOp(op, args, kwargs, (), None)
-        key = (op, tuple(id(v) for v in step.operands()))
+        key = (op, *map(id, step.operands() if operands is None else operands))
 
         def make() -> TensorOp:
             step.outputs = tuple(None if t is None else Value(t) for t in types)

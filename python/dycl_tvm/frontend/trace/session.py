@@ -35,6 +35,9 @@ class Handler(Protocol):
     def catches(self, error: Exception) -> bool:
         """Whether an exception may end here."""
 
+    def is_for_libraries(self) -> bool:
+        """Whether exceptions of Python's or a library's classes may end here, and not only such as the user's code raises."""
+
 
 class OfOneRun:
     """Base of what is kept for one run of the program only."""
@@ -76,7 +79,7 @@ class Session(OwnValue):
         self.growing = False
         #: What the program did that is refused, if other code may have swallowed the error.
         self.refused: UnsupportedError | None = None
-        self._kept: dict[type, Any] = {}
+        self._kept = _ByClass()
 
     def begin_run(self, prefix: list[Event]) -> None:
         """Start a run of the program that repeats ``prefix`` and then goes on by itself."""
@@ -84,7 +87,7 @@ class Session(OwnValue):
         self.decisions.begin_run()
         self.heap.begin_run()
         self.handlers, self.native_depth, self.called_depth, self.growing = [], 0, 0, False
-        self._kept = {kind: kept for kind, kept in self._kept.items() if not isinstance(kept, OfOneRun)}
+        self._kept = _ByClass({kind: kept for kind, kept in self._kept.items() if not isinstance(kept, OfOneRun)})
 
     def leave(self, handler: Handler) -> None:
         """Note that the place at hand is outside of a handler; that of a generator which is given up may be of an earlier run."""
@@ -102,18 +105,30 @@ class Session(OwnValue):
 
     def get(self, kind: type[Kept]) -> Kept:
         """Return the object of a class that is kept here; it is made when it is first asked for."""
-        kept: Kept | None = self._kept.get(kind)
-        if kept is None:
-            kept = self._kept[kind] = kind()
+        kept: Kept = self._kept[kind]
         return kept
 
 
-_local = threading.local()
+class _ByClass(dict[type, Any]):
+    """An object for each class, made when it is first asked for."""
+
+    def __missing__(self, kind: type) -> Any:
+        made = self[kind] = kind()
+        return made
+
+
+class _Local(threading.local):
+    """What a thread has of its own: the session under way."""
+
+    session: Session | None = None
+
+
+_local = _Local()
 
 
 def current() -> Session:
     """Return the session under way in this thread."""
-    session: Session | None = getattr(_local, "session", None)
+    session = _local.session
     if session is None:
         raise RuntimeError("converted code runs outside of staging")
     return session
@@ -121,7 +136,7 @@ def current() -> Session:
 
 def staging() -> bool:
     """Whether a session is under way in this thread."""
-    return getattr(_local, "session", None) is not None
+    return _local.session is not None
 
 
 def set_current(session: Session | None) -> None:

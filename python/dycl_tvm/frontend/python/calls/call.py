@@ -32,6 +32,7 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
 from dycl_tvm.frontend.python.source.rewritten import rewritten
+from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
@@ -165,9 +166,10 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
 
 
 def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool) -> Any:
-    if code_of(function) in _MODULE_CALLS and args:
+    code = code_of(function)
+    if (code is _MODULE_CALL or code is _MODULE_CALL_IMPL) and args:
         return _call_module(args[0], args[1:], kwargs, root, own=False)
-    if code_of(function) is DISPATCH and len(args) == 1 and not kwargs:
+    if code is DISPATCH and len(args) == 1 and not kwargs:
         return dispatched(function, args[0])
     users = users_function(function)
     if users is None:
@@ -178,7 +180,7 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
         return made
     if users is not function:
         return _call_in_mode(function, args, kwargs, root)
-    if not has_source(code_of(users)):
+    if not has_source(code):
         return _call_as_it_is(users, args, kwargs)
     made = converted(users)
     session = current()
@@ -235,18 +237,20 @@ def _call_as_it_is(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     return _native(with_code(function, looked_at(code)), args, kwargs)
 
 
-_MODULE_CALLS = frozenset(m.__code__ for m in (torch.nn.Module.__call__, torch.nn.Module._call_impl))
+_MODULE_CALL, _MODULE_CALL_IMPL = torch.nn.Module.__call__.__code__, torch.nn.Module._call_impl.__code__
 
 
 def _touch_cells(function: types.FunctionType) -> None:
     """Save the variables of outer functions that a function declares nonlocal and may change."""
+    if not function.__closure__:
+        return
     code = code_of(function)
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+    for name, cell in zip(code.co_freevars, function.__closure__):
         if name in _stored_cells(code):
             current().journal.touch(Cell(cell))
 
 
-@functools.cache
+@by_code
 def _stored_cells(code: types.CodeType) -> frozenset[str]:
     return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
@@ -275,17 +279,20 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
         for child in list(module._modules.values()):
             x = _call(child, (x,), {}, False)
         return x
-    written = next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
+    written = vars(kind).get("forward") or next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
     if not isinstance(written, types.FunctionType):  # of no object, or of the class
         return _call(module.forward, args, kwargs, root)
     if users_function(forward) is not None:
         return _call_function(forward, (module, *args), kwargs, root)
     values = module.__dict__.values()
-    if any(issubclass(kind, Poison) for kind in {*map(type, values)}):
+    if not _POISONS.isdisjoint(map(type, values)):
         use(next(value for value in values if isinstance(value, Poison)))  # the library's forward may ask whether it is None
     if isinstance(forward, types.FunctionType):
         return _native(forward, (module, *args), kwargs)
     return _native(module, args, kwargs)
+
+
+_POISONS = frozenset((Poison, *Poison.__subclasses__()))
 
 
 def _call_hooked(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -469,8 +476,9 @@ def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not rewritten. It must not see a poison, and may change the containers that it is given."""
     journal = current().journal
     journal.hold()
-    check_modes()
     try:
+        if journal.held > 1:  # other code around it may have switched them off
+            check_modes()
         result = _call_native(callee, args, kwargs)
     finally:
         journal.release()

@@ -14,6 +14,7 @@ from dycl_tvm.frontend.python.calls.call import call
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.locate import function_node, is_library_file
+from dycl_tvm.frontend.python.source.ownership import are_of_libraries
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
@@ -84,6 +85,12 @@ class With:
             return isinstance(self._manager, contextlib.ExitStack)  # bodies of generators have handlers of their own
         returned = [n.value for n in ast.walk(function_node(code)) if isinstance(n, ast.Return) and n.value is not None]
         return not all(isinstance(v, ast.Constant) and not v.value for v in returned)
+
+    def is_for_libraries(self) -> bool:
+        """Whether the manager may swallow any exception that the user's code does not raise."""
+        if isinstance(self._manager, contextlib.suppress):
+            return are_of_libraries(self._manager._exceptions)  # type: ignore[attr-defined]
+        return self.catches(Exception())
 
 
 def _method(kind: Any, name: str) -> Any:

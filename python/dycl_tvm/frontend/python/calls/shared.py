@@ -19,6 +19,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class, users_function
+from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python, module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of
@@ -139,7 +140,7 @@ def _bodies(cls: Any) -> tuple[Place, ...]:
     return tuple([ClassBody(base) for base in cls.__mro__ if is_library_class(base) and is_python(base)])
 
 
-@functools.cache
+@by_code
 def _stored_globals(code: types.CodeType) -> tuple[str, ...]:
     inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _stored_globals(c)]
     return (*inner, *[i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")])

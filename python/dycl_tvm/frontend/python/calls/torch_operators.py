@@ -50,6 +50,7 @@ TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys(_named(("torch._higher_order_ops.map", "map")), _as(plain_torch.map_rows)),
     torch.random.fork_rng: _as(plain_torch.fork_rng),
     torch._assert: _as(plain_torch.check_assert),
+    torch._assert_async: _as(plain_torch.check_async),
     **{getattr(torch, f"_{name}"): _as(getattr(plain_torch, name)) for name in _CHECKS if hasattr(torch, f"_{name}")},
 }
 

@@ -255,6 +255,10 @@ class Finally:
         """Whether the ``finally`` has a jump, which would end any exception."""
         return self._jumps
 
+    def is_for_libraries(self) -> bool:
+        """Whether there is such a jump."""
+        return self._jumps
+
 
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     """``then() if test else orelse()``."""

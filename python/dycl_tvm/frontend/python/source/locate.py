@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.heap.compiled import LIBRARY_PACKAGES
 from dycl_tvm.hcfg.nodes import Origin
 
@@ -104,7 +105,7 @@ def _origin(filename: str, line: int, function: str, text: str, column: int | No
     return Origin(filename, line, function, code, start if column is not None and 0 <= start < len(code) else 0)
 
 
-@functools.lru_cache(maxsize=4096)
+@by_code
 def _columns(code: types.CodeType) -> Sequence[int | None]:
     """Return the column at which the expression of each instruction begins; Python 3.11 and later know it."""
     if not hasattr(code, "co_positions"):

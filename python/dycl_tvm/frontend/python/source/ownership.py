@@ -108,6 +108,14 @@ def is_library_class(cls: type) -> bool:
     return issubclass(cls, torch.nn.Module) and module_of(cls).startswith("torch.")
 
 
+def are_of_libraries(exceptions: Any) -> bool:
+    """Whether any of some classes of exceptions (one, or a tuple of them) is Python's or a library's: its functions raise those only."""
+    if isinstance(exceptions, tuple):
+        return any(map(are_of_libraries, exceptions))
+    package = module_of(exceptions).split(".")[0]
+    return not package or is_library_package(package)
+
+
 def is_library(x: Any) -> bool:
     """Whether a class, module, function or operator is Python's or a library's."""
     if isinstance(x, type):  # a class of the user's may have methods only that the library made for it

@@ -113,3 +113,8 @@ def check_is_size(i: Any, message: Callable[[], Any] | None = None, *, max: Any 
 def check_assert(condition: Any, message: Any) -> None:
     """Stand for ``torch._assert``."""
     assert condition, message
+
+
+def check_async(condition: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
+    """Stand for ``torch._assert_async``."""
+    check(bool(condition), lambda: message)

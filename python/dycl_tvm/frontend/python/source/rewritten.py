@@ -12,6 +12,7 @@ from dycl_tvm.frontend.python.source.locate import FunctionNode, function_node, 
 from dycl_tvm.frontend.python.source.ownership import code_of, with_code
 from dycl_tvm.frontend.python.source.rewrite import Rewriter
 from dycl_tvm.frontend.python.source.syntax import OPERATORS, note_rewritten, type_params
+from dycl_tvm.frontend.trace.by_code import by_code
 
 
 def rewritten(function: types.FunctionType, operators: Any) -> types.FunctionType:
@@ -23,7 +24,7 @@ def rewritten(function: types.FunctionType, operators: Any) -> types.FunctionTyp
         If the source is not there, or uses what cannot be rewritten (``async``, ``global`` assignment).
     """
     original = code_of(function)
-    code = _code(original, function.__qualname__, tuple(original.co_freevars))
+    code = _code(original, function.__qualname__)
     cells = dict(zip(original.co_freevars, function.__closure__ or ()))
     cells[OPERATORS] = types.CellType(operators)
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -33,15 +34,10 @@ def rewritten(function: types.FunctionType, operators: Any) -> types.FunctionTyp
     return made
 
 
-_codes: dict[tuple[types.CodeType, str], types.CodeType] = {}
-
-
-def _code(original: types.CodeType, qualname: str, freevars: tuple[str, ...]) -> types.CodeType:
-    key = (original, qualname)
-    if key not in _codes:
-        node = function_node(original)
-        _codes[key] = note_rewritten(_compile(node, original, _class_of(node, original, qualname), freevars))
-    return _codes[key]
+@by_code
+def _code(original: types.CodeType, qualname: str) -> types.CodeType:
+    node = function_node(original)
+    return note_rewritten(_compile(node, original, _class_of(node, original, qualname), tuple(original.co_freevars)))
 
 
 def _class_of(node: FunctionNode, code: types.CodeType, qualname: str) -> str:

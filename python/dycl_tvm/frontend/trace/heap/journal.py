@@ -25,7 +25,8 @@ class Journal:
         self._entries: dict[Any, list[int]] = {}
         self._seen: list[set[Any]] = [set()]
         self._deferred: list[Callable[[], None]] = []
-        self._holding = 0
+        #: How many calls are under way that :meth:`hold` was called for.
+        self.held = 0
         self._marks = [0]
         #: How often something was about to be changed.
         self.touches = 0
@@ -43,16 +44,16 @@ class Journal:
         self._deferred = []
         for settle in deferred:
             settle()
-        if self._holding:
+        if self.held:
             self._deferred += deferred
 
     def hold(self) -> None:
         """Begin a call whose changes were deferred, or are while its arguments are looked at: the journal is used before it is made."""
-        self._holding += 1
+        self.held += 1
 
     def release(self) -> None:
         """End such a call."""
-        self._holding -= 1
+        self.held -= 1
         self.settle()
 
     def touch(self, place: Place, surely: bool = True) -> None:
@@ -130,7 +131,8 @@ class Journal:
             entries.pop()
             if not entries:
                 del self._entries[key]
-            place.write(contents)
+            if len(self._log) == mark or self._log[-1][0] != key:  # of entries of one place in succession the first says what it held
+                place.write(contents)
         for seen, opened in zip(reversed(self._seen), reversed(self._marks)):
             if opened < mark:  # an exception may have left scopes open that began after the mark
                 break

@@ -23,6 +23,7 @@ import torch
 from torch._library import custom_ops
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
 from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Owned, Place, attribute_of
 from dycl_tvm.frontend.trace.heap.visible import Hidden, has_hidden
@@ -288,7 +289,7 @@ def _used(label: str, module: types.ModuleType, use: tuple[str, ...], names: tup
     return found if isinstance(module, _NAMESPACES) else [*found, (label, module), *_named_in(label, module, names)]
 
 
-@functools.lru_cache(maxsize=65536)
+@by_code
 def uses_of(code: types.CodeType) -> dict[str, frozenset[tuple[str, ...]]]:
     """Return how code, and the functions in it, use each global: the attributes read or set from there, one by one.
 
@@ -385,7 +386,7 @@ def _instance(dot: str, x: Any) -> list[Step]:
     return [*found, (type(x).__name__, type(x))]
 
 
-@functools.lru_cache(maxsize=65536)
+@by_code
 def names_of(code: types.CodeType) -> tuple[str, ...]:
     """Return the names that code, and the functions in it, may look up among the globals.
 

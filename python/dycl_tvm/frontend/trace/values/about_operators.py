@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.values.arguments import opname
-from dycl_tvm.frontend.trace.values.composed import INDEXING
+from dycl_tvm.frontend.trace.values.composed import COMPOSED, INDEXING
 from dycl_tvm.frontend.trace.values.folding import FILLS
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS
 from dycl_tvm.frontend.trace.values.random import is_random
@@ -50,15 +50,16 @@ class About:
     ----------
     name, op : str
         Its name in ATen, and that with its overload, which is its name in the HCFG.
-    special, fills, indexes, splits, views : bool
-        Whether it is no operation of the graph, or may be none; gives a tensor of one number; takes indices; gives several views; one.
+    special, fills, indexes, splits, views, composed : bool
+        Whether it is no operation of the graph, or may be none; gives a tensor of one number; takes indices; gives several views; one;
+        may be recorded as several others.
     positions : int or None
         Which of its results are positions along a dimension.
     written : dict
         The arguments that it changes in place: names by positions.
     """
 
-    __slots__ = ("fills", "func", "indexes", "name", "op", "positions", "special", "splits", "views", "written")
+    __slots__ = ("composed", "fills", "func", "indexes", "name", "op", "positions", "special", "splits", "views", "written")
 
     def __init__(self, func: Any) -> None:
         name = opname(func)
@@ -66,7 +67,7 @@ class About:
         self.positions = _POSITIONS.get(name)
         self.special = func in _NO_OPERATIONS or name in QUESTIONS or is_random(func)
         self.fills, self.indexes = name in FILLS, func in INDEXING
-        self.splits, self.views = name in _SPLITS, name in _VIEWS
+        self.splits, self.views, self.composed = name in _SPLITS, name in _VIEWS, func in COMPOSED
         arguments = enumerate(func._schema.arguments)
         self.written = {k: a.name for k, a in arguments if a.alias_info is not None and a.alias_info.is_write}
 

@@ -114,6 +114,10 @@ def cast(dispatch: Dispatch, t: Any, dtype: torch.dtype) -> Any:
     return t if t.dtype == dtype else dispatch(aten._to_copy.default, (t,), {"dtype": dtype})
 
 
+#: Those that may be recorded as several others.
+COMPOSED = (aten.native_batch_norm.default, aten._grouped_mm.default, aten.histc.default)
+
+
 def composition_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
     """Return the function that records an operator as several others; None if it is recorded as it is."""
     if func is aten.native_batch_norm.default:

@@ -39,10 +39,10 @@ class Constants:
         self._bases: dict[int, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []
 
-    def of(self, t: torch.Tensor) -> Constant:
-        """Return the constant of a real tensor."""
+    def of(self, t: torch.Tensor, memory: int | None = None) -> Constant:
+        """Return the constant of a real tensor; ``memory`` is the key of its memory, where that was asked for."""
         known = self._constants.get(id(t))
-        shared = self.is_shared(t)
+        shared = self.is_shared(t, memory)
         if known is None or shared:
             with plainly():
                 data = t.detach().contiguous()
@@ -68,9 +68,9 @@ class Constants:
                     "leave out `_DisableTorchDispatch`, `_disable_current_modes` and their kind: in eager they do nothing",
                 )
 
-    def is_shared(self, t: torch.Tensor) -> bool:
+    def is_shared(self, t: torch.Tensor, memory: int | None = None) -> bool:
         """Whether what a real tensor holds may be changed as that of an array, so that it has to be read again."""
-        key = (memory_key(t), len(self.reached.buffers))
+        key = (memory_key(t) if memory is None else memory, len(self.reached.buffers))
         if key not in self._shared:
             self._shared[key] = self.reached.is_shared(t)
         return self._shared[key]
@@ -93,11 +93,11 @@ class Constants:
             self._literals[key] = Constant(tensor_type(data), data)
         return self._literals[key]
 
-    def written_storage(self, t: torch.Tensor) -> Storage | None:
+    def written_storage(self, t: torch.Tensor, memory: int | None = None) -> Storage | None:
         """Return the memory of a real tensor that has been written to."""
         if not self._storages:
             return None
-        storage = self._storages.get(memory_key(t))
+        storage = self._storages.get(memory_key(t) if memory is None else memory)
         return storage if storage is not None and storage.value is not self.of(storage.real) else None  # type: ignore[arg-type]
 
     def storage(self, t: torch.Tensor) -> Storage:

@@ -17,6 +17,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import same_random_numbers, unrecorded
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.layouts import layouts_of
+from dycl_tvm.frontend.trace.values.result_types import is_plain
 from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, storage_of
 
 #: What has more elements than this is tried on the device ``meta``, which does not see overlaps.
@@ -44,10 +45,12 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     shape: Any = target.shape
     with unrecorded(), warnings.catch_warnings(), same_random_numbers():
         warnings.simplefilter("ignore")  # `out` of another shape
-        copies = _copies(tensors, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
+        alike = torch.Tag.pointwise in func.tags and _are_alike(tensors, memory)  # one element says as much as all
+        given = [torch.empty((1,) * t.dim(), dtype=t.dtype, device="meta") for t in tensors] if alike else tensors
+        copies = _copies(tensors, given, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
         try:
             func(*_with(copies, args), **_with(copies, kwargs))
-            shape = copies[id(target)].shape
+            shape = shape if alike else copies[id(target)].shape
         except NotImplementedError:  # the operator cannot be tried without its values
             pass
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -96,17 +99,26 @@ def _memory(t: torch.Tensor, tensors: list[torch.Tensor]) -> tuple[int, int]:
     return next(i for i, other in enumerate(tensors) if storage_of(other) is storage), int(t.storage_offset())
 
 
-def _copies(tensors: list[torch.Tensor], memory: list[tuple[int, int]], fill: int) -> dict[int, torch.Tensor]:
-    """Make tensors that lie in memory like those given; by their ids."""
-    device = "cpu" if sum(t.numel() for t in tensors) <= _ELEMENTS else "meta"
+def _are_alike(tensors: list[torch.Tensor], memory: list[tuple[int, int]]) -> bool:
+    """Whether tensors have one shape, row by row, and each has its memory for itself."""
+    return (
+        len({t.shape for t in tensors}) == 1
+        and len({id(t) for t in tensors}) == len({home for home, _ in memory})
+        and all(map(is_plain, tensors))
+    )
+
+
+def _copies(tensors: list[torch.Tensor], shapes: list[torch.Tensor], memory: list[tuple[int, int]], fill: int) -> dict[int, torch.Tensor]:
+    """Make tensors for each of those given, by their ids: of the shapes and strides of others, and in memory like those given."""
+    device = "cpu" if sum(t.numel() for t in shapes) <= _ELEMENTS else "meta"
     extents: dict[int, int] = {}
-    for t, (home, offset) in zip(tensors, memory):
+    for t, (home, offset) in zip(shapes, memory):
         extents[home] = max(extents.get(home, 0), _end(t, offset))
     storages: dict[int, torch.Tensor] = {}
     copies = {}
-    for t, (home, offset) in zip(tensors, memory):
+    for t, like, (home, offset) in zip(tensors, shapes, memory):
         storage = storages.setdefault(home, torch.full((extents[home],), fill, dtype=t.dtype, device=device))
-        copies[id(t)] = storage.as_strided(t.shape, t.stride(), offset)
+        copies[id(t)] = storage.as_strided(like.shape, like.stride(), offset)
     return copies
 
 

@@ -30,6 +30,7 @@ from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
+from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.result_types import result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
@@ -116,7 +117,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         _check_device(func, kwargs)
     tensors, others = sorted_leaves(args, kwargs)
-    if any(map(scalars.is_symbolic, others)):
+    if others and any(map(scalars.is_symbolic, others)):
         func, args, kwargs = _lower_scalars(func, args, kwargs, tensors)
         about, tensors = about_operator(func), tensors_of(args, kwargs)
     if about.fills:
@@ -132,7 +133,7 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _multi_view(func, args, kwargs)
     if about.views and args and isinstance(args[0], torch.Tensor):
         return _view(func, args, kwargs, tensors)
-    several = composition_of(func, args, kwargs)
+    several = composition_of(func, args, kwargs) if about.composed else None
     if several is not None:
         return several(dispatch, *args, **kwargs)
     return _functional(about, args, kwargs, tensors)
@@ -161,7 +162,7 @@ def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 # -- functional operations ---------------------------------------------------------------------------------------------
 def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
     func = about.func
-    values = [without_elements(read(t)) for t in tensors]
+    values = [read(t) if t.numel() else without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
     if len(constants) == len(values):
         folded = _fold(func, args, kwargs, constants)
@@ -184,7 +185,7 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     operands = iter(values)
     hargs = map_tensors(lambda _: next(operands), args)
     hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
-    outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types)
+    outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types, values)
     if about.positions is not None:
         _note_positions(about, args, kwargs, outputs)
     if parts[0] is metas:
@@ -286,9 +287,10 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: lis
         return as_strided(base, *args[1:], **kwargs)
     if func._opname in ("view_as_real", "view_as_complex"):
         raise UnsupportedError(f"{func._opname}() on a tensor", current().origin(), "use view, reshape, unfold or indexing")
-    if not isinstance(base, StagedTensor) and constants().written_storage(base) is None:
-        if all(as_constant(a) is not None for a in args if isinstance(a, torch.Tensor)):
-            return _constant_view(func, base, args, kwargs)
+    if not isinstance(base, StagedTensor):
+        memory = memory_key(base)
+        if constants().written_storage(base, memory) is None and all(t is base or as_constant(t) is not None for t in tensors):
+            return _constant_view(func, base, memory, args, kwargs)
     meta = _meta_result(func, args, kwargs, tensors)
     source, known = read(base), current().get(Known)
     value = emit_one(func, (source, *args[1:]), known.type_of(meta), kwargs)
@@ -300,9 +302,9 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: lis
     return view if func._opname == "detach" else view_of(base, view)
 
 
-def _constant_view(func: Any, base: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _constant_view(func: Any, base: torch.Tensor, memory: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """View a weight. The result is a constant; writing to it would change the weight, which is refused."""
-    result = _fold(func, args, kwargs, [constants().of(base)])
+    result = _fold(func, args, kwargs, [constants().of(base, memory)])
     if result is None:
         meta = _meta_result(func, args, kwargs)
         result = fresh_like(meta, emit_one(func, (read(base), *args[1:]), tensor_type(meta), kwargs))

@@ -91,12 +91,12 @@ def _empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 def _common_shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Size | None:
     """Return the shape of all tensors, None if they differ in it or lie in memory in another way than row by row."""
     tensors = tensors_of(args, kwargs)
-    if not tensors or any(t.shape != tensors[0].shape or not _is_plain(t) for t in tensors) or kwargs.get("memory_format") is not None:
+    if not tensors or any(t.shape != tensors[0].shape or not is_plain(t) for t in tensors) or kwargs.get("memory_format") is not None:
         return None
     return tensors[0].shape
 
 
-def _is_plain(t: torch.Tensor) -> bool:
+def is_plain(t: torch.Tensor) -> bool:
     """Whether a tensor lies in memory row by row, and in no other way that PyTorch could see in it too."""
     if t.dim() in (4, 5) and t.is_contiguous(memory_format=torch.channels_last if t.dim() == 4 else torch.channels_last_3d):
         return t.is_contiguous() and math.prod(t.shape[2:]) == 1
@@ -153,7 +153,7 @@ def _convolution(
     groups: int,
 ) -> torch.Tensor | None:
     spatial = x.dim() - 2
-    usual = spatial >= 1 and w.dim() == x.dim() and not transposed and x.dtype == w.dtype and _is_plain(x) and w.is_contiguous()
+    usual = spatial >= 1 and w.dim() == x.dim() and not transposed and x.dtype == w.dtype and is_plain(x) and w.is_contiguous()
     if not usual or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups or (bias is not None and bias.shape != w.shape[:1]):
         return None
     strides, paddings, dilations = (list(v) * spatial if len(v) == 1 else list(v) for v in (stride, padding, dilation))
@@ -171,7 +171,7 @@ def _batch_norm(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor
     tables, training = [t for t in rest[:4] if t is not None], rest[4]
     if (
         (training and rest[2] is not None)
-        or not _is_plain(x)
+        or not is_plain(x)
         or x.dim() < 2
         or any(t.dtype != x.dtype or t.shape != x.shape[1:2] for t in tables)
     ):
@@ -195,7 +195,7 @@ def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tenso
 
 
 def _embedding(table: torch.Tensor, index: torch.Tensor, *_: Any) -> torch.Tensor | None:
-    usual = table.dim() == 2 and index.dtype in _POSITIONS and _is_plain(index)
+    usual = table.dim() == 2 and index.dtype in _POSITIONS and is_plain(index)
     return _empty((*index.shape, table.shape[1]), table.dtype) if usual else None
 
 

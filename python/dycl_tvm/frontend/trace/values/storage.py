@@ -88,7 +88,7 @@ class Storage(Carrier, One):
         self.lent = False
         #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.
         self.mergers: list[tuple[weakref.ref[Storage], Any]] = []
-        #: The storages of which a join made this one: they live as long, for what they may be one with this may be too.
+        #: The storages that this one may be, by a join or a header: they live as long, for what they may be one with this may be too.
         self.sources: list[Storage] = []
         #: The same of storages that no fork can tell apart: a change of one makes the other's contents unreadable.
         self.shadows: list[tuple[weakref.ref[Storage], Any]] = []
@@ -176,7 +176,11 @@ class Storage(Carrier, One):
 
 
 def may_be_one(a: Storage, b: Storage, decision: Any) -> None:
-    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``decision``."""
+    """Let two storages know that they may be one in eager; reading one after a change of the other forks (or refuses) ``decision``.
+
+    The second lives as long as the first, which is made later: what it may be one with, the first may be too.
+    """
     if a is not b:
         a.shadows.append((weakref.ref(b), decision))
         b.shadows.append((weakref.ref(a), decision))
+        a.sources.append(b)

@@ -34,6 +34,9 @@ aten = torch.ops.aten
 ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
+_CPU = torch.device("cpu")
+
+
 class StagedTensor(torch.Tensor, Carrier):
     """A tensor known at run time (or a constant made while staging). See the module's text.
 
@@ -68,7 +71,7 @@ class StagedTensor(torch.Tensor, Carrier):
             strides=meta.stride(),
             storage_offset=offset,
             dtype=meta.dtype,
-            device=torch.device("cpu"),
+            device=_CPU,
             requires_grad=meta.requires_grad,
             dispatch_sizes_strides_policy=None if layouts is None else "strides",
             _extra_dispatch_keys=KEYS,
@@ -153,10 +156,11 @@ def memory_of(t: torch.Tensor) -> Any:
 def peek(t: torch.Tensor) -> Value:
     """Return the value that a tensor holds now, also one that must not be used (see :class:`Stale`)."""
     if not isinstance(t, StagedTensor):
-        written = constants().written_storage(t)
+        known, memory = constants(), memory_key(t)
+        written = known.written_storage(t, memory)
         if written is None:
-            return constants().of(t)
-        storage, chain = constants().home(t)
+            return known.of(t, memory)
+        storage, chain = known.home(t)
         value = storage.value
         if isinstance(value, Stale):
             return Stale(tensor_type(t), value.decision)
