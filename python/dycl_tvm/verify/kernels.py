@@ -229,15 +229,14 @@ class _Checker:
             for a, s in zip(site.step.args, site.args)
         ]
 
-    def run(self, site: _Site) -> list[torch.Tensor]:
-        """Run the kernels of a call; nothing but their own results may change."""
+    def run(self, site: _Site) -> list[torch.Tensor | None]:
+        """Run the kernels of a call; nothing but their own results may change. None stands for results that have no memory."""
         before = self.memory.arena.clone()
         for call in site.calls:
             self.memory.call(self.kernels, call)
         results = [
-            r.data if isinstance(r, Constant) else unpack(self.memory.tensor(s), r.type).clone()  # type: ignore[union-attr, arg-type]
+            None if s is None else r.data if isinstance(r, Constant) else unpack(self.memory.tensor(s), r.type).clone()  # type: ignore[arg-type]
             for r, s in zip(site.step.outputs, site.results)
-            if s is not None
         ]
         written = self.memory.arena
         for call in site.calls:

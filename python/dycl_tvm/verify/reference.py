@@ -249,19 +249,21 @@ class Deviation:
     text: str
 
 
-def compare(expected: Expected, got: Sequence[torch.Tensor], own: Sequence[torch.Tensor] | None = None) -> Deviation:
+def compare(expected: Expected, got: Sequence[torch.Tensor | None], own: Sequence[torch.Tensor] | None = None) -> Deviation:
     """Return the worst element of all results; an error over 1.0 is a difference.
 
     Parameters
     ----------
     expected : Expected
     got : sequence of Tensor
-        What the kernels gave.
+        What the kernels gave; None for what they need not give, such as a result without elements.
     own : sequence of Tensor, optional
         What PyTorch gives in the graph's own types: an element that agrees with it is right too. It overflows where float64 does not.
     """
     worst = Deviation(0.0, "")
     for k, (want, type_, have) in enumerate(zip(expected.results, expected.types, got)):
+        if have is None:
+            continue
         samples = [s[k] for s in expected.samples]
         found = torch.where(wide(have) == want, 0.0, math.inf) if expected.exact else _ratios(want, samples, have, type_)
         if own is not None and not expected.exact and bool((found > 1).any()):

@@ -232,3 +232,15 @@ def test_a_float_that_no_integer_can_hold_has_no_result() -> None:
 
     kernels = dycl_tvm.build(net, (torch.ones(2, 3),), verify="full").certificate["kernels"]
     assert kernels["checked"] == kernels["total"]
+
+
+def _cut(x):  # type: ignore[no-untyped-def]
+    y = x
+    while y.sum() < 20:
+        y = y * 1.5 + 1
+    return y[:, 0:0], y[:2]
+
+
+def test_results_without_elements_stand_where_they_stand() -> None:
+    kernels = dycl_tvm.build(_cut, (torch.linspace(-1, 1, 12).reshape(4, 3),)).certificate["kernels"]
+    assert kernels["checked"] == kernels["total"]
