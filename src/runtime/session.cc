@@ -189,7 +189,7 @@ void DyclSession::Bind() {
     l.calls[c] = dycl::Call{kProgram.kernels[desc.kernel].function, l.args + desc.first_arg,
                             static_cast<int32_t>(desc.num_args), l.kernel_states + c};
   }
-  frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path,       0,
+  frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path,        0,
                        l.inputs,  l.state, l.outputs,   device_.get(), {nullptr, 0, 0}};
 }
 
