@@ -21,13 +21,19 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup  ## Compile an early-exit network, run it on inputs that leave at different exits, compare with PyTorch
 	$(BIN)/python examples/demo.py
+
+# `make generate GENERATE_ARGS="--pretrained gpt2"` takes a model from the Hugging Face hub.
+GENERATE_ARGS ?=
+
+generate: $(VENV)/.models  ## Compile generate() of an unedited GPT-2 of transformers, compare its tokens and speed with PyTorch
+	$(BIN)/python examples/generate.py $(GENERATE_ARGS)
 
 test: lint pytest  ## All checks: linters, then the tests
 
