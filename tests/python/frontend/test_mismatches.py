@@ -216,7 +216,7 @@ class Collects(nn.Module):
     def forward(self, x):
         self.rows.append(Made())
         self.table["k"] = Made()
-        return x
+        return x if len(self.rows) else -x
 
 
 def test_all_containers_that_grow_from_call_to_call_are_named() -> None:

@@ -10,7 +10,8 @@ this file need not know the layers above.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from dycl_tvm.errors import UnsupportedError
@@ -137,6 +138,17 @@ def current() -> Session:
 def staging() -> bool:
     """Whether a session is under way in this thread."""
     return _local.session is not None
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let what staging runs for itself be no part of the program: functions of the user's run as they are written."""
+    session = _local.session
+    _local.session = None
+    try:
+        yield
+    finally:
+        _local.session = session
 
 
 def set_current(session: Session | None) -> None:

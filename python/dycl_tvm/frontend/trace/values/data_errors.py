@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.session import OfOneRun, current, set_current
+from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
@@ -90,15 +90,11 @@ def _raised(
     ``strides`` are those of the tensors known only at run time, by id.
     """
     stand_ins = map_leaves(lambda x: _stand_in(x, strides, element), (args, kwargs))
-    session = current()
-    set_current(None)
     try:
-        with plainly(), same_random_numbers():
+        with apart(), plainly(), same_random_numbers():
             function(*stand_ins[0], **stand_ins[1])
     except Exception as error:
         return error.with_traceback(None)
-    finally:
-        set_current(session)
     return None
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.about_operators import About, about_operator
@@ -265,9 +265,11 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
             if not tensors and any(a.name == "device" for a in func._schema.arguments):
                 mkwargs["device"] = torch.device("meta")
             try:
-                known = result_of(func, margs, mkwargs)
+                with apart():
+                    known = result_of(func, margs, mkwargs)
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
-                known = added_result(func, margs, mkwargs)
+                with apart():
+                    known = added_result(func, margs, mkwargs)
                 if known is None:
                     raise without_result(func, isinstance(error, NotImplementedError)) from error
         metas[key] = known
