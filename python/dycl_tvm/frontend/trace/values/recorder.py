@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import apart, current
-from dycl_tvm.frontend.trace.unrecorded import unrecorded
+from dycl_tvm.frontend.trace.unrecorded import plainly, unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.about_operators import About, about_operator
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, sorted_leaves, tensors_of
@@ -260,7 +260,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
     key = (about_operator(func).op, torch.get_default_dtype(), key_of(args), key_of(kwargs) if kwargs else None)
     known = metas.get(key)
     if known is None:
-        with unrecorded():
+        with plainly():
             margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
             if not tensors and any(a.name == "device" for a in func._schema.arguments):
                 mkwargs["device"] = torch.device("meta")

@@ -56,7 +56,9 @@ def recording(session: Session, prefix: list[Event]) -> Iterator[None]:
 @contextmanager
 def _modes() -> Iterator[None]:
     recorder, functions = Recorder(), FunctionRecorder()
-    with recorder, functions:
+    c: Any = torch._C
+    keys = c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), c._dispatch_tls_local_exclude_set())  # are as before at the end
+    with keys, recorder, functions:
         state = torch._C._get_torch_function_state()  # type: ignore[attr-defined]
         try:
             yield
