@@ -461,6 +461,30 @@ def map_operands(node: Any, fn: Any) -> Any:
     return node
 
 
+def rewrite_step(step: Step, fn: Callable[[Any], Any]) -> None:
+    """Apply ``fn`` to the operands of a step."""
+    if isinstance(step, HostOp):
+        step.args = tuple(fn(a) for a in step.args)
+    elif isinstance(step, SubDNNCall):
+        step.args = [fn(a) for a in step.args]
+    else:
+        step.args = map_operands(step.args, fn)
+        step.kwargs = map_operands(step.kwargs, fn)
+
+
+def rewrite_terminator(term: Terminator | None, fn: Callable[[Any], Any]) -> None:
+    """Apply ``fn`` to the operands of a terminator, edge arguments included."""
+    if isinstance(term, Branch):
+        term.cond = fn(term.cond)
+    elif isinstance(term, Switch):
+        term.index = fn(term.index)
+    elif isinstance(term, Return):
+        term.values = [fn(v) for v in term.values]
+        term.state = [fn(v) for v in term.state]
+    for edge in edges_of(term):
+        edge.args = [fn(a) for a in edge.args]
+
+
 def _collect(nodes: Iterable[Any], found: list[Value]) -> None:
     for node in nodes:
         if isinstance(node, Value):

@@ -14,9 +14,22 @@ import torch
 
 from dycl_tvm.hcfg.analysis import dominators
 from dycl_tvm.hcfg.hostops import NOT_PURE
-from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Operand, Step, SubDNNCall, TensorOp, Value, block_operands
+from dycl_tvm.hcfg.nodes import (
+    HCFG,
+    Block,
+    Constant,
+    HostOp,
+    Operand,
+    Step,
+    SubDNNCall,
+    TensorOp,
+    Value,
+    block_operands,
+    rewrite_step,
+    rewrite_terminator,
+)
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.rewrite import freeze, is_pure, replacer, rewrite_step, rewrite_terminator, substitute
+from dycl_tvm.passes.rewrite import freeze, is_pure, replacer, substitute
 
 #: Constants up to this size (scalars, in the main) are compared by their contents.
 SMALL_BYTES = 64

@@ -28,10 +28,12 @@ from dycl_tvm.hcfg.nodes import (
     TensorOp,
     Value,
     map_operands,
+    rewrite_step,
+    rewrite_terminator,
     terminator_operands,
 )
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.rewrite import freeze, is_pure, replacer, rewrite_step, rewrite_terminator, substitute
+from dycl_tvm.passes.rewrite import freeze, is_pure, replacer, substitute
 
 #: A folded result is at most this large, or :data:`GROWTH` times its operands.
 MAX_BYTES = 16 << 20

@@ -11,9 +11,8 @@ efficient construction of static single assignment form", CC 2013.
 from __future__ import annotations
 
 from dycl_tvm.hcfg.analysis import dominators, predecessors, reachable
-from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Edge, Jump, Operand, Switch, Value, block_operands
+from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Edge, Jump, Operand, Switch, Value, block_operands, rewrite_step, rewrite_terminator
 from dycl_tvm.passes.jump_threading import decided
-from dycl_tvm.passes.rewrite import rewrite_step, rewrite_terminator
 
 
 def decided_joins(graph: HCFG) -> int:

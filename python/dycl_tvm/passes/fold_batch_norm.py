@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from dycl_tvm.hcfg.interpreter import resolve, tensor_type
-from dycl_tvm.hcfg.nodes import HCFG, Constant, Operand, Step, TensorOp, Value
+from dycl_tvm.hcfg.nodes import HCFG, Constant, Operand, Step, TensorOp, Value, rewrite_step
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.rewrite import count_uses, replacer, rewrite_step, static_argument, substitute
+from dycl_tvm.passes.rewrite import count_uses, replacer, static_argument, substitute
 
 _NORMS = frozenset({
     "aten._native_batch_norm_legit_no_training.default", "aten.native_batch_norm.default", "aten._native_batch_norm_legit.default",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.hostops import NOT_PURE
-from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, TensorOp, Value, operand_type
+from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, TensorOp, Value, operand_type, rewrite_step
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType, TensorType, Type
-from dycl_tvm.passes.rewrite import count_uses, replacer, rewrite_step, static_argument, substitute
+from dycl_tvm.passes.rewrite import count_uses, replacer, static_argument, substitute
 
 #: Operations that hand on their first operand whenever the type stays the same.
 _BY_TYPE = frozenset({

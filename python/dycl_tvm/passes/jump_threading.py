@@ -28,9 +28,11 @@ from dycl_tvm.hcfg.nodes import (
     Switch,
     Value,
     block_operands,
+    rewrite_step,
+    rewrite_terminator,
     terminator_operands,
 )
-from dycl_tvm.passes.rewrite import count_uses, freeze, local_uses, rewrite_step, rewrite_terminator
+from dycl_tvm.passes.rewrite import count_uses, freeze, local_uses
 
 
 def jump_threading(graph: HCFG) -> int:

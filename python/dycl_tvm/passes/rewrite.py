@@ -12,19 +12,13 @@ from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import (
     HCFG,
     Block,
-    Branch,
-    HostOp,
     Operand,
-    Return,
     Step,
-    SubDNNCall,
-    Switch,
     TensorOp,
-    Terminator,
     Value,
     block_operands,
-    edges_of,
-    map_operands,
+    rewrite_step,
+    rewrite_terminator,
     terminator_operands,
 )
 
@@ -53,30 +47,6 @@ def substitute(graph: HCFG, mapping: Mapping[Value, Operand]) -> None:
                 rewrite_step(step, fn)
         if any(v in mapping for v in terminator_operands(block.terminator)):
             rewrite_terminator(block.terminator, fn)
-
-
-def rewrite_step(step: Step, fn: Replacement) -> None:
-    """Apply ``fn`` to the operands of a step."""
-    if isinstance(step, HostOp):
-        step.args = tuple(fn(a) for a in step.args)
-    elif isinstance(step, SubDNNCall):
-        step.args = [fn(a) for a in step.args]
-    else:
-        step.args = map_operands(step.args, fn)
-        step.kwargs = map_operands(step.kwargs, fn)
-
-
-def rewrite_terminator(term: Terminator | None, fn: Replacement) -> None:
-    """Apply ``fn`` to the operands of a terminator, edge arguments included."""
-    if isinstance(term, Branch):
-        term.cond = fn(term.cond)
-    elif isinstance(term, Switch):
-        term.index = fn(term.index)
-    elif isinstance(term, Return):
-        term.values = [fn(v) for v in term.values]
-        term.state = [fn(v) for v in term.state]
-    for edge in edges_of(term):
-        edge.args = [fn(a) for a in edge.args]
 
 
 def count_uses(graph: HCFG) -> Counter[Value]:

@@ -39,8 +39,9 @@ from dycl_tvm.hcfg.nodes import (
     edges_of,
     map_operands,
     operand_type,
+    rewrite_terminator,
 )
-from dycl_tvm.passes.rewrite import Replacement, freeze, rewrite_terminator
+from dycl_tvm.passes.rewrite import Replacement, freeze
 
 
 def tail_merging(graph: HCFG) -> int:

@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+#: So many answers are kept; then all are found anew.
+_MOST = 1 << 14
 Rest = ParamSpec("Rest")
 Found = TypeVar("Found")
 
@@ -21,6 +23,8 @@ def by_code(find: Callable[Concatenate[types.CodeType, Rest], Found]) -> Callabl
         key = (id(code), *rest)
         found = known.get(key)
         if found is None:
+            if len(known) >= _MOST:
+                known.clear()
             found = known[key] = (code, find(code, *rest, **named))  # which keeps the code, and so its identity
         return found[1]
 

@@ -18,7 +18,6 @@ from dycl_tvm.hcfg.analysis import definitions, dominators, liveness, predecesso
 from dycl_tvm.hcfg.nodes import (
     HCFG,
     Block,
-    Branch,
     Edge,
     HostOp,
     Jump,
@@ -27,10 +26,10 @@ from dycl_tvm.hcfg.nodes import (
     Return,
     ReturnSite,
     Switch,
-    TensorOp,
     Value,
     block_operands,
-    map_operands,
+    rewrite_step,
+    rewrite_terminator,
 )
 from dycl_tvm.hcfg.types import INT
 
@@ -87,6 +86,7 @@ class _Lowering:
         self._calls: dict[Block, list[tuple[Block, Call]]] = {}
         #: By value and block, what the value is where the block begins, if that is not what it was before.
         self._again: dict[Value, dict[Block, Value]] = {}
+        self._frontiers: dict[Block, list[Block]] = {}
 
     def run(self) -> None:
         number = {v: k for k, v in enumerate(self._home)}
@@ -130,13 +130,15 @@ class _Lowering:
 
     def _frontier(self, block: Block) -> list[Block]:
         """Return the dominance frontier of a block."""
-        found: dict[Block, None] = {}
-        for below in self._blocks:
-            if self._tree.dominates(block, below):
-                for target in below.successors():
-                    if target is block or not self._tree.dominates(block, target):
-                        found[target] = None
-        return list(found)
+        if block not in self._frontiers:
+            found: dict[Block, None] = {}
+            for below in self._blocks:
+                if self._tree.dominates(block, below):
+                    for target in below.successors():
+                        if target is block or not self._tree.dominates(block, target):
+                            found[target] = None
+            self._frontiers[block] = list(found)
+        return self._frontiers[block]
 
     def _now(self, value: Value, block: Block) -> Value:
         """Return what a value is at the end of a block."""
@@ -151,19 +153,8 @@ class _Lowering:
 
         if any(v in self._again for v in block_operands(block)):
             for step in block.steps:
-                if isinstance(step, TensorOp):
-                    step.args, step.kwargs = map_operands(step.args, now), map_operands(step.kwargs, now)
-                elif isinstance(step, HostOp):
-                    step.args = tuple(now(a) for a in step.args)
-            end = block.terminator
-            if isinstance(end, Branch):
-                end.cond = now(end.cond)
-            elif isinstance(end, Switch):
-                end.index = now(end.index)
-            elif isinstance(end, Return):
-                end.values, end.state = [now(v) for v in end.values], [now(v) for v in end.state]
-            for edge in block.edges():
-                edge.args = [now(a) for a in edge.args]
+                rewrite_step(step, now)
+            rewrite_terminator(block.terminator, now)
 
     def _leave(self, block: Block, end: GoBack) -> None:
         calls = self._calls[end.entry]

@@ -36,13 +36,19 @@ _DEPTH = "<depth>"
 
 
 class Recursive:
-    """The functions, by their code, that were seen to call themselves as often as the data say.
-
-    With each, whether nothing that Python knows will end that.
-    """
+    """The functions, by the identity of their code, that were seen to call themselves as often as the data say."""
 
     def __init__(self) -> None:
-        self.codes: dict[types.CodeType, bool] = {}
+        self._codes: dict[int, tuple[types.CodeType, bool]] = {}
+
+    def is_endless(self, code: types.CodeType) -> bool | None:
+        """Whether nothing that Python knows will end a recursion; None for a function that was not seen to have one."""
+        known = self._codes.get(id(code))
+        return None if known is None else known[1]
+
+    def note(self, code: types.CodeType, endless: bool) -> None:
+        """Take a function down."""
+        self._codes[id(code)] = code, endless
 
 
 @dataclass
@@ -56,34 +62,50 @@ class _Activation:
     touches: int
 
 
+class _Calls:
+    """The calls of a function that are not over."""
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code  # is kept, so that its identity stays its own
+        self.active: list[_Activation] = []
+        self.procedures: list[Procedure] = []
+        #: Why they cannot be a procedure, while they are made as they stand.
+        self.unrolled: UnsupportedError | None = None
+        #: Whether the outermost one is made so.
+        self.peeled = False
+
+
 class Recursions(OfOneRun):
-    """The calls of the run at hand that are not over."""
+    """The calls of the run at hand that are not over, by the identity of the code of functions."""
 
     def __init__(self) -> None:
-        self.active: dict[types.CodeType, list[_Activation]] = {}
-        self.procedures: dict[types.CodeType, list[Procedure]] = {}
-        #: The functions whose calls are not looked at: their recursion is being unrolled.
-        self.unrolled: dict[types.CodeType, UnsupportedError] = {}
-        #: Those whose outermost call was made as it stands.
-        self.peeled: set[types.CodeType] = set()
+        self._known: dict[int, _Calls] = {}
+
+    def of(self, code: types.CodeType) -> _Calls:
+        """Return the calls of the functions with some code."""
+        known = self._known.get(id(code))
+        if known is None:
+            known = self._known[id(code)] = _Calls(code)
+        return known
 
     def call(self, function: types.FunctionType, made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the rewritten form of a function."""
         code = code_of(function)
-        procedures = self.procedures.get(code)
-        if procedures:
-            return procedures[-1].call_again(function, args, kwargs)
+        calls = self.of(code)
+        if calls.procedures:
+            return calls.procedures[-1].call_again(function, args, kwargs)
         session = current()
-        endless = session.get(Recursive).codes.get(code)
-        if endless is not None and code not in self.unrolled:
+        endless = session.get(Recursive).is_endless(code)
+        if endless is not None and calls.unrolled is None:
             return Procedure(function, made, self).call(args, kwargs)
-        active = self.active.setdefault(code, [])
+        active = calls.active
         decisions = session.decisions
         here = _Activation((args, kwargs), len(decisions.opened), exits().departures, len(decisions.rolling), session.journal.touches)
         if active and endless is None:
             self._look(code, active, here)
         elif endless is not None and len(active) > MAX_TRIPS and (endless or sum(decisions.forks.values()) > MAX_TRIPS):
-            raise self.unrolled[code]
+            assert calls.unrolled is not None
+            raise calls.unrolled
         active.append(here)
         try:
             return made(*args, **kwargs)
@@ -98,7 +120,7 @@ class Recursions(OfOneRun):
             return
         endless = here.touches == before.touches and _alike(capture(before.arguments), capture(here.arguments))
         if endless or len(active) >= MAX_TRIPS:
-            current().get(Recursive).codes[code] = endless
+            current().get(Recursive).note(code, endless)
             raise Again
 
 
@@ -119,7 +141,7 @@ class Procedure:
 
     def __init__(self, function: types.FunctionType, made: Callable[..., Any], recursions: Recursions) -> None:
         self._function, self._made, self._recursions = function, made, recursions
-        self._code = code_of(function)
+        self._calls = recursions.of(code_of(function))
         self._signature = inspect.Signature.from_callable(function, follow_wrapped=False)
         self._results: Results | None = None
         self.advanced = ""
@@ -129,7 +151,7 @@ class Procedure:
         session = current()
         exits().offer_root(False)
         self._loop = session.decisions.loop()
-        self._loop.recursion, self._loop.peeled = True, self._code in self._recursions.peeled
+        self._loop.recursion, self._loop.peeled = True, self._calls.peeled
         if self._loop.unroll:
             return self._unrolled(args, kwargs)
         self._loop.simply = True
@@ -139,7 +161,7 @@ class Procedure:
         self._given = self._bound(args, kwargs)
         self._depth: Any = 1
         self._entry = Entry(self._given, {_DEPTH: self._depth}, self._loop, self._clock)
-        procedures = self._recursions.procedures.setdefault(self._code, [])
+        procedures = self._calls.procedures
         procedures.append(self)
         try:
             while not self._round():
@@ -214,7 +236,7 @@ class Procedure:
         bound = inspect.BoundArguments(self._signature, variables)  # type: ignore[arg-type]  # in the order of the signature
         undoable = self._scope.clock, self
         session.heap.undoable.append(undoable)
-        calls = self._recursions.active.pop(self._code, None)
+        active, self._calls.active = self._calls.active, []
         value, alive = None, True
         try:
             value = self._made(*bound.args, **bound.kwargs)
@@ -233,8 +255,7 @@ class Procedure:
             alive = False
         finally:
             session.heap.undoable.remove(undoable)
-            if calls is not None:
-                self._recursions.active[self._code] = calls
+            self._calls.active = active
         if self.advanced:
             self._refuse(self.advanced.replace("branch", "recursion"), "index a list or tensor by a counter instead of next()")
         if not alive:
@@ -276,17 +297,17 @@ class Procedure:
     def _unrolled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make this call as it stands, or all: then they are to end by themselves."""
         if not self._loop.peeled:
-            self._recursions.peeled.add(self._code)
+            self._calls.peeled = True
             try:
                 return self._made(*args, **kwargs)
             finally:
-                self._recursions.peeled.remove(self._code)
-        unrolled, refusal = self._recursions.unrolled, self._loop.refusal
+                self._calls.peeled = False
+        refusal = self._loop.refusal
         assert refusal is not None
-        unrolled[self._code] = refusal
+        self._calls.unrolled = refusal
         try:
             return self._recursions.call(self._function, self._made, args, kwargs)
         except StagingLimitError as error:
             raise StagingLimitError(f"{error.reason}: {refusal.reason}", error.origin, refusal.suggestion) from None
         finally:
-            del unrolled[self._code]
+            self._calls.unrolled = None

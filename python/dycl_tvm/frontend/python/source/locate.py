@@ -77,20 +77,17 @@ def current_origin() -> Origin | None:
 
 def origin_in(code: types.CodeType, line: int, instruction: int) -> Origin:
     """Return the origin of an instruction of a function."""
-    known = _origins.get(id(code))
-    if known is None or known[0] is not code:
-        if len(_origins) >= _MOST_FUNCTIONS:
-            _origins.clear()
-        known = _origins[id(code)] = (code, {})
-    found = known[1].get((line, instruction))
+    known = _origins(code)
+    found = known.get((line, instruction))
     if found is None:
-        found = known[1][line, instruction] = origin_at(code.co_filename, line, code.co_name, _columns(code)[instruction // 2])
+        found = known[line, instruction] = origin_at(code.co_filename, line, code.co_name, _columns(code)[instruction // 2])
     return found
 
 
-#: Origins by functions, which are known by their identity: equal ones may stand in two files.
-_origins: dict[int, tuple[types.CodeType, dict[tuple[int, int], Origin]]] = {}
-_MOST_FUNCTIONS = 4096
+@by_code
+def _origins(code: types.CodeType) -> dict[tuple[int, int], Origin]:
+    """Return the origins of a function's instructions, by line and place, that were asked for so far."""
+    return {}
 
 
 def origin_at(filename: str, line: int, function: str = "", column: int | None = None) -> Origin:

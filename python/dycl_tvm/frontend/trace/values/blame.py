@@ -19,7 +19,7 @@ from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.modes import is_without_kernel, refusal
-from dycl_tvm.frontend.trace.session import current, set_current
+from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
@@ -106,16 +106,12 @@ def _hold_staged(objects: list[Any]) -> bool:
 
 def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> bool:
     """Whether a call raises an error of a class in eager mode, on tensors filled with a value."""
-    session = current()
-    set_current(None)
     try:
-        with plainly(), same_random_numbers():
+        with apart(), plainly(), same_random_numbers():
             owner, args, kwargs = torch.utils._pytree.tree_map(lambda x: _stand_in(x, value), (owner, args, kwargs))
             (function if owner is None else getattr(owner, function.__name__))(*args, **kwargs)
     except Exception as error:
         return type(error) is kind
-    finally:
-        set_current(session)
     return False
 
 
