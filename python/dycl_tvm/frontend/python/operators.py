@@ -422,14 +422,14 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
         self._frame: types.FrameType | None = sys._getframe(1)
         self._kinds: types.CodeType | None = None
         self._of_the_function = False
-        #: What :meth:`is_for_libraries` has answered, which stays so while the program changes nothing.
-        self._for_libraries: bool | None = None
+        #: What :meth:`is_for_libraries` has answered, and the state of the journal then: it stays so while the program changes nothing.
+        self._for_libraries = True
+        self._asked: tuple[int, int] | None = None
         if kinds:
             self._kinds, self._of_the_function = _compiled(self._frame.f_code, kinds)
 
     def __enter__(self) -> None:
         self._session = current()
-        self._touches = self._session.journal.touches
         self._session.handlers.append(self)
 
     def __exit__(self, *error: object) -> None:
@@ -445,8 +445,10 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
 
     def is_for_libraries(self) -> bool:
         """Whether a handler is for exceptions that the user's code does not raise, or may be."""
-        unchanged = self._session.journal.touches == self._touches and not self._of_the_function
-        if self._for_libraries is None or not unchanged:
+        journal = self._session.journal
+        now = (journal.touches, journal.undone)
+        if self._asked != now or self._of_the_function:
+            self._asked = now
             try:
                 self._for_libraries = are_of_libraries(self._caught())
             except Exception:  # not a name of here, or no class

@@ -10,8 +10,7 @@ this file need not know the layers above.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from dycl_tvm.errors import UnsupportedError
@@ -140,15 +139,17 @@ def staging() -> bool:
     return _local.session is not None
 
 
-@contextmanager
-def apart() -> Iterator[None]:
+class apart:  # noqa: N801  (used like a function; as one with contextlib it takes twice as long)
     """Let what staging runs for itself be no part of the program: functions of the user's run as they are written."""
-    session = _local.session
-    _local.session = None
-    try:
-        yield
-    finally:
-        _local.session = session
+
+    __slots__ = ("_session",)
+
+    def __enter__(self) -> None:
+        self._session = _local.session
+        _local.session = None
+
+    def __exit__(self, *error: object) -> None:
+        _local.session = self._session
 
 
 def set_current(session: Session | None) -> None:
