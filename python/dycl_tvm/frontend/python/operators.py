@@ -418,7 +418,8 @@ staging_errors = (ControlFlow, DyclError)
 class guard:  # noqa: N801  (rewritten code calls it like the other operators)
     """Marks that a handler of the user's surrounds the code; ``kinds`` is the text of what it catches, if that is names only."""
 
-    def __init__(self, kinds: str = "") -> None:
+    def __init__(self, kinds: str = "", passes_on: bool = False) -> None:
+        self.passes_on = passes_on
         self._frame: types.FrameType | None = sys._getframe(1)
         self._kinds: types.CodeType | None = None
         self._of_the_function = False

@@ -30,7 +30,15 @@ PYTHON_CATCHES = (AttributeError, IndexError, StopIteration, TypeError)
 
 
 class Handler(Protocol):
-    """What surrounds code and sees its exceptions: a ``try`` or a ``with``."""
+    """What surrounds code and sees its exceptions: a ``try`` or a ``with``.
+
+    Attributes
+    ----------
+    passes_on : bool
+        Whether all that it does where it sees one is to raise that, or another.
+    """
+
+    passes_on: bool
 
     def catches(self, error: Exception) -> bool:
         """Whether an exception may end here."""
@@ -98,6 +106,10 @@ class Session(OwnValue):
         """Whether an exception, of a class, that is raised now may be caught on its way out of the program."""
         by_python = self.called_depth > 0 and kind is not None and issubclass(kind, PYTHON_CATCHES)
         return bool(self.handlers) or self.native_depth > 0 or by_python
+
+    def all_pass_on(self) -> bool:
+        """Whether an exception that is raised now ends the call, whatever sees it on its way."""
+        return not self.native_depth and not self.called_depth and all(handler.passes_on for handler in self.handlers)
 
     def keep(self, kept: Any) -> None:
         """Keep an object, under its class."""
