@@ -24,6 +24,7 @@ from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
+from dycl_tvm.frontend.python.calls.progress import substitute_of as progress_bar
 from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
 from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
@@ -59,7 +60,7 @@ def find(callee: Any) -> Substitute | None:
         return seeds.TABLE[torch.random.manual_seed]
     if found is None and isinstance(callee, type(random.random)):
         return _random if getattr(callee, "__self__", None) is _RANDOM else seeds.method_of(callee)
-    return found
+    return found or progress_bar(callee)
 
 
 def has_effects(callee: Any) -> bool:

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""PyTorch's control flow operators, checks and ``Variable`` as the Python that they stand for: like the user's own code, it runs rewritten."""
+"""PyTorch's control flow operators, checks and ``Variable`` as the Python they stand for: like the user's own code, it runs rewritten."""
 
 from __future__ import annotations
 
