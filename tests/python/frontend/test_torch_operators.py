@@ -40,7 +40,7 @@ def test_checks_raise_when_the_network_runs(name: str) -> None:
 VARIABLES = {
     "a tensor made in the forward": "h = torch.autograd.Variable(torch.zeros(2, 3))\nif x.sum() > 0:\n    h = h + x\nreturn h",
     "memory of its own it has none": "y = x.clone()\nh = torch.autograd.Variable(y)\nif x.sum() > 0:\n    h.add_(1)\nreturn y, h, h is y",
-    "a class to ask for": "h = torch.autograd.Variable(x)\nreturn h * 2 if isinstance(h, torch.autograd.Variable) else h, type(h) is torch.Tensor",
+    "a class to ask for": "h = torch.autograd.Variable(x)\nreturn h * isinstance(h, torch.autograd.Variable), type(h) is torch.Tensor",
     "with a gradient": "return x * torch.autograd.Variable(torch.ones(3), requires_grad=True).detach()",
 }
 

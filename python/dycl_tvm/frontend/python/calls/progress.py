@@ -37,7 +37,7 @@ def _make(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     program().leave_out("a progress bar")
     if "file" in kwargs or "gui" in kwargs:
         raise UnsupportedError("a progress bar writes to a file of the program's", current().origin(), "leave `file` and `gui` out")
-    made = plain_progress.trange if isinstance(callee, types.FunctionType) else plain_progress.bar
+    made: Any = plain_progress.trange if isinstance(callee, types.FunctionType) else plain_progress.bar
     return program().run_function(made, args, kwargs)
 
 
