@@ -42,6 +42,7 @@ from dycl_tvm.frontend.trace.heap.reach import slots_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of
 from dycl_tvm.frontend.trace.values.blame import attempt, of_program
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
@@ -245,6 +246,7 @@ def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
     if isinstance(index, Poison):
         use(index)
+    index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
     if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)):
         return switch(obj, index)
     if scalars.is_symbolic(index) and type(obj) is np.ndarray and obj.ndim == 1:
@@ -327,6 +329,9 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     for x in (obj, index, value) if isinstance(obj, torch.Tensor) else (obj, index):
         if isinstance(x, Poison):
             use(x)
+    if type(obj) is RunTimeArray:
+        obj.refuse("a change in place")
+    index = index if isinstance(obj, torch.Tensor) else number_of(index)
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
