@@ -51,8 +51,8 @@ class RunTimeArray(OwnValue):
     def __init__(self, tensor: torch.Tensor, is_number: bool = False) -> None:
         self.tensor, self.is_number = tensor, is_number
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]  # what isinstance() of code that runs as it is asks for
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what isinstance() of code that runs as it is asks for
         return _TYPES[self.tensor.dtype] if self.is_number else np.ndarray
 
     @property
