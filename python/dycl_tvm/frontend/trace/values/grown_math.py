@@ -58,6 +58,17 @@ def valid(length: Length, size: int, rank: int, along: int) -> torch.Tensor:
     return torch.arange(size).reshape(shape) < to_tensor(number(length), torch.int64)
 
 
+def at_front(t: Grown) -> torch.Tensor:
+    """Return a tensor of the buffer's shape that begins with the elements that there are, in their order."""
+    whole, shape = t.padded(), t.buffer.shape
+    rows, size, behind = (math.prod(part) for part in (shape[: t.along], shape[t.along : t.along + 1], shape[t.along + 1 :]))
+    if rows <= 1 or not behind:
+        return whole
+    length, place = to_tensor(number(t.length), torch.int64).clamp(min=1), torch.arange(rows * size)
+    source = torch.div(place, length, rounding_mode="floor") * size + place % length
+    return whole.reshape(rows * size, behind).index_select(0, source.clamp(0, rows * size - 1)).reshape(shape)
+
+
 def _filled(t: Grown, fill: Any) -> torch.Tensor:
     return masked(t.padded(), t.along, t.length, fill)
 
