@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import types
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,7 +48,10 @@ def started(iterable: Any) -> Any:
 
 
 #: Classes whose objects give another iterator each time they are asked.
-_ALWAYS_ANEW: tuple[type, ...] = (list, tuple, set, frozenset, dict, str, range, type({}.keys()), type({}.values()), type({}.items()))
+_ALWAYS_ANEW: tuple[type, ...] = (
+    *(list, tuple, set, frozenset, str, bytes, range, deque),
+    *(kind for table in ({}, OrderedDict[int, int]()) for kind in map(type, (table, table.keys(), table.values(), table.items()))),
+)
 
 
 def advancing(x: Any) -> None:
