@@ -59,6 +59,9 @@ def relative_error(expected: Any, actual: Any) -> float:
 def _tensor_difference(expected: np.ndarray, actual: np.ndarray, rtol: float, where: str) -> str | None:
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return f"{where}: expected {expected.dtype}{list(expected.shape)}, got {actual.dtype}{list(actual.shape)}"
+    if np.issubdtype(expected.dtype, np.complexfloating):
+        parts = ((part(expected), part(actual)) for part in (np.real, np.imag))
+        return _first(_tensor_difference(e, a, rtol, where) for e, a in parts)
     if not np.issubdtype(expected.dtype, np.floating):
         return (
             None if np.array_equal(expected, actual) else f"{where}: {int((expected != actual).sum())} of {expected.size} elements differ"
@@ -72,6 +75,8 @@ def _tensor_difference(expected: np.ndarray, actual: np.ndarray, rtol: float, wh
 
 
 def _relative(expected: np.ndarray, actual: np.ndarray) -> float:
+    if np.issubdtype(expected.dtype, np.complexfloating):
+        return max(_relative(expected.real, actual.real), _relative(expected.imag, actual.imag))
     finite = np.isfinite(expected) & np.isfinite(actual) if np.issubdtype(expected.dtype, np.floating) else np.ones(expected.shape, bool)
     if not finite.any():
         return 0.0
@@ -97,7 +102,7 @@ def _is_tensor(value: Any) -> bool:
 def _array(value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    tensor = value.detach().cpu()
+    tensor = value.detach().cpu().resolve_conj().resolve_neg()
     if str(tensor.dtype) == "torch.bfloat16":
         tensor = tensor.float()
     return np.asarray(tensor.numpy())

@@ -80,8 +80,12 @@ def _is_spec(value: Any) -> bool:
 
 def _leaf(value: Any, where: str) -> Any:
     if isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.is_quantized or value.is_complex():
-            raise UsageError(f"{where} is sparse, quantised or complex; dense real tensors are supported")
+        if value.layout != torch.strided or value.is_quantized:
+            raise UsageError(f"{where} is sparse or quantised; dense tensors are supported")
+        if value.is_conj() or value.is_neg():
+            raise UsageError(
+                f"{where} is the conjugate or the negative of what lies in its memory; give resolve_conj().resolve_neg() of it"
+            )
         if type(value) is torch.Tensor and value.device.type == "cpu":
             return value
         return torch.zeros(_static_shape(value.shape, where), dtype=value.dtype)

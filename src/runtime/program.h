@@ -27,6 +27,8 @@ enum class DType : uint8_t {
   kInt8,
   kUInt8,
   kBool,
+  kComplex64,
+  kComplex128,
 };
 
 enum class Space : uint8_t { kArena, kInput, kWeight, kState };
@@ -296,7 +298,7 @@ struct ArtifactInfo {
 extern const ArtifactInfo kArtifactInfo;
 
 inline size_t ItemBytes(DType dtype) {
-  constexpr uint8_t kBytes[] = {8, 4, 2, 2, 8, 4, 2, 1, 1, 1};
+  constexpr uint8_t kBytes[] = {8, 4, 2, 2, 8, 4, 2, 1, 1, 1, 8, 16};
   return kBytes[static_cast<int>(dtype)];
 }
 

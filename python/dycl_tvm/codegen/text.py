@@ -13,6 +13,7 @@ from dycl_tvm.hcfg.nodes import Origin
 DTYPES = {
     "float64": "kFloat64", "float32": "kFloat32", "float16": "kFloat16", "bfloat16": "kBFloat16",
     "int64": "kInt64", "int32": "kInt32", "int16": "kInt16", "int8": "kInt8", "uint8": "kUInt8", "bool": "kBool",
+    "complex64": "kComplex64", "complex128": "kComplex128",
 }  # fmt: skip
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "?": "\\?"}

@@ -12,9 +12,10 @@ from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from dycl_tvm.compile.complex import COMPLEX, Pair
 from dycl_tvm.compile.ops.context import TORCH_DTYPES
 from dycl_tvm.hcfg.nodes import Value, map_operands
-from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.hcfg.types import PARTS, TensorType
 
 #: Operators that are computed by others, by name (``aten.add.Tensor``): functions in PyTorch that are traced, without branches on values.
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
@@ -61,31 +62,41 @@ class Decomposer:
         self._table |= {overload(name): fn for name, fn in DECOMPOSITIONS.items()}
         self._kept: dict[Any, torch.fx.GraphModule] = {}
 
-    def trace(self, op: str, args: Any, kwargs: Any, operands: list[Value]) -> torch.fx.GraphModule:
-        """Return a graph of simpler operators; its placeholders are ``operands``, its output the flat results."""
+    def trace(self, op: str, args: Any, kwargs: Any, operands: list[Value], in_pairs: bool = False) -> torch.fx.GraphModule:
+        """Return a graph of simpler operators; its placeholders are ``operands``, its output the flat results.
+
+        With ``in_pairs`` a complex one of these is two, its parts, as the operator's function of pairs has them.
+        """
         number = {id(v): k for k, v in enumerate(operands)}
         key = (
             op,
             repr(map_operands(args, lambda v: _Slot(number[id(v)], v.type))),
             repr(map_operands(kwargs, lambda v: _Slot(number[id(v)], v.type))),
+            in_pairs,
         )
         if key not in self._kept:
-            self._kept[key] = self._trace(op, args, kwargs, operands, number)
+            self._kept[key] = self._trace(op, args, kwargs, operands, number, in_pairs)
         return self._kept[key]
 
-    def _trace(self, op: str, args: Any, kwargs: Any, operands: list[Value], number: dict[int, int]) -> torch.fx.GraphModule:
-        target = DECOMPOSITIONS.get(op) or overload(op)
+    def _trace(
+        self, op: str, args: Any, kwargs: Any, operands: list[Value], number: dict[int, int], in_pairs: bool
+    ) -> torch.fx.GraphModule:
+        target = COMPLEX[op] if in_pairs else DECOMPOSITIONS.get(op) or overload(op)
 
-        def run(*tensors: Any) -> list[Any]:
+        def run(*flat: Any) -> list[Any]:
+            rest = iter(flat)
+            tensors = [Pair(next(rest), next(rest)) if in_pairs and v.type.is_complex else next(rest) for v in operands]  # type: ignore[union-attr]
             result = target(*map_operands(args, lambda v: tensors[number[id(v)]]), **map_operands(kwargs, lambda v: tensors[number[id(v)]]))
-            return list(result) if isinstance(result, (tuple, list)) else [result]
+            results = list(result) if isinstance(result, (tuple, list)) else [result]
+            return [part for r in results for part in ([r.re, r.im] if isinstance(r, Pair) else [r])]
 
         with warnings.catch_warnings(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             warnings.simplefilter("ignore")
             fakes = []
             for v in operands:
                 assert isinstance(v.type, TensorType)
-                fakes.append(torch.empty(v.type.shape, dtype=TORCH_DTYPES[v.type.dtype]))
+                dtype = PARTS[v.type.dtype] if in_pairs and v.type.is_complex else v.type.dtype
+                fakes += [torch.empty(v.type.shape, dtype=TORCH_DTYPES[dtype]) for _ in range(1 + (dtype != v.type.dtype))]
             del mode
             graph: torch.fx.GraphModule = make_fx(run, decomposition_table=self._table, _allow_non_fake_inputs=True)(*fakes)
         return graph

@@ -13,6 +13,8 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.compile import composed  # noqa: F401  # they register
+from dycl_tvm.compile.complex import COMPLEX
+from dycl_tvm.compile.complex_values import AsReal, ComplexValue
 from dycl_tvm.compile.decompose import DECOMPOSITIONS, Decomposer, name_of, overload
 from dycl_tvm.compile.ops import CONVERTERS, OpContext
 from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertible
@@ -41,12 +43,12 @@ def import_sub_dnns(sub_dnns: Sequence[SubDNN], progress: Callable[[str, int, in
         For an operator that neither has a converter nor decomposes into ones that have; it names the user's line.
     """
     bb = relax.BlockBuilder()
-    decomposer = Decomposer(CONVERTERS)
+    decomposer, complex_decomposer = Decomposer(CONVERTERS), Decomposer(COMPLEX)
     for k, sub in enumerate(sub_dnns):
         if progress is not None:
             progress("import", k, len(sub_dnns))
         try:
-            _Function(bb, sub, decomposer).build()
+            _Function(bb, sub, decomposer, complex_decomposer).build()
         except BaseException:
             _close(bb)
             raise
@@ -64,8 +66,9 @@ def _close(bb: relax.BlockBuilder) -> None:
 class _Function:
     """The import of one sub-DNN."""
 
-    def __init__(self, bb: relax.BlockBuilder, sub: SubDNN, decomposer: Decomposer) -> None:
-        self.bb, self.sub, self.decomposer = bb, sub, decomposer
+    def __init__(self, bb: relax.BlockBuilder, sub: SubDNN, decomposer: Decomposer, complex_decomposer: Decomposer) -> None:
+        self.bb, self.sub, self.decomposer, self.complex_decomposer = bb, sub, decomposer, complex_decomposer
+        #: By the values' ids: expressions, and what stands for complex tensors.
         self.env: dict[int, Any] = {}
         #: Who reads a value, by its id: operations, and the numbers of the operands.
         self._readers: dict[int, list[tuple[TensorOp, int]]] = {}
@@ -74,8 +77,8 @@ class _Function:
         params = []
         for k, value in enumerate(self.sub.params):
             assert isinstance(value.type, TensorType), "parameters of sub-DNNs are tensors"
-            var = relax.Var(_identifier(value.name, f"p{k}"), _relax_type(value.type))
-            self.env[id(value)] = var
+            var = relax.Var(_identifier(value.name, f"p{k}"), _relax_type(value.type.parts))
+            self.env[id(value)] = ComplexValue(self.bb, whole=var) if value.type.is_complex else var
             params.append(var)
         read = {id(v) for v in self.sub.results}
         live = []
@@ -98,22 +101,34 @@ class _Function:
         if found is None:
             if not isinstance(value, Constant):
                 raise AssertionError(f"{value!r} is used in sub-DNN {self.sub.name} before its definition")
-            found = self.env[id(value)] = _constant(value.data)
+            found = self.env[id(value)] = self._constant(value.data)
+        if isinstance(found, AsReal):
+            found = self.env[id(value)] = found.value.whole()
         return found
+
+    def _constant(self, data: torch.Tensor) -> Any:
+        if not data.is_complex():
+            return _constant(data)
+        data = data.resolve_conj()
+        return ComplexValue(self.bb, _constant(data.real), _constant(data.imag.resolve_neg()))
 
     def _variable(self, value: Value) -> Any:
         """Return a result as a variable: kernels write results, constants of rank 0 too."""
         expr = self._value(value)
+        if isinstance(expr, ComplexValue):
+            expr = expr.whole()
         if isinstance(expr, relax.Var):
             return expr
         assert isinstance(value.type, TensorType)
-        return OpContext(self.bb, [value.type]).elementwise(lambda v: v, expr, name="constant")
+        return OpContext(self.bb, [value.type.parts]).elementwise(lambda v: v, expr, name="constant")
 
     def _import(self, op: TensorOp, read: set[int]) -> None:
         types: list[Any] = [v.type if v is not None else None for v in op.outputs]
         unused = frozenset(k for k, v in enumerate(op.outputs) if v is None or id(v) not in read)
         try:
-            results = self._converted(op, types, unused) if op.op in CONVERTERS else None
+            results = self._seen_otherwise(op)
+            if results is None and op.op in CONVERTERS and not _is_complex(op):
+                results = self._converted(op, types, unused)
             if results is None:
                 results = self._decomposed(op, types)
         except NotConvertible as error:
@@ -160,52 +175,92 @@ class _Function:
                 raise
             return None
 
+    def _seen_otherwise(self, op: TensorOp) -> list[Any] | None:
+        """Return the result of an operator that sees complex numbers as pairs of real ones, or the other way round: it computes nothing."""
+        if op.op == "aten.view_as_complex.default":
+            return [ComplexValue(self.bb, whole=self._value(op.operands()[0]))]
+        if op.op == "aten.view_as_real.default":
+            return [AsReal(self._value(op.operands()[0]))]
+        if op.op == "aten.select.int":
+            source, dim, index = op.args[:3]
+            seen = self.env.get(id(source))
+            if isinstance(seen, AsReal) and dim in (-1, len(source.type.shape) - 1):
+                return [seen.value.parts()[index]]
+        return None
+
     def _decomposed(self, op: TensorOp, types: list[Any]) -> list[Any]:
         operands: list[Value] = []
         for v in op.operands():
             if all(v is not seen for seen in operands):
                 operands.append(v)
+        return self._made_of(op.op, op.args, op.kwargs, [(v, self._value(v)) for v in operands], types, op)
+
+    def _made_of(self, name: str, args: Any, kwargs: Any, operands: list[tuple[Value, Any]], types: list[Any], op: TensorOp) -> list[Any]:
+        """Return the results of an operator, which is ``op`` or a part of it, by those that it is made of."""
+        is_complex = any(t is not None and t.is_complex for t in (*types, *(v.type for v, _ in operands)))  # type: ignore[union-attr]
+        in_pairs = is_complex and name in COMPLEX
+        decomposer = self.complex_decomposer if is_complex and not in_pairs else self.decomposer
         try:
-            overload(op.op)
+            overload(name)
         except (AttributeError, ValueError):
-            raise UnsupportedError(f"the operator {op.op} is not known to this version of PyTorch", op.origin) from None
+            raise UnsupportedError(f"the operator {name} is not known to this version of PyTorch", op.origin) from None
         try:
-            graph = self.decomposer.trace(op.op, op.args, op.kwargs, operands)
+            graph = decomposer.trace(name, args, kwargs, [v for v, _ in operands], in_pairs)
         except Exception as error:  # PyTorch raises anything here; the user needs to know at which line
             raise UnsupportedError(
-                f"the operator {op.op} is missing, and cannot be decomposed: {error}", op.origin, _ADD.format(op.op)
+                f"the operator {name} is missing{' for these complex numbers' * is_complex}, and cannot be decomposed: {error}",
+                op.origin,
+                _ADD.format(name),
             ) from error
-        inputs = iter([self._value(v) for v in operands])
+        given = [x.parts() if in_pairs and isinstance(x, ComplexValue) else (x,) for _, x in operands]
+        inputs = iter([x for some in given for x in some])
         env: dict[torch.fx.Node, Any] = {}
         for node in graph.graph.nodes:
             if node.op == "placeholder":
                 env[node] = next(inputs)
             elif node.op == "get_attr":
-                env[node] = _constant(getattr(graph, node.target))
+                env[node] = self._constant(getattr(graph, node.target))
             elif node.op == "call_function":
                 env[node] = self._node(node, env, op)
             elif node.op == "output":
-                return [env[n] if isinstance(n, torch.fx.Node) else None for n in node.args[0]]
+                found = [env[n] if isinstance(n, torch.fx.Node) else None for n in node.args[0]]
+                return self._paired(found, types) if in_pairs else found
         raise AssertionError("a graph without output")
+
+    def _paired(self, flat: list[Any], types: list[Any]) -> list[Any]:
+        """Return results whose complex ones are two among ``flat``."""
+        rest = iter(flat)
+        return [ComplexValue(self.bb, next(rest), next(rest)).fitted(t) if t is not None and t.is_complex else next(rest) for t in types]
 
     def _node(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any], origin: TensorOp) -> Any:
         if getattr(node.target, "__name__", "") == "getitem":
             return env[node.args[0]][node.args[1]]  # type: ignore[index]  # the arguments of getitem
         name = name_of(node.target)
-        if name not in CONVERTERS:
-            reason = f"the operator {origin.op} is missing"
-            if name != origin.op:
-                reason += f": it is made of {name}, which is missing"
-            raise UnsupportedError(reason, origin.origin, _ADD.format(origin.op))
         meta = node.meta["val"]
         several = isinstance(meta, (tuple, list))
         types = [_type_of(m) for m in (meta if several else [meta])]
-        args = torch.fx.map_arg(node.args, lambda n: env[n])
-        kwargs = torch.fx.map_arg(node.kwargs, lambda n: env[n])
-        used = {u.args[1] for u in node.users} if several else {0}
-        unused = frozenset(k for k in range(len(types)) if k not in used)
-        results = convert(self.bb, name, args, kwargs, types, unused)
+        given = [env[n] for n in node.all_input_nodes]
+        is_complex = any(isinstance(x, ComplexValue) for x in given) or any(t is not None and t.is_complex for t in types)
+        if name not in (COMPLEX if is_complex else CONVERTERS):
+            which = " for complex numbers" * is_complex
+            reason = f"the operator {origin.op} is missing{which}"
+            if name != origin.op:
+                reason += f": it is made of {name}, which is missing{which}"
+            raise UnsupportedError(reason, origin.origin, _ADD.format(origin.op))
+        if is_complex:
+            values = {n: Value(_type_of(n.meta["val"]) or TensorType((), "float32")) for n in node.all_input_nodes}
+            args, kwargs = (torch.fx.map_arg(a, values.__getitem__) for a in (node.args, node.kwargs))  # type: ignore[arg-type]
+            results = self._made_of(name, args, kwargs, [(v, env[n]) for n, v in values.items()], types, origin)
+        else:
+            args, kwargs = (torch.fx.map_arg(a, lambda n: env[n]) for a in (node.args, node.kwargs))
+            used = {u.args[1] for u in node.users} if several else {0}
+            unused = frozenset(k for k in range(len(types)) if k not in used)
+            results = convert(self.bb, name, args, kwargs, types, unused)
         return tuple(results) if several else results[0]
+
+
+def _is_complex(op: TensorOp) -> bool:
+    return any(v.type.is_complex for v in (*op.operands(), *op.results()) if isinstance(v.type, TensorType))
 
 
 #: Views that keep rows where they keep their length, and products that have rows as their first operand.
@@ -280,6 +335,9 @@ def _fitted(bb: relax.BlockBuilder, expr: Any, type_: TensorType) -> Any:
 
 def _checked(expr: Any, value: Value, op: str, origin: Origin | None) -> Any:
     assert isinstance(value.type, TensorType)
+    if isinstance(expr, (ComplexValue, AsReal)):
+        expr.check(value.type, op, origin)
+        return expr
     if OpContext.shape(expr) != value.type.shape or OpContext.dtype(expr) != value.type.dtype:
         raise UnsupportedError(f"{op} gives {OpContext.dtype(expr)}{list(OpContext.shape(expr))} where {value.type} is expected", origin)
     return expr

@@ -158,6 +158,8 @@ class _Planner:
                 plain += [v for v in (*block.terminator.values, *block.terminator.state) if isinstance(v, Value)]
             for edge in block.edges():
                 plain += [p for p, a in zip(edge.target.params, edge.args) if not isinstance(a, Value) or isinstance(a, Constant)]
+        values = [v for b in self.graph.blocks for v in (*b.params, *(r for s in b.steps for r in s.results()))]
+        plain += [v for v in values if isinstance(v.type, TensorType) and v.type.is_complex]  # a part is no channel
         for value in plain:
             self._fix(id(value))
 

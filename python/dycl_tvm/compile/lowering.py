@@ -36,7 +36,7 @@ from dycl_tvm.compile.program import (
     SwitchGoto,
     WriteItem,
 )
-from dycl_tvm.compile.weights import BuildTimeKernels, WeightTable, tensor_of
+from dycl_tvm.compile.weights import BuildTimeKernels, WeightTable, numbers_of, tensor_of
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import (
     HCFG,
@@ -214,7 +214,7 @@ class Lowering:
             if not isinstance(value, Constant):
                 raise AssertionError(f"{value!r} is used before its definition")
             assert isinstance(value.type, TensorType)
-            found = self.place[id(value)] = _Place(constant=(value.data, value.name))
+            found = self.place[id(value)] = _Place(constant=(numbers_of(value.data), value.name))
         return found
 
     def _scalar(self, operand: Any) -> Scalar:
@@ -347,7 +347,7 @@ class Lowering:
 
     def _slot(self, place: _Place, type_: Any) -> Slot:
         if place.constant is not None:
-            slot = self.table.slot(type_, place.constant[0], place.constant[1])
+            slot = self.table.slot(type_.parts, place.constant[0], place.constant[1])
             return Slot(type_, slot.space, slot.index)
         if place.fixed is not None:
             return Slot(type_, place.fixed.space, place.fixed.index)
@@ -465,7 +465,7 @@ class Lowering:
             initial: Any = var.initial
             if isinstance(initial, Constant):
                 assert isinstance(initial.type, TensorType)
-                initial = self.table.slot(initial.type, initial.data, initial.name or var.name).index
+                initial = self.table.slot(initial.type.parts, numbers_of(initial.data), initial.name or var.name).index
             homes.append(StateHome(var.name, home, initial))
         return homes
 

@@ -52,6 +52,11 @@ class WeightTable:
         return candidate
 
 
+def numbers_of(data: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as the real numbers that lie in its memory."""
+    return torch.view_as_real(data.resolve_conj()) if data.is_complex() else data
+
+
 def tensor_of(array: np.ndarray) -> torch.Tensor:
     """Return a copy of an array as a tensor; PyTorch does not know NumPy's bfloat16."""
     if array.dtype.name == "bfloat16":

@@ -173,11 +173,21 @@ def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None 
             frame[result] = tensor
 
 
+#: What PyTorch does by a mark on the tensor, and how it is done at once: values of the graph are what they stand for.
+_IN_FULL = {"aten._conj.default": "aten.conj_physical.default", "aten._neg_view.default": "aten.neg.default"}
+
+
+def in_rows(op: str, args: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments of an operator, made row-major if it sees elements that lie side by side as one."""
+    return [args[0].contiguous(), *args[1:]] if op in ("aten.view_as_complex.default", "aten.view.dtype") else args
+
+
 @functools.cache
 def resolve(op: str) -> Any:
     """Return the PyTorch operator overload of that name, such as ``aten.relu.default``."""
     if op in ("aten.view.default", "aten._unsafe_view.default"):
         op = "aten.reshape.default"  # values of the graph are row-major; the interpreter's tensors may be strided views of others
+    op = _IN_FULL.get(op, op)
     return operator.attrgetter(op)(torch.ops)
 
 
@@ -191,7 +201,7 @@ def run_tensor_op(step: TensorOp, args: Sequence[Any], kwargs: dict[str, Any]) -
         saved statistics of a batch norm in inference are empty, on other devices they are not; nothing may read them.
     """
     found: list[Any] = []
-    _flatten(resolve(step.op)(*args, **kwargs), found)
+    _flatten(resolve(step.op)(*in_rows(step.op, args), **kwargs), found)
     if len(found) != len(step.outputs):
         raise InvariantError(f"{step.op} gives {len(found)} tensors, the graph says {len(step.outputs)} ({step.origin})")
     for k, (out, tensor) in enumerate(zip(step.outputs, found)):

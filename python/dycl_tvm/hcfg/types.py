@@ -12,8 +12,11 @@ ScalarKind = Literal["int", "float", "bool"]
 #: Bytes of one element, by dtype name (the names are those of NumPy and of TVM).
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
 }  # fmt: skip
+
+#: The type of the two numbers of which a complex one consists, which lie side by side.
+PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,16 @@ class TensorType:
     def nbytes(self) -> int:
         """Size in bytes."""
         return self.numel * ITEM_BYTES[self.dtype]
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether its elements are complex numbers."""
+        return self.dtype in PARTS
+
+    @property
+    def parts(self) -> TensorType:
+        """The same memory as real numbers: a complex number is a last dimension of two."""
+        return TensorType((*self.shape, 2), PARTS[self.dtype]) if self.is_complex else self
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -31,10 +31,11 @@ def like(example: Any, generator: torch.Generator, scale: float = 1.0, unit: boo
         done.add(storage._cdata)
         # The whole memory: rows may lie apart, or upon each other.
         memory = torch.empty(0, dtype=t.dtype).set_(storage)  # type: ignore[call-overload]
-        shape = (storage.nbytes() // t.element_size(),)
+        shape: tuple[int, ...] = (storage.nbytes() // t.element_size(),)
         if t.dtype == torch.bool:
             memory.copy_(torch.rand(shape, generator=generator) < 0.5)
-        elif t.dtype.is_floating_point:
+        elif t.dtype.is_floating_point or t.dtype.is_complex:
+            memory, shape = (torch.view_as_real(memory), (*shape, 2)) if t.dtype.is_complex else (memory, shape)
             memory.copy_(torch.rand(shape, generator=generator) if unit else torch.randn(shape, generator=generator) * scale)
         else:
             most = min(max(1, int(t.max())), torch.iinfo(torch.int64).max - 1)  # randint takes no larger bound

@@ -20,7 +20,17 @@ from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
 from dycl_tvm.verify.memory import CompiledKernels, Memory, pack, unpack
 from dycl_tvm.verify.operation import Undefined
-from dycl_tvm.verify.reference import Deviation, Reference, Work, compare, eliminates, has_products, spreads_infinities, work_of
+from dycl_tvm.verify.reference import (
+    Deviation,
+    Reference,
+    Work,
+    compare,
+    eliminates,
+    has_complex,
+    has_products,
+    spreads_infinities,
+    work_of,
+)
 
 #: Disturbed runs of a comparison, and of one that is in doubt.
 _SAMPLES, _MORE_SAMPLES = 2, 24
@@ -175,7 +185,7 @@ class _Checker:
             return False
         if regime.matrices and not eliminates(site.sub):
             return False
-        floats = any(a is not None and a.type.dtype.startswith(("float", "bfloat")) for a in site.args)
+        floats = any(a is not None and a.type.dtype.startswith(("float", "bfloat", "complex")) for a in site.args)
         draws = [regime.whole, (0, 1)] if regime.whole != (0, 1) and not _trusts_indices(site.sub) else [(0, 1)]
         if number and not floats:
             draws.remove((0, 1))  # that was tried with the first regime
@@ -206,11 +216,11 @@ class _Checker:
 
     def _blind(self, sub: SubDNN, regime: Regime, reference: Reference) -> bool:
         """Whether nobody can say what operands of a kind must give: sums overflow in the one order and not in the other."""
-        if regime.name == "extremes":
+        if regime.name == "extremes" and not has_complex(sub):
             return not reference.element_wise
         if regime.name == "huge" and (has_products(sub) or any("norm" in op.op for op in sub.ops)):  # squares beyond what float32 holds
             return True
-        return spreads_infinities(sub) or (has_products(sub) and self.accuracy not in ("default", "strict"))
+        return spreads_infinities(sub) or has_complex(sub) or (has_products(sub) and self.accuracy not in ("default", "strict"))
 
     def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> list[torch.Tensor]:
         """Fill the memory with operands; return what a kernel finds there."""
@@ -279,6 +289,8 @@ def _operand(sub: SubDNN, type_: TensorType, regime: Regime, whole: Sequence[int
 
 def _draw(type_: TensorType, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> torch.Tensor:
     """Return a random tensor."""
+    if type_.is_complex:
+        return torch.view_as_complex(_draw(type_.parts, regime, whole, noise))
     dtype = getattr(torch, type_.dtype)
     if dtype == torch.bool:
         return torch.rand(type_.shape, generator=noise) < 0.5

@@ -70,7 +70,8 @@ class Machine:
         for home in self.program.state:
             if isinstance(home.home, Slot):
                 data = self.program.weights[int(home.initial)].data
-                self.memory.state[home.home.index] = data.clone().reshape(home.home.type.shape)
+                type_ = home.home.type
+                self.memory.state[home.home.index] = data.clone().view(getattr(torch, type_.dtype)).reshape(type_.shape)
             else:
                 self.regs[home.home.index] = home.initial
 
@@ -171,6 +172,8 @@ class Machine:
 
 def random_tensor(type_: TensorType, generator: torch.Generator) -> torch.Tensor:
     """Return normally distributed numbers, or zeros and ones where the type is not a floating-point one."""
+    if type_.is_complex:
+        return torch.view_as_complex(random_tensor(type_.parts, generator))
     dtype = getattr(torch, type_.dtype)
     if dtype.is_floating_point:
         return noise(type_.shape, lambda count: torch.randn(count, generator=generator).to(dtype))

@@ -12,6 +12,11 @@ import torch
 _DRAWN = 16_381
 
 
+def numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as real numbers: complex ones have a last dimension of two."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def noise(shape: Sequence[int], draw: Callable[[int], torch.Tensor]) -> torch.Tensor:
     """Return a tensor of random numbers, of which ``draw(count)`` makes so many."""
     count = math.prod(shape)

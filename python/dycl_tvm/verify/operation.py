@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.hcfg.draws import is_draw
-from dycl_tvm.hcfg.interpreter import resolve
+from dycl_tvm.hcfg.interpreter import in_rows, resolve
 from dycl_tvm.hcfg.nodes import Constant, TensorOp, Value, map_operands
 
 #: Operators that look at the bits of a number, which float64 does not share.
@@ -82,7 +82,7 @@ class Operation:
         else:
             args, kwargs = map_operands(self._args, operand), map_operands(self._kwargs, operand)
         try:
-            result = self._function(*args, **kwargs)
+            result = self._function(*in_rows(self.op.op, args), **kwargs)
         except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:
             if self._own or self.op.op.startswith("aten."):
                 raise Undefined(f"{self.op.op}: {error}") from None
@@ -101,7 +101,9 @@ class Operation:
 
 
 def wide(tensor: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """Return a tensor in a type, if it holds floating-point numbers."""
+    """Return a tensor in a type, if it holds floating-point numbers; complex ones in the complex type."""
+    if tensor.is_complex():
+        return tensor.to(dtype.to_complex())
     return tensor.to(dtype) if tensor.dtype != dtype and tensor.is_floating_point() else tensor
 
 
@@ -124,7 +126,7 @@ def _leaves_range(operand: torch.Tensor, made: torch.Tensor) -> bool:
 def _with_type(node: Any, dtype: Any) -> Any:
     """Replace the floating-point types that an operator is asked for."""
     if isinstance(node, torch.dtype):
-        return dtype if node.is_floating_point else node
+        return dtype if node.is_floating_point else dtype.to_complex() if node.is_complex else node
     if isinstance(node, (list, tuple)):
         return type(node)(_with_type(n, dtype) for n in node)
     if isinstance(node, dict):

@@ -23,11 +23,11 @@ from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import SubDNN, TensorOp, Value
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.verify.noise import noise, scaled
+from dycl_tvm.verify.noise import noise, numbers, scaled
 from dycl_tvm.verify.operation import Operation, wide
 
 #: Unit roundoff by dtype.
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "complex64": 2.0**-24, "complex128": 2.0**-53}
 #: Of the factors of products, where a build may round them.
 FACTOR_UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 #: Operators with products of factors.
@@ -155,8 +155,9 @@ class Reference:
         return [frame[v] for v in self.sub.results], found
 
     def _rounds(self, op: TensorOp, exact: torch.Tensor, rounded: torch.Tensor) -> bool:
-        if not exact.is_floating_point() or is_draw(op.op):
+        if not (exact.is_floating_point() or exact.is_complex()) or is_draw(op.op):
             return False
+        exact, rounded = numbers(exact), numbers(rounded)
         if self.wide == torch.float64 and UNIT[op.results()[0].type.dtype] > UNIT["float64"]:  # type: ignore[union-attr]
             return not torch.equal(exact, rounded) and not torch.equal(exact.nan_to_num(), rounded.nan_to_num())
         return True
@@ -182,7 +183,7 @@ _MOVES = frozenset(
         "stack.default", "flatten.using_ints", "_unsafe_view.default", "split.Tensor", "split_with_sizes.default",
         "chunk.default", "unbind.int", "flip.default", "roll.default", "repeat.default",
         "clone.default", "alias.default", "detach.default", "narrow.default", "expand_as.default", "contiguous.default",
-        "movedim.intlist", "unflatten.int",
+        "movedim.intlist", "unflatten.int", "view_as_real.default", "view_as_complex.default", "_conj.default", "_neg_view.default",
     )
 )  # fmt: skip
 
@@ -202,11 +203,13 @@ def _computing_in(dtype: torch.dtype) -> Iterator[None]:
 def _rounded(tensor: torch.Tensor, type_: TensorType) -> torch.Tensor:
     """Return a result rounded to its type, in the type in which it came if both are floating-point ones."""
     rounded = tensor.to(getattr(torch, type_.dtype))
-    return wide(rounded, tensor.dtype) if tensor.is_floating_point() else rounded
+    return rounded.to(tensor.dtype) if tensor.is_complex() else wide(rounded, tensor.dtype) if tensor.is_floating_point() else rounded
 
 
 def _disturbed(tensor: Any, generator: torch.Generator | None, amount: float, apart: bool = False) -> Any:
     """Return a tensor whose elements are changed a little, relative to themselves; with ``apart`` so that no two are equal."""
+    if isinstance(tensor, torch.Tensor) and tensor.is_complex():
+        return torch.view_as_complex(_disturbed(numbers(tensor), generator, amount, apart).contiguous())
     if generator is None or not isinstance(tensor, torch.Tensor) or not (apart or tensor.is_floating_point()):
         return tensor
     if not tensor.is_floating_point():
@@ -264,10 +267,10 @@ def compare(expected: Expected, got: Sequence[torch.Tensor | None], own: Sequenc
     for k, (want, type_, have) in enumerate(zip(expected.results, expected.types, got)):
         if have is None:
             continue
-        samples = [s[k] for s in expected.samples]
+        want, have, samples = numbers(want), numbers(have), [numbers(s[k]) for s in expected.samples]
         found = torch.where(wide(have) == want, 0.0, math.inf) if expected.exact else _ratios(want, samples, have, type_)
         if own is not None and not expected.exact and bool((found > 1).any()):
-            exact = wide(own[k])
+            exact = wide(numbers(own[k]))
             same = (exact - wide(have)).abs() <= 1e-5 * exact.abs() if have.is_floating_point() else exact == have
             same |= (exact == wide(have)) | (exact.isnan() & have.isnan() if have.is_floating_point() else False)
             found = torch.where(same, torch.zeros(()), found)
@@ -297,8 +300,7 @@ def _ratios(want: torch.Tensor, samples: Sequence[torch.Tensor], have: torch.Ten
     finite = torch.isfinite(stack).all(0)
     deviation = (stack[1:] - want).abs().amax(0) if samples else torch.zeros_like(want)
     deviation = torch.where(finite, deviation, 0.0)
-    unit = UNIT[type_.dtype]
-    bound = 2 * deviation + 2 * _usual(deviation) + 4 * unit * want.abs() + torch.finfo(getattr(torch, type_.dtype)).tiny
+    bound = 2 * deviation + 2 * _usual(deviation) + 4 * UNIT[type_.dtype] * want.abs() + torch.finfo(getattr(torch, type_.parts.dtype)).tiny
     error = (got - want).abs() / bound
     # NaN and infinities stand where they stand, unless a disturbance already moves them.
     same_class = (got.isnan() & want.isnan()) | (got == want)
@@ -317,6 +319,11 @@ def _usual(deviation: torch.Tensor) -> torch.Tensor:
 def has_products(sub: SubDNN) -> bool:
     """Whether a sub-DNN multiplies matrices or convolves."""
     return any(op.op in _PRODUCTS for op in sub.ops)
+
+
+def has_complex(sub: SubDNN) -> bool:
+    """Whether a sub-DNN computes with complex numbers: PyTorch's own infinities differ there by where an element lies in memory."""
+    return any(isinstance(v.type, TensorType) and v.type.is_complex for op in sub.ops for v in (*op.operands(), *op.results()))
 
 
 def spreads_infinities(sub: SubDNN) -> bool:

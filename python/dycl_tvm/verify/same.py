@@ -118,6 +118,8 @@ def _attributes(x: Any) -> dict[str, Any] | None:
 def _tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, loose: float) -> str | None:
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return f"{where} is {_type(expected)} in eager, {_type(actual)} as built"
+    if expected.is_complex():
+        return _tensors(torch.view_as_real(expected.resolve_conj()), torch.view_as_real(actual.resolve_conj()), where, loose)
     if torch.equal(expected, actual):
         return None
     if not expected.dtype.is_floating_point:

@@ -28,6 +28,7 @@ DLDataType DTypeOf(const std::string& name) {
   if (base == "int") code = kDLInt;
   if (base == "uint") code = kDLUInt;
   if (base == "bfloat") code = kDLBfloat;
+  if (base == "complex") code = kDLComplex;
   return DLDataType{code, static_cast<uint8_t>(std::stoi(name.substr(digits))), 1};
 }
 

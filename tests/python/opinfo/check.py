@@ -74,6 +74,8 @@ def _difference(want: Any, got: Any) -> str:
         return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
     if want.dtype == torch.bool and bool((got.contiguous().view(torch.uint8) > 1).any()):
         return "bools whose bytes are neither 0 nor 1"
+    if want.is_complex():
+        want, got = (torch.view_as_real(t.resolve_conj()) for t in (want, got))
     if not want.dtype.is_floating_point:
         away = want != got
     else:

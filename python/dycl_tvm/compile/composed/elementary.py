@@ -16,6 +16,11 @@ def fmax(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.maximum(a, b)))
 
 
+@decomposition("_neg_view.default")
+def neg_view(x: Tensor) -> Tensor:
+    return torch.neg(x)
+
+
 @decomposition("fmin.default")
 def fmin(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.minimum(a, b)))

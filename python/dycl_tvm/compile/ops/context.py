@@ -22,6 +22,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {}
 TORCH_DTYPES = {
     "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
     "int64": torch.int64, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8, "bool": torch.bool,
+    "complex64": torch.complex64, "complex128": torch.complex128,
 }  # fmt: skip
 
 DTYPE_NAMES = {v: k for k, v in TORCH_DTYPES.items()}

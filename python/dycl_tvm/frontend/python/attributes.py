@@ -7,6 +7,8 @@ import builtins
 import types
 from typing import Any
 
+import torch
+
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
@@ -25,10 +27,22 @@ def setattr(value: Any, obj: Any, name: str) -> None:
         use(obj)
     if isinstance(obj, types.ModuleType):
         current().journal.touch(SETTINGS, surely=False)  # torch.backends has some that look like attributes
+    if name in _PARTS and isinstance(obj, torch.Tensor):
+        attempt(_set_part, obj, name, value)
+        return
     current().heap.changing_attribute(obj, name)
     if name == "__dict__" and type(value) is dict:
         current().heap.is_namespace(value, obj)
     attempt(builtins.setattr, obj, name, value)
+
+
+#: Attributes of tensors that are views of their memory.
+_PARTS = ("real", "imag")
+
+
+def _set_part(obj: torch.Tensor, name: str, value: Any) -> None:
+    part: torch.Tensor = builtins.getattr(obj, name)
+    part.copy_(value) if isinstance(value, torch.Tensor) else part.fill_(value)
 
 
 def delattr(obj: Any, name: str) -> None:

@@ -39,7 +39,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import join_identities
-from dycl_tvm.frontend.trace.values.layouts import join_layouts
+from dycl_tvm.frontend.trace.values.layouts import join_layouts, marks_of
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
@@ -207,7 +207,7 @@ class Join:
         if any(isinstance(c.obj, Grown) for c in found):
             return self._join_grown(found, what)
         types_ = {tensor_type(c.obj) for c in found}
-        if len(types_) > 1 or any(isinstance(c.value, Stale) for c in found):
+        if len(types_) > 1 or len({marks_of(c.obj) for c in found}) > 1 or any(isinstance(c.value, Stale) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:

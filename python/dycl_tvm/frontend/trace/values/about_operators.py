@@ -36,6 +36,8 @@ _VIEWS = {
     "as_strided",
     "view_as_real",
     "view_as_complex",
+    "_conj",
+    "_neg_view",
 }
 #: Operators that return positions along a dimension, and which of their results these are.
 _POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}

@@ -128,7 +128,8 @@ def key_of(node: Any) -> Hashable:
         return None
     if _is_tensor(kind):
         layouts = getattr(node, "layouts", None)  # the strides of some depend on the path, see layouts.py
-        return node.shape, node.stride() if layouts is None else layouts.strides, node.dtype
+        marks = (node.is_conj(), node.is_neg())
+        return node.shape, node.stride() if layouts is None else layouts.strides, node.dtype, marks
     if kind is list and {*map(type, node)} == _INTS:
         return list, *node
     if isinstance(node, (tuple, list)):

@@ -45,7 +45,7 @@ class Constants:
         shared = self.is_shared(t, memory)
         if known is None or shared:
             with plainly():
-                data = t.detach().contiguous()
+                data = t.detach().resolve_conj().resolve_neg().contiguous()
                 # an expanded tensor of one element counts as contiguous, and cannot be seen as bytes
                 data = data.clone(memory_format=torch.contiguous_format) if 0 in data.stride() else data
                 data = data if data.device.type == "cpu" else data.cpu()

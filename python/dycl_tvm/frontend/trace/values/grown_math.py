@@ -102,7 +102,8 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     result = func(*map_tensors(buffer, args), **map_tensors(buffer, kwargs))
     made: Grown = grown(result, result.dim() - from_end, first.length)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
-    made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(is_contiguous, tensors)))
+    leads = args and args[0] is first and first.contiguous_ and list(buffer(first).shape) == list(result.shape)  # PyTorch lays out as it
+    made.contiguous_ = form is torch.contiguous_format or (form is None and (leads or all(map(is_contiguous, tensors))))
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
         made.below = first.below.plus(args[1])
     return made

@@ -74,6 +74,8 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
 def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:
     """Whether another tensor overlaps with the one that is written to; eager's result then depends on the order of the elements."""
     home, offset = memory[next(i for i, t in enumerate(tensors) if t is target)]
+    if any(where == home and t.dtype != target.dtype for t, (where, _) in zip(tensors, memory)):
+        return True  # a part of a complex number, and the number itself
     others = [
         (t, at)
         for t, (where, at) in zip(tensors, memory)

@@ -53,6 +53,20 @@ def layouts_of(t: torch.Tensor) -> Layouts | None:
     return found
 
 
+def marks_of(t: torch.Tensor) -> tuple[bool, bool]:
+    """Return whether a tensor is the conjugate, and the negative, of what lies in its memory: PyTorch's lazy ``conj()``, ``imag``."""
+    return t.is_conj(), t.is_neg()
+
+
+def with_marks(t: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor:
+    """Mark a tensor that was just made, see :func:`marks_of`."""
+    if conjugate:
+        torch._C._set_conj(t, True)  # type: ignore[attr-defined]
+    if negative:
+        torch._C._set_neg(t, True)  # type: ignore[attr-defined]
+    return t
+
+
 def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     """Return the strides that a tensor may have."""
     layouts = layouts_of(t)
@@ -83,13 +97,22 @@ def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[
 
 
 def join_layouts(tensors: Sequence[torch.Tensor], decision: Any) -> torch.Tensor:
-    """Make a tensor on the device ``meta`` that lies in memory as one of several do, on the paths of ``decision``."""
+    """Make a tensor on the device ``meta`` that lies in memory as one of several do, on the paths of ``decision``.
+
+    All have the same marks.
+    """
     first = strides_of(tensors[0])
     decisions = [layouts.decision for layouts in map(layouts_of, tensors) if layouts is not None]
     if any(strides_of(t) != first for t in tensors):
         decisions.append(decision)
     earliest = min(decisions, key=lambda s: s.index, default=None)
-    return meta_with(tensors[0].shape, tensors[0].dtype, [s for t in tensors for s in strides_of(t)], earliest)
+    joined = meta_with(tensors[0].shape, tensors[0].dtype, [s for t in tensors for s in strides_of(t)], earliest)
+    marks = marks_of(tensors[0])
+    if any(marks):
+        if layouts_of(joined) is None:
+            joined = _new_meta(tuple(joined.shape), tuple(joined.stride()), joined.dtype)
+        with_marks(joined, *marks)
+    return joined
 
 
 def _certain(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -170,7 +170,7 @@ class _Draw:
 
 
 def _type(shape: Any, dtype: torch.dtype) -> TensorType:
-    if dtype not in DTYPE_NAMES:
+    if dtype not in DTYPE_NAMES or dtype.is_complex:
         raise UnsupportedError(f"random numbers of {dtype}", current().origin(), "draw float32")
     return TensorType(tuple(map(int, shape)), DTYPE_NAMES[dtype])
 

@@ -100,7 +100,7 @@ def views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...]:
         If no chain of slices, reshapes and permutations does.
     """
     with plainly():
-        chain = _views_to(base, t) if base.dtype == t.dtype else None
+        chain = _views_to(base, t) if _kind(base) == _kind(t) else None
         if chain is not None:
             made = base.detach()
             for op, args, kwargs in chain:
@@ -112,6 +112,10 @@ def views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...]:
         current().origin(),
         "give them memory of their own: t = t.clone()",
     )
+
+
+def _kind(t: torch.Tensor) -> tuple[torch.dtype, bool, bool]:
+    return t.dtype, t.is_conj(), t.is_neg()
 
 
 def _views_to(base: torch.Tensor, t: torch.Tensor) -> tuple[View, ...] | None:

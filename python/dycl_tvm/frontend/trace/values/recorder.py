@@ -27,7 +27,7 @@ from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, 
 from dycl_tvm.frontend.trace.values.grown import Grown, refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place
-from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, meta_of, result_by_layouts
+from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, marks_of, meta_of, result_by_layouts, with_marks
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
@@ -174,8 +174,9 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     decided = absorbed(func, constants, metas) if constants else None
     if decided is not None:
         return fresh_like(metas, decided)
-    parts = [metas] if type(metas) is torch.Tensor else leaves(metas)
-    if parts[0] is not metas and func._opname not in _OF_TYPES and any(isinstance(part, (bool, int, float)) for part in parts):
+    one = isinstance(metas, torch.Tensor)
+    parts = [metas] if one else leaves(metas)
+    if not one and func._opname not in _OF_TYPES and any(isinstance(part, (bool, int, float)) for part in parts):
         raise UnsupportedError(
             f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
         )
@@ -188,7 +189,7 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types, values)
     if about.positions is not None:
         _note_positions(about, args, kwargs, outputs)
-    if parts[0] is metas:
+    if one:
         made = fresh_like(metas, outputs[0])  # type: ignore[arg-type]  # it has a type
         if func is aten.eq.Tensor and all(isinstance(t, StagedTensor) and t.identity is not None for t in args):
             made.compared = args  # type: ignore[assignment]  # two tensors
@@ -278,7 +279,8 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
 
 def _on_meta(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return torch.empty_strided(tuple(leaf.shape), leaf.stride(), dtype=leaf.dtype, device="meta")
+        made = torch.empty_strided(tuple(leaf.shape), leaf.stride(), dtype=leaf.dtype, device="meta")
+        return with_marks(made, *marks_of(leaf))
     return torch.device("meta") if isinstance(leaf, torch.device) else leaf
 
 
@@ -287,8 +289,6 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: lis
     base = args[0]
     if func._opname == "as_strided":
         return as_strided(base, *args[1:], **kwargs)
-    if func._opname in ("view_as_real", "view_as_complex"):
-        raise UnsupportedError(f"{func._opname}() on a tensor", current().origin(), "use view, reshape, unfold or indexing")
     if not isinstance(base, StagedTensor):
         memory = memory_key(base)
         if constants().written_storage(base, memory) is None and all(t is base or as_constant(t) is not None for t in tensors):
@@ -300,7 +300,8 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: lis
     if bounds is not None:
         known.bounds[value] = bounds
     storage, chain = home(base)
-    view = StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, int(base.storage_offset() + meta.storage_offset()))
+    offset = int(base.storage_offset() * base.dtype.itemsize // meta.dtype.itemsize + meta.storage_offset())
+    view = StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, offset)
     return view if func._opname == "detach" else view_of(base, view)
 
 
@@ -447,6 +448,10 @@ def item(t: torch.Tensor) -> Any:
             return constant.data.item()
     if t.numel() != 1:
         raise of_program(RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar"))
+    if t.dtype.is_complex:
+        raise UnsupportedError(
+            "a complex number of Python known only at run time", current().origin(), "read its parts: t.real.item(), t.imag.item()"
+        )
     kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
@@ -496,6 +501,8 @@ def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     own = {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
     rank = {"bool": 0, "int": 1, "float": 2}
     for t in tensors:
+        if t.dtype.is_complex:  # a real number stays one
+            return t.dtype.to_real()
         theirs = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
         if rank[theirs] >= rank[kind]:
             if not t.dim() and t.dtype not in (torch.float32, torch.float64):  # else a tensor of rank 0 counts no more than a number

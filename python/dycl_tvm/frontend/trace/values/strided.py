@@ -14,7 +14,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of, marks_of, meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage
 from dycl_tvm.frontend.trace.values.tensors import OwnStep, StagedTensor, emit_one, home, read, view_of
 from dycl_tvm.hcfg.nodes import Constant, Value
@@ -67,6 +67,10 @@ def as_strided(base: torch.Tensor, size: Any, stride: Any, offset: int | None = 
     """Return the view by sizes and strides of the memory that ``base`` lies in."""
     read(base)  # refuses what cannot be read
     storage, _ = home(base)
+    if base.dtype != DTYPES[storage.value.type.dtype] or any(marks_of(base)):  # type: ignore[union-attr]
+        raise UnsupportedError(
+            "as_strided() on a tensor that sees its memory as other numbers", current().origin(), "copy it before: t = t.clone()"
+        )
     shape, strides = tuple(map(int, size)), tuple(map(int, stride))
     offset = int(base.storage_offset()) if offset is None else int(offset)
     order = _order_in_memory(base, storage)

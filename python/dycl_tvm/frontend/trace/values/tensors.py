@@ -22,7 +22,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import fold_one
 from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, settle
-from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, meta_of
+from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, marks_of, meta_of, with_marks
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Value
@@ -77,6 +77,7 @@ class StagedTensor(torch.Tensor, Carrier):
             _extra_dispatch_keys=KEYS,
         )
         torch._C._set_throw_on_mutable_data_ptr(self)  # type: ignore[attr-defined]
+        with_marks(self, *marks_of(meta))
         self.storage_, self.chain, self.born = storage, chain, next(clock)
         if layouts is not None:
             self.layouts = layouts
@@ -187,7 +188,7 @@ def emit_view(op: Any, value: Value, args: tuple[Any, ...], kwargs: dict[str, An
         return op.read(value, *args)
     with plainly():
         meta = op(meta_of(value.type.shape, None, DTYPES[value.type.dtype]), *args, **kwargs)
-    return emit_one(op, (value, *args), TensorType(tuple(meta.shape), value.type.dtype), kwargs)
+    return emit_one(op, (value, *args), tensor_type(meta), kwargs)
 
 
 class OwnStep:
@@ -288,6 +289,15 @@ def emit_one(op: Any, args: tuple[Any, ...], type_: TensorType, kwargs: dict[str
     return result
 
 
+#: Views of another type or sign of the same bytes, and how the bytes are seen from there as they were.
+_SAME_BYTES = {
+    "view_as_real": aten.view_as_complex.default,
+    "view_as_complex": aten.view_as_real.default,
+    "_conj": aten._conj.default,
+    "_neg_view": aten._neg_view.default,
+}
+
+
 def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """Return ``base`` with the part that ``op`` views replaced by ``value``."""
     base_type = base.type
@@ -300,6 +310,10 @@ def _scatter(op: Any, base: Value, value: Value, args: tuple[Any, ...], kwargs: 
             name
         ]
         return emit_one(scatter, (base, value, *args), base_type)
+    if name in _SAME_BYTES:
+        return emit_one(_SAME_BYTES[name], (value,), base_type)
+    if name == "view" and op._overloadname == "dtype":
+        return emit_one(op, (value, DTYPES[base_type.dtype]), base_type)
     if name in ("view", "unsqueeze", "squeeze", "alias", "detach", "_unsafe_view"):
         return emit_one(aten.view.default, (value, list(base_type.shape)), base_type)
     if name in ("transpose", "t"):

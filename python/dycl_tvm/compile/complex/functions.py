@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Functions of complex numbers, computed in float64 where they are of float32: formulas may cancel there without harm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dycl_tvm.compile.complex.arithmetic import div, mul
+from dycl_tvm.compile.complex.pair import COMPLEX, Pair, complex_operator, in_float64, pair_of
+
+
+def _length(z: Pair) -> Any:
+    return torch.sqrt(z.re * z.re + z.im * z.im)
+
+
+def _exp(z: Pair) -> Pair:
+    size = torch.exp(z.re)
+    return Pair(size * torch.cos(z.im), torch.where(z.im == 0, z.im, size * torch.sin(z.im)))
+
+
+def _log(z: Pair) -> Pair:
+    return Pair(torch.log(z.re * z.re + z.im * z.im) * 0.5, torch.atan2(z.im, z.re))
+
+
+def _sqrt(z: Pair) -> Pair:
+    larger = torch.sqrt((z.re.abs() + _length(z)) * 0.5)
+    smaller = torch.where(larger == 0, larger, z.im.abs() / (larger * 2))
+    right = z.re >= 0
+    return Pair(torch.where(right, larger, smaller), torch.copysign(torch.where(right, smaller, larger), z.im))
+
+
+def _times_i(z: Pair) -> Pair:
+    return Pair(-z.im, z.re)
+
+
+def _times_minus_i(z: Pair) -> Pair:
+    return Pair(z.im, -z.re)
+
+
+def _sinh(z: Pair) -> Pair:
+    return Pair(torch.sinh(z.re) * torch.cos(z.im), torch.cosh(z.re) * torch.sin(z.im))
+
+
+def _cosh(z: Pair) -> Pair:
+    return Pair(torch.cosh(z.re) * torch.cos(z.im), torch.sinh(z.re) * torch.sin(z.im))
+
+
+def _tanh(z: Pair) -> Pair:
+    # tanh(x + iy) = (sinh 2x + i sin 2y) / (cosh 2x + cos 2y); beyond 20 the quotient is +-1 to all digits of float32
+    x = z.re.clamp(-20.0, 20.0)
+    below = torch.sinh(x) * torch.sinh(x) + torch.cos(z.im) * torch.cos(z.im)
+    return Pair(torch.sinh(x) * torch.cosh(x) / below, torch.sin(z.im) * torch.cos(z.im) / below)
+
+
+def _function(name: str, fn: Callable[..., Any]) -> None:
+    """Register a function of complex64; of complex128 there is none wide enough for these formulas."""
+    wide = in_float64(fn)
+
+    def apply(z: Pair) -> Any:
+        if z.re.dtype == torch.float64 and name not in ("exp", "sinh", "cosh", "sin", "cos"):
+            raise NotImplementedError("complex128")
+        return wide(z)
+
+    COMPLEX[f"aten.{name}.default"] = apply
+
+
+for _name, _fn in (
+    ("exp", _exp),
+    ("log", _log),
+    ("log2", lambda z: _log(z).map(lambda t: t * (1 / math.log(2)))),
+    ("log10", lambda z: _log(z).map(lambda t: t * (1 / math.log(10)))),
+    ("sqrt", _sqrt),
+    ("rsqrt", lambda z: div(torch.ones_like(z.re), _sqrt(z))),
+    ("sinh", _sinh),
+    ("cosh", _cosh),
+    ("tanh", _tanh),
+    ("sin", lambda z: _times_minus_i(_sinh(_times_i(z)))),
+    ("cos", lambda z: _cosh(_times_i(z))),
+    ("tan", lambda z: _times_minus_i(_tanh(_times_i(z)))),
+    ("sigmoid", lambda z: div(torch.ones_like(z.re), pair_of(1.0) + _exp(-z))),
+):
+    _function(_name, _fn)
+
+
+@complex_operator("pow.Tensor_Scalar")
+def _pow_number(z: Any, exponent: Any) -> Pair:
+    z = pair_of(z)
+    if exponent == 0:
+        return Pair(torch.ones_like(z.re), torch.zeros_like(z.re))
+    if exponent in (1, 2, 3):
+        made = z
+        for _ in range(int(exponent) - 1):
+            made = mul(made, z)
+        return made
+    if exponent == -1:
+        return div(torch.ones_like(z.re), z)
+    if exponent == 0.5:
+        return COMPLEX["aten.sqrt.default"](z)
+    return _power(z, pair_of(exponent))
+
+
+@complex_operator("pow.Tensor_Tensor", "pow.Scalar")
+def _pow(z: Any, exponent: Any) -> Pair:
+    z, e = pair_of(z), pair_of(exponent)
+    dtype = next(t.dtype for t in (z.re, e.re) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point)
+    if not isinstance(z.re, torch.Tensor):
+        z = z.map(lambda v: torch.full((), v, dtype=dtype))
+    return _power(z.map(lambda t: t.to(dtype)), e)
+
+
+def _power(z: Pair, exponent: Pair) -> Pair:
+    if z.re.dtype == torch.float64:
+        raise NotImplementedError("complex128")
+
+    def fn(z: Pair) -> Pair:
+        e = exponent.map(lambda t: t.double() if isinstance(t, torch.Tensor) else t)
+        made = _exp(_log(z) * e)
+        zero = (z.re == 0) & (z.im == 0)
+        one = ((e.re == 0) & (e.im == 0)) if isinstance(e.re, torch.Tensor) else torch.full((), e.re == 0 and e.im == 0)
+        at_zero = torch.where(one, torch.ones_like(made.re), torch.zeros_like(made.re))
+        return Pair(torch.where(zero, at_zero, made.re), torch.where(zero, torch.zeros_like(made.im), made.im))
+
+    return in_float64(fn)(z)

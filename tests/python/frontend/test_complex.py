@@ -1,0 +1,147 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Complex tensors in programs: views of their parts, lazy conjugates, changes in place, joins, loops and state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from differential import check, stage
+
+import dycl_tvm
+from dycl_tvm.errors import UnsupportedError, UsageError
+
+X = [(torch.randn(3, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(k)) + k - 1,) for k in range(3)]
+
+
+def through_a_conjugate(x):
+    x = x.clone()
+    y = x.conj()
+    y.add_(1j)
+    y[0] = 2j
+    return x, y, y.is_conj(), x.is_conj()
+
+
+def through_parts(x):
+    x = x.clone()
+    x.real.mul_(2)
+    x.imag += 1
+    x.imag[0] = 3
+    x.conj().imag.sub_(5)
+    x.real = x.imag
+    return x, x.real, x.conj().imag
+
+
+def through_other_types(x):
+    pairs = torch.view_as_real(x).clone()
+    z = torch.view_as_complex(pairs)
+    z *= 1j
+    z[0] = 0
+    flat = z.view(torch.float32)
+    flat[:, ::2] += 1
+    return pairs, z, flat, z.storage_offset(), flat[1].storage_offset(), flat.stride()
+
+
+def joined_marks(x):
+    """One side is marked as a conjugate, the other is not."""
+    y = x.conj() if x.real.sum() > 0 else x * 2
+    z = y.clone()
+    z += 1
+    return y.imag, y.is_conj(), y.imag.is_neg(), z
+
+
+def joined_conjugates(x):
+    y = x.conj() if x.real.sum() > 0 else (x * 2).conj()
+    return y.imag, y.clone(), y.is_conj(), y.conj().is_conj()
+
+
+def view_of_a_joined_conjugate(x):
+    y = x.conj() if x.real.sum() > 0 else (x * 2).conj()
+    return torch.view_as_real(y)
+
+
+def changed_through_one_of_two(x):
+    a, b = x.clone(), x.clone()
+    y = a.conj() if x.real.sum() > 0 else b.conj()
+    y.mul_(2j)
+    return a, b
+
+
+def loop(x):
+    steps = 0
+    while x.abs().max() < 50:
+        x = x * (1 + 1j)
+        steps += 1
+    return x, steps
+
+
+def with_numbers(x):
+    s = x.real.sum().item()
+    return x * s, s - x, x + 1j, 2 / x, x**2, x == s, x.sum() / 2
+
+
+def rotary(x):
+    frequencies = torch.polar(torch.ones(4), torch.arange(4.0))
+    rotated = torch.view_as_real(
+        torch.view_as_complex(x.real.clone(memory_format=torch.contiguous_format).view(3, 2, 2)) * frequencies[:2]
+    ).flatten(1)
+    return rotated if rotated.sum() > 0 else -rotated
+
+
+class Memory(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3, 4, dtype=torch.complex64))
+        self.w = torch.nn.Parameter(torch.randn(4, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(5)))
+
+    def forward(self, x):
+        self.h = self.h * 0.5 + x @ self.w.mH
+        self.h.imag.clamp_(-1, 1)
+        return self.h.conj() if self.h.real.sum() > 0 else self.h
+
+
+PROGRAMS = {
+    through_a_conjugate: 1,
+    through_parts: 1,
+    through_other_types: 1,
+    joined_marks: 2,
+    joined_conjugates: 2,
+    changed_through_one_of_two: 2,
+    loop: 1,
+    with_numbers: 1,
+    rotary: 2,
+    Memory(): 2,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: getattr(p, "__name__", "state"))
+def test_complex(program):
+    check(program, X, paths=PROGRAMS[program])
+
+
+def test_state_over_calls():
+    model = Memory()
+    call = dycl_tvm.stage(model, X[0]).interpret()
+    for (x,) in X:
+        torch.testing.assert_close(call(x), model(x).resolve_conj())
+
+
+@pytest.mark.parametrize(
+    "program, message",
+    [
+        (view_of_a_joined_conjugate, "unresolved conjugated tensors"),  # as by PyTorch
+        (lambda x: x.clone().mul_(2) if x.sum().item() == 1 else x, "x.real.item()"),
+        (lambda x: (lambda y: y.mul_(y.real))(x.clone()), "overlaps"),
+        (lambda x: x + torch.randn(3, 4, dtype=torch.complex64), "random numbers"),
+        (lambda x: x.conj().as_strided((2, 2), (1, 2)), "as other numbers"),
+        (lambda x: torch.view_as_real(x).as_strided((2, 2), (1, 2)), "as other numbers"),
+    ],
+    ids=["parts of a conjugate", "item", "overlap", "random", "strides of a conjugate", "strides of parts"],
+)
+def test_refused(program, message):
+    with pytest.raises(UnsupportedError, match=message):
+        stage(program, X[0])
+
+
+def test_a_lazy_example_is_refused():
+    with pytest.raises(UsageError, match="resolve_conj"):
+        dycl_tvm.stage(rotary, (X[0][0].conj(),))
