@@ -61,9 +61,7 @@ def _bart(t: Any) -> Any:
 
 def _whisper(t: Any) -> Any:
     sizes = {"num_mel_bins": 16, "max_source_positions": _FRAMES // 2, "max_target_positions": 96}
-    return t.WhisperForConditionalGeneration(
-        t.WhisperConfig(**_SEQ2SEQ, **sizes, suppress_tokens=None, begin_suppress_tokens=None)
-    )
+    return t.WhisperForConditionalGeneration(t.WhisperConfig(**_SEQ2SEQ, **sizes, suppress_tokens=None, begin_suppress_tokens=None))
 
 
 def _trocr(t: Any) -> Any:
@@ -187,8 +185,11 @@ def candidates() -> list[str]:
         "beam:dynamic:8:1:plain",
         "beam:dynamic:40:2:mask",
     ]
-    return [f"{kind}:{way.removesuffix('mask') + 'plain' if _MODELS[kind][1] != 'input_ids' and way.endswith('mask') else way}"
-            for kind in _MODELS for way in ways]
+    return [
+        f"{kind}:{way.removesuffix('mask') + 'plain' if _MODELS[kind][1] != 'input_ids' and way.endswith('mask') else way}"
+        for kind in _MODELS
+        for way in ways
+    ]
 
 
 def names() -> list[str]:
@@ -201,6 +202,6 @@ SUITE = Suite(
     load,
     candidates,
     "transformers",
-    "`generate()` of ten kinds of models, made small: the model, the search, the cache, the new tokens at most, the batch, and whether there is"
-    " a mask; the token that ends a text is chosen so that calls stop early, late and never",
+    "`generate()` of ten kinds of models, made small: the model, the search, the cache, the new tokens at most, the batch, and whether"
+    " there is a mask; the token that ends a text is chosen so that calls stop early, late and never",
 )

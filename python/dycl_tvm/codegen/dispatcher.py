@@ -210,13 +210,14 @@ class _Function:
         site = self.program.sites[end.site]
         parts = parts_of(site.structure)
         for leaf, (along, number) in parts.items():
-            length, most = scalar(end.values[number]), site.types[leaf].shape[along]  # type: ignore[union-attr]  # a tensor, and a number
+            length, most = scalar(end.values[number]), site.types[leaf].shape[along]  # type: ignore[union-attr, arg-type]  # a tensor, a number
             fail = f"return FailIndex({length}, {most + 1}, {self.tables.origin(site.origin)});"
             lines.append(f"if ({length} < 0 || {length} > {most}) {fail}")
         for leaf, value in enumerate(end.values):
             if isinstance(value, Slot) and leaf in parts:
                 along, number = parts[leaf]
-                lines.append(f"OutFirst(f, {leaf}, {self.tables.tensor(value)}, {along}, {scalar(end.values[number])});")
+                length = scalar(end.values[number])  # type: ignore[arg-type]  # a number
+                lines.append(f"OutFirst(f, {leaf}, {self.tables.tensor(value)}, {along}, {length});")
             elif isinstance(value, Slot):
                 lines.append(f"OutTensor(f, {leaf}, {self.tables.tensor(value)});")
             else:

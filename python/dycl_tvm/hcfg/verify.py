@@ -107,10 +107,11 @@ class _Verifier:
             if _leaf_kind(operand_type(value)) != kind:
                 self.fail(f"returns {_show(value)} as leaf {k}, which is a {kind}", block)
         for leaf, (along, length) in parts_of(term.site.structure).items():
-            type_ = operand_type(term.values[leaf])
+            whole, number = term.values[leaf], term.values[length]
+            type_ = operand_type(whole)
             self.expect(
-                isinstance(type_, TensorType) and along < len(type_.shape) and operand_type(term.values[length]) == INT,
-                f"returns the first elements of {_show(term.values[leaf])} along dimension {along}, as many as {_show(term.values[length])}",
+                isinstance(type_, TensorType) and along < len(type_.shape) and operand_type(number) == INT,
+                f"returns the first elements of {_show(whole)} along dimension {along}, as many as {_show(number)}",
                 block,
             )
         if len(term.state) != len(self.graph.state):

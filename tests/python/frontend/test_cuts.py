@@ -163,7 +163,9 @@ def read_after_a_loop_that_may_go_on(x, limit):
 
 
 @pytest.mark.parametrize(
-    "program", [longer_than_the_tensor, positions_from_a_counter, read_before_it_changes, read_after_a_loop_that_may_go_on], ids=lambda f: f.__name__
+    "program",
+    [longer_than_the_tensor, positions_from_a_counter, read_before_it_changes, read_after_a_loop_that_may_go_on],
+    ids=lambda f: f.__name__,
 )
 def test_right(program):
     check(program, INPUTS, paths=3)

@@ -50,8 +50,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if isinstance(x, Poison):
         use(x)
     if isinstance(x, Grown):
-        described = leaves.add(read(at_front(x)), "tensor")
-        return {**described, "along": x.along, "length": structure_of(number(x.length), leaves, origin)}
+        return {**leaves.add(read(at_front(x)), "tensor"), "along": x.along, "length": structure_of(number(x.length), leaves, origin)}
     if isinstance(x, torch.Tensor):
         return leaves.add(read(x), "tensor")
     if scalars.is_symbolic(x):

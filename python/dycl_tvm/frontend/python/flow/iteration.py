@@ -48,9 +48,10 @@ def started(iterable: Any) -> Any:
 
 
 #: Classes whose objects give another iterator each time they are asked.
+_TABLES: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
 _ALWAYS_ANEW: tuple[type, ...] = (
     *(list, tuple, set, frozenset, str, bytes, range, deque),
-    *(kind for table in ({}, OrderedDict[int, int]()) for kind in map(type, (table, table.keys(), table.values(), table.items()))),
+    *(kind for table in _TABLES for kind in map(type, (table, table.keys(), table.values(), table.items()))),
 )
 
 

@@ -62,7 +62,15 @@ class Growth:
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
-        return len(self._tensors), len(self._numbers), len(self._not_steady), len(self._scattered), self._attempts, self._failed, self._broken
+        return (
+            len(self._tensors),
+            len(self._numbers),
+            len(self._not_steady),
+            len(self._scattered),
+            self._attempts,
+            self._failed,
+            self._broken,
+        )
 
     def open(self, param: Value) -> None:
         """Begin a round; ``param`` counts the trips."""
