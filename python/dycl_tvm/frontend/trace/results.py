@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.heap.reach import has_attributes_only
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.signature import record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import at_front
 from dycl_tvm.frontend.trace.values.tensors import read
@@ -60,6 +61,8 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
         return leaves.add(operand, scalars._kind(operand))
     if x is None or type(x) in (bool, int, float, str):
         return {"const": x}
+    if type(x) is RunTimeArray:
+        x.refuse("the return")
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
         return {"const": x.item(), "numpy": x.dtype.name}
 

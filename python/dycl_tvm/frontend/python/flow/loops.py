@@ -19,6 +19,7 @@ from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.parted_trips import PartedTrips
 from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.source.plain_progress import shown_items
 from dycl_tvm.frontend.trace.control_flow import Dead, ForkRequired, Jump, Restart
 from dycl_tvm.frontend.trace.decisions import Round
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
@@ -526,7 +527,7 @@ class For(Loop):
 
     def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
         super().__init__(names, barrier, yields)
-        self._iterable = iterable
+        self._iterable = shown_items(iterable)
 
     def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:
         """Yield the items."""

@@ -14,6 +14,7 @@ from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, number_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.cuts import cut, refuse_here
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
@@ -78,15 +79,19 @@ def _tolist(t: torch.Tensor) -> Any:
     return [_tolist(row) for row in t.unbind(0)]
 
 
+def _numpy(t: torch.Tensor, *, force: bool = False) -> Any:
+    constant = as_constant(t)
+    if constant is None:
+        return array_of(t.detach().resolve_conj().resolve_neg() if force else t)
+    with plainly():
+        made = constant.data.clone().numpy()
+    storage_of(t).lent = True
+    current().heap.lend(made)
+    return made
+
+
 def _refuse(what: str) -> Callable[..., Any]:
     def method(t: Any, *args: Any, **kwargs: Any) -> Any:
-        constant = as_constant(t) if isinstance(t, torch.Tensor) else None
-        if constant is not None and what == "numpy()":
-            with plainly():
-                made = constant.data.clone().numpy()
-            storage_of(t).lent = True
-            current().heap.lend(made)
-            return made
         raise UnsupportedError(
             f"{what} on a tensor that is known only at run time", current().origin(), "use torch functions; for a single number, .item()"
         )
@@ -119,7 +124,7 @@ def _entries(t: torch.Tensor, index: Any) -> list[Any]:
 
 def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
     """Split an index into a static part and the dimensions that a single number selects, counted after the static part."""
-    entries = list(index) if isinstance(index, tuple) else [index]
+    entries = [number_of(e) for e in index] if isinstance(index, tuple) else [number_of(index)]
     if not any(map(_selects, entries)):
         if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
             rolling = current().decisions.rolling
@@ -219,6 +224,7 @@ def _allclose(a: torch.Tensor, b: torch.Tensor, rtol: float = 1e-5, atol: float 
 
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Any:
     """``torch.tensor`` of nested lists that may hold numbers and tensors known only at run time."""
+    data = tensor_of(data)
     if isinstance(data, torch.Tensor):
         copy = data.detach().clone()
         return copy if dtype is None else copy.to(dtype)
@@ -235,6 +241,7 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
     """``torch.as_tensor``: tensors stay, arrays keep their memory."""
+    data = tensor_of(data)
     if isinstance(data, torch.Tensor):
         return data if dtype in (None, data.dtype) else data.to(dtype)
     return torch.as_tensor(data, dtype=dtype) if isinstance(data, np.ndarray) else _tensor(data, dtype=dtype)
@@ -263,6 +270,10 @@ def _numbers(data: Any, found: list[Any]) -> None:
     if isinstance(data, (list, tuple)):
         for d in data:
             _numbers(d, found)
+    elif type(data) is RunTimeArray:
+        raise UnsupportedError(
+            "torch.tensor() of a list of NumPy's numbers that are known only at run time", current().origin(), "use torch.stack of tensors"
+        )
     else:
         found.append(data)
 
@@ -316,7 +327,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.narrow: _narrow,
     torch.narrow: _narrow,
     _T.__format__: _format,
-    _T.numpy: _refuse("numpy()"),
+    _T.numpy: _numpy,
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__dlpack__: _refuse("an exchange by DLPack"),
     torch.from_dlpack: _from_dlpack,
