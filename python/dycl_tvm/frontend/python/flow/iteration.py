@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import types
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,11 @@ def started(iterable: Any) -> Any:
 
 
 #: Classes whose objects give another iterator each time they are asked.
-_ALWAYS_ANEW: tuple[type, ...] = (list, tuple, set, frozenset, dict, str, range, type({}.keys()), type({}.values()), type({}.items()))
+_TABLES: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
+_ALWAYS_ANEW: tuple[type, ...] = (
+    *(list, tuple, set, frozenset, str, bytes, range, deque),
+    *(kind for table in _TABLES for kind in map(type, (table, table.keys(), table.values(), table.items()))),
+)
 
 
 def advancing(x: Any) -> None:
