@@ -112,6 +112,11 @@ def _from_dlpack(x: Any) -> Any:
     return _refuse("an exchange by DLPack")(x) if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
 
 
+def _numbers_in(index: Any) -> Any:
+    """Return an index with Python's numbers in place of NumPy's."""
+    return tuple(map(number_of, index)) if type(index) is tuple else number_of(index)
+
+
 def _entries(t: torch.Tensor, index: Any) -> list[Any]:
     """Return the parts of an index, an ellipsis as the slices that it stands for."""
     entries = list(index) if isinstance(index, tuple) else [index]
@@ -124,7 +129,7 @@ def _entries(t: torch.Tensor, index: Any) -> list[Any]:
 
 def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
     """Split an index into a static part and the dimensions that a single number selects, counted after the static part."""
-    entries = [number_of(e) for e in index] if isinstance(index, tuple) else [number_of(index)]
+    entries = _entries(t, index)
     if not any(map(_selects, entries)):
         if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
             rolling = current().decisions.rolling
@@ -173,6 +178,7 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
 
 
 def _getitem(t: torch.Tensor, index: Any) -> Any:
+    index = _numbers_in(index)
     made = cut(t, _entries(t, index))
     if made is not NotImplemented:
         return made
@@ -207,6 +213,7 @@ def _narrow(t: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
 
 
 def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
+    index = _numbers_in(index)
     static, selected = _lower_index(t, index)
     if scalars.is_symbolic(value):
         value = to_tensor(value, t.dtype)
