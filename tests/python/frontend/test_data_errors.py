@@ -78,6 +78,20 @@ def net(x):
         return x
     return y, z
 """,
+    "a handler that only raises": """
+def net(x):
+    ids = x.long().clamp(0, 2)
+    try:
+        try:
+            y = table(ids)
+            if x.sum() > 1: raise RuntimeError("too much")
+        except IndexError as error:
+            message = f"ids must be below 3"
+            raise IndexError(message) from error
+    except (IndexError, RuntimeError):
+        raise
+    return y.sum() if x.sum() > 0 else y
+""",
 }
 REFUSED = {
     "a name that comes to stand for another error": (
@@ -89,6 +103,18 @@ REFUSED = {
         "embedding() raises IndexError",
     ),
     "a handler": ("try:\n    y = table(x.long())\nexcept IndexError:\n    y = x", "embedding() raises IndexError"),
+    "a handler that raises what another one catches": (
+        "try:\n    try:\n        y = table(x.long())\n    except IndexError as e:\n        raise Found from e\nexcept Found:\n    y = x",
+        "embedding() raises IndexError",
+    ),
+    "a handler that raises on one path": (
+        "try:\n    y = table(x.long())\nexcept IndexError:\n    y = x\n    if x.sum() > 0: raise",
+        "embedding() raises IndexError",
+    ),
+    "a handler that raises where it does not return": (
+        "try:\n    y = table(x.long())\nexcept IndexError:\n    if x.sum() > 0: return x\n    raise",
+        "embedding() raises IndexError",
+    ),
     "any exception": ("try:\n    y = x[:, x[0].long()]\nexcept:\n    y = x", "getitem() raises IndexError"),
     "a written index": ("try:\n    x[:, x[0].long()] = 1\nexcept Exception:\n    pass\ny = x", "setitem() raises IndexError"),
     "a division": ("try:\n    y = x.int() // x[0].int()\nexcept RuntimeError:\n    y = x", "floordiv() raises RuntimeError"),

@@ -37,6 +37,19 @@ def test_checks_raise_when_the_network_runs(name: str) -> None:
     check_right("def net(x):\n" + "".join(f"    {line}\n" for line in CHECKS[name].split("\n")))
 
 
+VARIABLES = {
+    "a tensor made in the forward": "h = torch.autograd.Variable(torch.zeros(2, 3))\nif x.sum() > 0:\n    h = h + x\nreturn h",
+    "memory of its own it has none": "y = x.clone()\nh = torch.autograd.Variable(y)\nif x.sum() > 0:\n    h.add_(1)\nreturn y, h, h is y",
+    "a class to ask for": "h = torch.autograd.Variable(x)\nreturn h * isinstance(h, torch.autograd.Variable), type(h) is torch.Tensor",
+    "with a gradient": "return x * torch.autograd.Variable(torch.ones(3), requires_grad=True).detach()",
+}
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_variables_of_old_programs(name: str) -> None:
+    check_right("def net(x):\n" + "".join(f"    {line}\n" for line in VARIABLES[name].split("\n")))
+
+
 @torch.library.custom_op("dycl_tests::doubled", mutates_args=())
 def doubled(x: torch.Tensor, k: float) -> torch.Tensor:
     return x * 2 + k if x.sum() > 0 else x.clone()

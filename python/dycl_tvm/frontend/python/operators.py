@@ -22,6 +22,7 @@ from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
 from dycl_tvm.frontend.python.calls.searches import equal_item
+from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
@@ -42,6 +43,7 @@ from dycl_tvm.frontend.trace.heap.reach import slots_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of
 from dycl_tvm.frontend.trace.values.blame import attempt, of_program
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
@@ -245,6 +247,7 @@ def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
     if isinstance(index, Poison):
         use(index)
+    index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
     if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)):
         return switch(obj, index)
     if scalars.is_symbolic(index) and type(obj) is np.ndarray and obj.ndim == 1:
@@ -327,9 +330,17 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     for x in (obj, index, value) if isinstance(obj, torch.Tensor) else (obj, index):
         if isinstance(x, Poison):
             use(x)
+    if type(obj) is RunTimeArray:
+        obj.refuse("a change in place")
+    index = index if isinstance(obj, torch.Tensor) else number_of(index)
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
+    if only_writes(obj, "__setitem__"):
+        obj[index] = value
+        return
+    if scalars.is_symbolic(index) and program().state.lives_on(obj):
+        program().state.unread.note_filled(obj)
     index = _known_key(obj, index)
     current().heap.changing_item(obj, index)
     _operate(operator.setitem, obj, index, value)
@@ -392,6 +403,8 @@ def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
 
 def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
+    if only_writes(x, f"__{_IN_PLACE[op].__name__}__"):
+        return _IN_PLACE[op](x, value)
     current().heap.changing(x)
     return _operate(_IN_PLACE[op], x, value)
 
@@ -418,18 +431,19 @@ staging_errors = (ControlFlow, DyclError)
 class guard:  # noqa: N801  (rewritten code calls it like the other operators)
     """Marks that a handler of the user's surrounds the code; ``kinds`` is the text of what it catches, if that is names only."""
 
-    def __init__(self, kinds: str = "") -> None:
+    def __init__(self, kinds: str = "", passes_on: bool = False) -> None:
+        self.passes_on = passes_on
         self._frame: types.FrameType | None = sys._getframe(1)
         self._kinds: types.CodeType | None = None
         self._of_the_function = False
-        #: What :meth:`is_for_libraries` has answered, which stays so while the program changes nothing.
-        self._for_libraries: bool | None = None
+        #: What :meth:`is_for_libraries` has answered, and the state of the journal then: it stays so while the program changes nothing.
+        self._for_libraries = True
+        self._asked: tuple[int, int] | None = None
         if kinds:
             self._kinds, self._of_the_function = _compiled(self._frame.f_code, kinds)
 
     def __enter__(self) -> None:
         self._session = current()
-        self._touches = self._session.journal.touches
         self._session.handlers.append(self)
 
     def __exit__(self, *error: object) -> None:
@@ -445,8 +459,10 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
 
     def is_for_libraries(self) -> bool:
         """Whether a handler is for exceptions that the user's code does not raise, or may be."""
-        unchanged = self._session.journal.touches == self._touches and not self._of_the_function
-        if self._for_libraries is None or not unchanged:
+        journal = self._session.journal
+        now = (journal.touches, journal.undone)
+        if self._asked != now or self._of_the_function:
+            self._asked = now
             try:
                 self._for_libraries = are_of_libraries(self._caught())
             except Exception:  # not a name of here, or no class

@@ -170,7 +170,7 @@ class ModelState:
         twins: dict[int, tuple[Any, Any]] = {}
         roots: list[Step] = []
         reachable, labels = self._reachable, self._labels
-        empty = [*map(id, reached.empty)]
+        empty = [*map(id, reached.empty)]  # most of what there is: the tables of hooks of modules
         found = {id(x) for _, x in reached.steps if type(x) is dict}.union(empty)
         for label, x in reached.steps:
             if id(x) not in reachable:
@@ -191,9 +191,13 @@ class ModelState:
             if made is not x:
                 twins[id(x)] = (x, made)
                 roots.append((label, made))
-        for key, label, x in zip(empty, reached.empty_labels, reached.empty):  # most of what there is: the tables of hooks of modules
-            if key not in reachable:
-                reachable[key], labels[key] = x, label
+        if reachable.keys().isdisjoint(empty):
+            reachable.update(zip(empty, reached.empty))
+            labels.update(zip(reversed(empty), reversed(reached.empty_labels)))  # the first one counts
+        else:
+            for key, label, x in zip(empty, reached.empty_labels, reached.empty):
+                if key not in reachable:
+                    reachable[key], labels[key] = x, label
         if twins:
             self._twins.put(self._reachable.values(), twins)
             self._reach(roots)

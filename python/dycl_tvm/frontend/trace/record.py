@@ -107,12 +107,24 @@ class Builder:
         assert self.block is not None, "nothing can be recorded where no path leads"
         return self.block
 
+    def repeated(self, op: str, operands: list[Value]) -> tuple[Value | None, ...] | None:
+        """Return the outputs of a tensor operation if the next event repeats it; None otherwise."""
+        if self.cursor >= self._replay_until:
+            return None
+        known, step, _ = self.events[self.cursor]
+        if known != (op, *map(id, operands)):
+            return None
+        self._step()
+        self.cursor += 1
+        outputs: tuple[Value | None, ...] = step.outputs
+        return outputs
+
     def tensor_op(
-        self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[TensorType | None], operands: list[Value] | None = None
+        self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[TensorType | None], operands: list[Value]
     ) -> tuple[Value | None, ...]:
-        """Append a tensor operation and return its outputs; ``operands`` are the values among its arguments, where they are known."""
+        """Append a tensor operation and return its outputs; ``operands`` are the values among its arguments."""
         step = TensorOp(op, args, kwargs, (), None)
-        key = (op, *map(id, step.operands() if operands is None else operands))
+        key = (op, *map(id, operands))
 
         def make() -> TensorOp:
             step.outputs = tuple(None if t is None else Value(t) for t in types)

@@ -18,7 +18,9 @@ from dycl_tvm.frontend.trace.heap.reach import has_attributes_only
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.signature import record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
+from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown_math import at_front
 from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 from dycl_tvm.runtime.classes import DEVICE, name_of
@@ -49,7 +51,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if isinstance(x, Poison):
         use(x)
     if isinstance(x, Grown):
-        x.refuse("together with others, a path returns")
+        return {**leaves.add(read(at_front(x)), "tensor"), "along": x.along, "length": structure_of(number(x.length), leaves, origin)}
     if isinstance(x, torch.Tensor):
         return leaves.add(read(x), "tensor")
     if scalars.is_symbolic(x):
@@ -59,6 +61,8 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
         return leaves.add(operand, scalars._kind(operand))
     if x is None or type(x) in (bool, int, float, str):
         return {"const": x}
+    if type(x) is RunTimeArray:
+        x.refuse("the return")
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
         return {"const": x.item(), "numpy": x.dtype.name}
 

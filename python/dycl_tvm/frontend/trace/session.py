@@ -10,8 +10,7 @@ this file need not know the layers above.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from dycl_tvm.errors import UnsupportedError
@@ -31,7 +30,15 @@ PYTHON_CATCHES = (AttributeError, IndexError, StopIteration, TypeError)
 
 
 class Handler(Protocol):
-    """What surrounds code and sees its exceptions: a ``try`` or a ``with``."""
+    """What surrounds code and sees its exceptions: a ``try`` or a ``with``.
+
+    Attributes
+    ----------
+    passes_on : bool
+        Whether all that it does where it sees one is to raise that, or another.
+    """
+
+    passes_on: bool
 
     def catches(self, error: Exception) -> bool:
         """Whether an exception may end here."""
@@ -100,6 +107,10 @@ class Session(OwnValue):
         by_python = self.called_depth > 0 and kind is not None and issubclass(kind, PYTHON_CATCHES)
         return bool(self.handlers) or self.native_depth > 0 or by_python
 
+    def all_pass_on(self) -> bool:
+        """Whether an exception that is raised now ends the call, whatever sees it on its way."""
+        return not self.native_depth and not self.called_depth and all(handler.passes_on for handler in self.handlers)
+
     def keep(self, kept: Any) -> None:
         """Keep an object, under its class."""
         self._kept[type(kept)] = kept
@@ -140,15 +151,17 @@ def staging() -> bool:
     return _local.session is not None
 
 
-@contextmanager
-def apart() -> Iterator[None]:
+class apart:  # noqa: N801  (used like a function; as one with contextlib it takes twice as long)
     """Let what staging runs for itself be no part of the program: functions of the user's run as they are written."""
-    session = _local.session
-    _local.session = None
-    try:
-        yield
-    finally:
-        _local.session = session
+
+    __slots__ = ("_session",)
+
+    def __enter__(self) -> None:
+        self._session = _local.session
+        _local.session = None
+
+    def __exit__(self, *error: object) -> None:
+        _local.session = self._session
 
 
 def set_current(session: Session | None) -> None:

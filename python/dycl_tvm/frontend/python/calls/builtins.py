@@ -24,6 +24,7 @@ from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
+from dycl_tvm.frontend.python.calls.progress import substitute_of as progress_bar
 from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
 from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
@@ -38,6 +39,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.identity import join_identities, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
@@ -59,7 +61,7 @@ def find(callee: Any) -> Substitute | None:
         return seeds.TABLE[torch.random.manual_seed]
     if found is None and isinstance(callee, type(random.random)):
         return _random if getattr(callee, "__self__", None) is _RANDOM else seeds.method_of(callee)
-    return found
+    return found or progress_bar(callee)
 
 
 def has_effects(callee: Any) -> bool:
@@ -85,12 +87,12 @@ def _plain(args: tuple[Any, ...]) -> bool:
     for a in args:
         if isinstance(a, Poison):
             use(a)
-    return not any(scalars.is_symbolic(a) or isinstance(a, torch.Tensor) for a in args)
+    return not any(scalars.is_symbolic(a) or isinstance(a, torch.Tensor) or type(a) is RunTimeArray for a in args)
 
 
 def _number(x: Any) -> Any:
-    """Return a tensor of one element as a number; numbers stay."""
-    return item(x) if isinstance(x, torch.Tensor) else x
+    """Return a tensor of one element, or a number of NumPy's, as a number; numbers stay."""
+    return item(x) if isinstance(x, torch.Tensor) else number_of(x)
 
 
 def _convert(kind: str) -> Substitute:
@@ -115,6 +117,10 @@ def _range(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return range(*[int(b) for b in bounds])
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0], bounds[1], bounds[2] if len(bounds) > 2 else 1)
     return RunTimeRange(start, stop, step)
+
+
+def _from_numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor_of(args[0]) if args and type(args[0]) is RunTimeArray else callee(*args, **kwargs)
 
 
 def _abs(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -517,6 +523,7 @@ TABLE: dict[Any, Substitute] = {
         _random,
     ),
     **clocks.TABLE,
+    torch.from_numpy: _from_numpy,
 }
 #: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
 _KINDS = frozenset(map(type, TABLE))

@@ -35,6 +35,8 @@ class With:
         By its name it is one of PyTorch's that only sets a mode: jumps may leave it as if it were not there.
     """
 
+    passes_on = False
+
     def __init__(self, manager: Any, harmless: bool) -> None:
         if isinstance(manager, Poison):
             use(manager)

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Callables of PyTorch's that stand for Python functions: control flow operators, scripted functions, operators with a body in Python."""
+"""Callables of PyTorch's that stand for Python functions: control flow operators, ``Variable``, scripted functions, operators in Python."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys(_named(("torch", "scan"), ("torch._higher_order_ops.scan", "scan")), _as(plain_torch.scan)),
     **dict.fromkeys(_named(("torch._higher_order_ops.map", "map")), _as(plain_torch.map_rows)),
     torch.random.fork_rng: _as(plain_torch.fork_rng),
+    torch.autograd.Variable: _as(plain_torch.variable),
     torch._assert: _as(plain_torch.check_assert),
     torch._assert_async: _as(plain_torch.check_async),
     **{getattr(torch, f"_{name}"): _as(getattr(plain_torch, name)) for name in _CHECKS if hasattr(torch, f"_{name}")},

@@ -242,6 +242,7 @@ class Finally:
 
     def __init__(self, jumps: bool) -> None:
         self._jumps = jumps
+        self.passes_on = not jumps
 
     def __enter__(self) -> None:
         self._session = current()

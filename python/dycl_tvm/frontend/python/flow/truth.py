@@ -10,6 +10,7 @@ import torch
 from dycl_tvm.frontend.python.program import special_method
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
 from dycl_tvm.frontend.trace.values.blame import attempt, of_program
 from dycl_tvm.frontend.trace.values.recorder import truth_of
 
@@ -18,6 +19,8 @@ def truth(x: Any) -> Any:
     """Return the truth of a value: a bool, or an operand of type bool."""
     if isinstance(x, Poison):
         use(x)
+    if type(x) is RunTimeArray and x.size == 1:
+        x = x.tensor
     if isinstance(x, torch.Tensor):
         return truth_of(x)
     if scalars.is_symbolic(x):

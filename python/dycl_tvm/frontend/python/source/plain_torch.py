@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""PyTorch's control flow operators and checks as the Python that they stand for: like the user's own code, it runs rewritten."""
+"""PyTorch's control flow operators, checks and ``Variable`` as the Python they stand for: like the user's own code, it runs rewritten."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ def fork_rng(devices: Any = None, enabled: bool = True, *_caller: Any, **_names:
         yield
     finally:
         torch.set_rng_state(state)
+
+
+def variable(data: Any = None, requires_grad: bool = False, volatile: bool = False) -> torch.Tensor:
+    """Stand for ``torch.autograd.Variable``, which has given a tensor with the same memory since PyTorch 0.4."""
+    if data is None:
+        data = torch.tensor([])
+    elif not isinstance(data, torch.Tensor):
+        raise TypeError(f"Variable data has to be a tensor, but got {type(data).__name__}")
+    made = data.detach()
+    return made.requires_grad_() if requires_grad else made
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:

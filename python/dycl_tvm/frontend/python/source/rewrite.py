@@ -39,6 +39,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     jumps,
     last_name,
     names_of,
+    only_raises,
     operator_call,
     operator_named,
     operators_name,
@@ -365,8 +366,10 @@ class Rewriter(StoreRewriter):
         self.context.append(("barrier", ""))
         node.body = in_block(self._body(node.body))
         if node.handlers:
-            kinds = ast.Constant(names_of([h.type for h in node.handlers]))
-            node.body = statements_from("with DY.guard(KINDS):\n    BODY", node, DY=operators_name(), KINDS=kinds, BODY=node.body)
+            kinds, passes_on = ast.Constant(names_of([h.type for h in node.handlers])), ast.Constant(all(map(only_raises, node.handlers)))
+            node.body = statements_from(
+                "with DY.guard(KINDS, PASSES):\n    BODY", node, DY=operators_name(), KINDS=kinds, PASSES=passes_on, BODY=node.body
+            )
         for handler in node.handlers:
             handler.body = self._body(handler.body)
         node.orelse = self._body(node.orelse)
@@ -446,7 +449,9 @@ class Rewriter(StoreRewriter):
         if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
             return operator_call("module_globals", node, node)
         if isinstance(node.func, ast.Name) and node.func.id in ("locals", "eval", "exec"):
-            return self.generic_visit(node)  # type: ignore[return-value]
+            node = self.generic_visit(node)  # type: ignore[assignment]
+            node.args[1:] = [operator_call("unpacked", a, a) for a in node.args[1:]]  # the variables, which have to be a real dict
+            return node
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         return placed(ast.Call(operator_named("call"), [self.visit(node.func), *args], keywords), node)

@@ -138,6 +138,19 @@ def names_of(expressions: list[ast.expr | None]) -> str:
     return ast.unparse(ast.Tuple([e for e in expressions if e is not None], ast.Load()))
 
 
+def only_raises(handler: ast.ExceptHandler) -> bool:
+    """Whether whatever comes to a handler leaves it as an exception: its last statement is ``raise``, and none before it can leave it."""
+    inner = [n for s in handler.body for n in ast.walk(s)]
+    return isinstance(handler.body[-1], ast.Raise) and not any(isinstance(n, _LEAVING) for n in inner)
+
+
+#: What is left in another way than by an exception, or may be.
+_LEAVING = (
+    *(ast.If, ast.For, ast.While, ast.Try, getattr(ast, "TryStar", ast.Try), ast.With, ast.Match),
+    *(ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom),
+)
+
+
 def last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 

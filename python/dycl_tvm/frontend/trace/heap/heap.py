@@ -86,7 +86,7 @@ class Heap:
             if decision is not None:
                 self._decisions.fork(decision, f"a {type(x).__name__} that two variables share on one path only is changed")
             self.journal.touch(Contents(x))
-        elif isinstance(x, BUFFERS):
+        elif isinstance(x, BUFFERS) and not isinstance(x, OwnValue):
             self.check_lent(x)
             self.journal.touch(Bytes(x))
             if isinstance(x, np.ndarray) and not x.flags.owndata:

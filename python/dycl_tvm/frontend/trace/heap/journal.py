@@ -28,8 +28,8 @@ class Journal:
         #: How many calls are under way that :meth:`hold` was called for.
         self.held = 0
         self._marks = [0]
-        #: How often something was about to be changed.
-        self.touches = 0
+        #: How often something was about to be changed, and how often changes were undone.
+        self.touches = self.undone = 0
 
     def defer(self, settle: Callable[[], None]) -> None:
         """Let ``settle`` note what is changed now, before the journal is used again.
@@ -125,6 +125,7 @@ class Journal:
     def rollback(self, mark: int) -> None:
         """Undo all changes since ``mark``; the scopes stay as they are."""
         self.settle()
+        self.undone += 1
         while len(self._log) > mark:
             key, place, contents = self._log.pop()
             entries = self._entries[key]

@@ -137,22 +137,29 @@ def reach(
         such a function can only call it, and then it runs rewritten.
     """
     found = Reached()
-    todo, seen, named = deque(roots), set[int](), set[int]()
-    while todo and len(seen) < limit:
-        step = todo.popleft()
+    todo, seen, named = deque[Step](), set[int](), set[int]()
+    fresh = roots
+    while True:
+        for step in fresh:
+            x = step[1]
+            kind: Any = type(x)
+            if kind in _CONTAINERS and not x and holds_nothing(x):
+                found.empty.append(x)
+                found.empty_labels.append(step[0])
+            elif kind not in _ATOM_TYPES and id(x) not in seen:
+                todo.append(step)
+        if not todo or len(seen) >= limit:
+            break
+        fresh, step = [], todo.popleft()
         label, x = step
-        kind: Any = type(x)
-        if kind in _CONTAINERS and not x and not gc.get_referents(x):
-            found.empty.append(x)
-            found.empty_labels.append(label)
-            continue
+        kind = type(x)
         if kind is Named:
             x = x.module
             if id(x) not in seen and id(x) not in named:
                 named.add(id(x))
                 (found.unopened.append(x) if is_library(x) else found.steps.append((label, x)))
             continue
-        if kind in _ATOM_TYPES or id(x) in seen or _is_skipped(kind):
+        if id(x) in seen or _is_skipped(kind):
             continue
         seen.add(id(x))
         children = _children_of(kind)
@@ -160,9 +167,14 @@ def reach(
             found.unopened.append(x)
             continue
         found.steps.append(step)
-        todo += children(label, x, code_of) if by_code or children is not _function else _attributes(label, x)
+        fresh = children(label, x, code_of) if by_code or children is not _function else _attributes(label, x)
     found.is_all = not todo
     return found
+
+
+def holds_nothing(container: Any) -> bool:
+    """Whether a list, dict, set, deque or OrderedDict, of no other class, holds nothing: only the last one can have attributes."""
+    return not container and not (type(container) is OrderedDict and gc.get_referents(container))
 
 
 Children = Callable[[str, Any, Callable[[Any], Any]], list[Step]]

@@ -7,7 +7,6 @@ cannot be seen at all, is reported: it must not be shared with a path that waits
 
 from __future__ import annotations
 
-import gc
 import operator
 import types
 from collections import OrderedDict
@@ -19,7 +18,7 @@ import torch
 from dycl_tvm.frontend.trace.heap.compiled import is_unknown
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, holds_nothing, places_in
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
 from dycl_tvm.frontend.trace.unrecorded import plainly
 
@@ -87,7 +86,7 @@ class Snapshot:
     def changes(self) -> Iterator[tuple[str, Place, Any, Any]]:
         """Yield the places that hold something else now: name, place, what it held and what it holds."""
         for label, x in zip(self._empty_labels, self._empty):
-            if x or gc.get_referents(x):
+            if not holds_nothing(x):
                 for place in places_in(x):
                     now = place.read()
                     if now:

@@ -26,9 +26,8 @@ class Folded:
         self.known: dict[Any, Any] = {}
 
 
-def fold_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], type_: TensorType) -> Constant | None:
-    """Return the one result of an operation whose tensors, given as values, are all constants; None if they are not, or it is too large."""
-    operands = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Value)]
+def fold_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], type_: TensorType, operands: list[Value]) -> Constant | None:
+    """Return the one result of an operation whose operands are all constants; None if they are not, or it is too large."""
     constants = [v for v in operands if isinstance(v, Constant)]
     if not constants or len(constants) < len(operands) or type_.numel > max(FOLD_LIMIT, sum(v.data.numel() for v in constants)):
         return None

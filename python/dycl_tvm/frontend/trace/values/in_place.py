@@ -15,8 +15,8 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import same_random_numbers, unrecorded
-from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
-from dycl_tvm.frontend.trace.values.layouts import layouts_of
+from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.result_types import is_plain
 from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, storage_of
 
@@ -39,14 +39,14 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     for layouts in filter(None, map(layouts_of, tensors)):
         layouts.settle()
     memory = [_memory(t, tensors) for t in tensors]
-    key = ("in place", func, key_of(args), key_of(kwargs), tuple(memory))
+    alike = torch.Tag.pointwise in func.tags and _are_alike(tensors, memory)  # one element says as much as all
+    given = [meta_of((1,) * t.dim(), None, t.dtype) for t in tensors] if alike else tensors
+    key = (func, key_of(given), key_of(map_tensors(lambda t: ..., (args, kwargs))), tuple(memory))
     if key in tried:
         return
     shape: Any = target.shape
     with unrecorded(), warnings.catch_warnings(), same_random_numbers():
         warnings.simplefilter("ignore")  # `out` of another shape
-        alike = torch.Tag.pointwise in func.tags and _are_alike(tensors, memory)  # one element says as much as all
-        given = [torch.empty((1,) * t.dim(), dtype=t.dtype, device="meta") for t in tensors] if alike else tensors
         copies = _copies(tensors, given, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
         try:
             func(*_with(copies, args), **_with(copies, kwargs))

@@ -119,6 +119,8 @@ class Node:
 
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
         session = current()
+        if self.is_int() and self.length is None:
+            session.decisions.count_trips()
         if self.decision is not None:
             session.decisions.fork(self.decision, f"{what} is needed at build time")
         raise UnsupportedError(

@@ -189,7 +189,7 @@ def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ..
     """Record a draw; one from a state that is known is made at once."""
     values = [a for a in args if isinstance(a, Value)]
     if not (all(isinstance(v, Constant) for v in values) and sum(t.numel for t in types) <= FOLD_LIMIT):
-        made = current().builder.tensor_op(op_name(op), args, {}, types)
+        made = current().builder.tensor_op(op_name(op), args, {}, types, values)
         assert all(v is not None for v in made)
         return made  # type: ignore[return-value]
     known = current().get(Folded).known

@@ -181,12 +181,14 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
             f"{func._opname}() gives a Python number that depends on the values of its input", current().origin(), "use item() of a tensor"
         )
     session = current()
-    type_of = session.get(Known).type_of
-    types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in parts]
-    operands = iter(values)
-    hargs = map_tensors(lambda _: next(operands), args)
-    hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
-    outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types, values)
+    outputs = session.builder.repeated(about.op, values)
+    if outputs is None:
+        type_of = session.get(Known).type_of
+        types = [type_of(m) if isinstance(m, torch.Tensor) else None for m in parts]
+        operands = iter(values)
+        hargs = map_tensors(lambda _: next(operands), args)
+        hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
+        outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types, values)
     if about.positions is not None:
         _note_positions(about, args, kwargs, outputs)
     if one:

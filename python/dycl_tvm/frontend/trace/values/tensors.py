@@ -19,6 +19,7 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.modes import KEYS, refusal
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.arguments import leaves
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import fold_one
 from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, settle
@@ -281,10 +282,13 @@ def write(t: torch.Tensor, value: Value) -> None:
 
 def emit_one(op: Any, args: tuple[Any, ...], type_: TensorType, kwargs: dict[str, Any] | None = None) -> Value:
     """Record an operation on values that has one result; on constants it is computed."""
-    folded = fold_one(op, args, kwargs or {}, type_)
+    kwargs = kwargs or {}
+    operands = [leaf for leaf in leaves((args, kwargs) if kwargs else args) if isinstance(leaf, Value)]
+    folded = fold_one(op, args, kwargs, type_, operands)
     if folded is not None:
         return folded
-    (result,) = current().builder.tensor_op(op_name(op), args, kwargs or {}, [type_])
+    name, builder = op_name(op), current().builder
+    (result,) = builder.repeated(name, operands) or builder.tensor_op(name, args, kwargs, [type_], operands)
     assert result is not None
     return result
 

@@ -14,7 +14,9 @@ from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, number_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
+from dycl_tvm.frontend.trace.values.cuts import cut, refuse_here
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.grown_calls import call_on_grown, takes_grown
 from dycl_tvm.frontend.trace.values.identity import settle
@@ -77,15 +79,19 @@ def _tolist(t: torch.Tensor) -> Any:
     return [_tolist(row) for row in t.unbind(0)]
 
 
+def _numpy(t: torch.Tensor, *, force: bool = False) -> Any:
+    constant = as_constant(t)
+    if constant is None:
+        return array_of(t.detach().resolve_conj().resolve_neg() if force else t)
+    with plainly():
+        made = constant.data.clone().numpy()
+    storage_of(t).lent = True
+    current().heap.lend(made)
+    return made
+
+
 def _refuse(what: str) -> Callable[..., Any]:
     def method(t: Any, *args: Any, **kwargs: Any) -> Any:
-        constant = as_constant(t) if isinstance(t, torch.Tensor) else None
-        if constant is not None and what == "numpy()":
-            with plainly():
-                made = constant.data.clone().numpy()
-            storage_of(t).lent = True
-            current().heap.lend(made)
-            return made
         raise UnsupportedError(
             f"{what} on a tensor that is known only at run time", current().origin(), "use torch functions; for a single number, .item()"
         )
@@ -106,27 +112,35 @@ def _from_dlpack(x: Any) -> Any:
     return _refuse("an exchange by DLPack")(x) if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
 
 
+def _numbers_in(index: Any) -> Any:
+    """Return an index with Python's numbers in place of NumPy's."""
+    return tuple(map(number_of, index)) if type(index) is tuple else number_of(index)
+
+
+def _entries(t: torch.Tensor, index: Any) -> list[Any]:
+    """Return the parts of an index, an ellipsis as the slices that it stands for."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    position = next((i for i, e in enumerate(entries) if e is Ellipsis), None)
+    if position is not None:
+        missing = t.dim() - sum(1 for e in entries if e is not None and e is not Ellipsis)
+        entries[position : position + 1] = [slice(None)] * missing
+    return entries
+
+
 def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
     """Split an index into a static part and the dimensions that a single number selects, counted after the static part."""
-    entries = list(index) if isinstance(index, tuple) else [index]
+    entries = _entries(t, index)
     if not any(map(_selects, entries)):
         if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
-            raise UnsupportedError(
-                "a slice whose bounds are known only at run time has no fixed shape",
-                current().origin(),
-                "keep the full tensor and mask it (torch.where), or select single items",
-            )
+            rolling = current().decisions.rolling
+            refuse_here(rolling[-1].loop if rolling else None, "a slice whose bounds are known only at run time has no fixed shape")
         return index, []
     if any(isinstance(e, (list, tuple, np.ndarray, bool)) or (isinstance(e, torch.Tensor) and not _selects(e)) for e in entries):
         raise UnsupportedError(
             "an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors"
         )
-    if Ellipsis in [e for e in entries if e is Ellipsis]:
-        position = next(i for i, e in enumerate(entries) if e is Ellipsis)
-        missing = t.dim() - sum(1 for e in entries if e is not None and e is not Ellipsis)
-        entries[position : position + 1] = [slice(None)] * missing
     static, selected, dim = [], [], 0
-    for e in entries:
+    for e in _entries(t, index):
         if _selects(e):
             static.append(slice(None))
             selected.append((dim, e))
@@ -164,6 +178,10 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
 
 
 def _getitem(t: torch.Tensor, index: Any) -> Any:
+    index = _numbers_in(index)
+    made = cut(t, _entries(t, index))
+    if made is not NotImplemented:
+        return made
     static, selected = _lower_index(t, index)
     if not selected:
         if current().handlers:
@@ -195,6 +213,7 @@ def _narrow(t: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
 
 
 def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
+    index = _numbers_in(index)
     static, selected = _lower_index(t, index)
     if scalars.is_symbolic(value):
         value = to_tensor(value, t.dtype)
@@ -212,6 +231,7 @@ def _allclose(a: torch.Tensor, b: torch.Tensor, rtol: float = 1e-5, atol: float 
 
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Any:
     """``torch.tensor`` of nested lists that may hold numbers and tensors known only at run time."""
+    data = tensor_of(data)
     if isinstance(data, torch.Tensor):
         copy = data.detach().clone()
         return copy if dtype is None else copy.to(dtype)
@@ -228,6 +248,7 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
     """``torch.as_tensor``: tensors stay, arrays keep their memory."""
+    data = tensor_of(data)
     if isinstance(data, torch.Tensor):
         return data if dtype in (None, data.dtype) else data.to(dtype)
     return torch.as_tensor(data, dtype=dtype) if isinstance(data, np.ndarray) else _tensor(data, dtype=dtype)
@@ -256,6 +277,10 @@ def _numbers(data: Any, found: list[Any]) -> None:
     if isinstance(data, (list, tuple)):
         for d in data:
             _numbers(d, found)
+    elif type(data) is RunTimeArray:
+        raise UnsupportedError(
+            "torch.tensor() of a list of NumPy's numbers that are known only at run time", current().origin(), "use torch.stack of tensors"
+        )
     else:
         found.append(data)
 
@@ -309,7 +334,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.narrow: _narrow,
     torch.narrow: _narrow,
     _T.__format__: _format,
-    _T.numpy: _refuse("numpy()"),
+    _T.numpy: _numpy,
     _T.__array__: _refuse("a conversion to a NumPy array"),
     _T.__dlpack__: _refuse("an exchange by DLPack"),
     torch.from_dlpack: _from_dlpack,

@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""A progress bar that shows nothing: like the user's own code, it runs rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
+
+
+class ProgressBar:
+    """Stands for a bar of tqdm: it gives the items that the bar would, and leaves out what the bar shows."""
+
+    def __init__(self, iterable: Any = None, *args: Any, **kwargs: Any) -> None:
+        self._items = iterable
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def _show(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse(name)
+
+    update = set_description = set_description_str = set_postfix = set_postfix_str = refresh = display = clear = close = unpause = _show
+
+
+def bar(*args: Any, **kwargs: Any) -> ProgressBar:
+    """Stand for ``tqdm.tqdm``."""
+    return ProgressBar(*args, **kwargs)
+
+
+def trange(*args: Any, **kwargs: Any) -> ProgressBar:
+    """Stand for ``tqdm.trange``."""
+    return ProgressBar(range(*args))
+
+
+def _refuse(name: str) -> NoReturn:
+    raise UnsupportedError(
+        f"`{name}` of a progress bar is asked for, and progress bars are left out", current().origin(), "count in a variable of your own"
+    )
+
+
+def shown_items(iterable: Any) -> Any:
+    """Return what a bar goes over; anything else as it is."""
+    return iterable._items if type(iterable) is ProgressBar else iterable

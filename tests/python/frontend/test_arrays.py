@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Arrays of NumPy that tensors known at run time become: indexed, gone over, compared and turned into numbers and tensors."""
+
+from __future__ import annotations
+
+import pytest
+from test_hunted import check_refused, check_right
+
+_HEADER = "import numpy as np\ndef net(x):\n    v = x[0].clone()\n    a = v.numpy()\n    "
+RIGHT = {
+    "items": "y = 0.0\nfor t in x[1].detach().cpu().numpy():\n    y = y + float(t) * 2\nreturn x * y",
+    "items that are compared": "y = 0.0\nfor t in a:\n    if t > 0.5:\n        y += float(t)\n    elif t <= -1: break\nreturn x * y",
+    "an array without dimensions": "best = v.argmax().cpu().numpy()\nreturn x * 2 if best == 1 else x",
+    "comparisons in the type of the array": "return x * 2 if v.fill_(0.2).numpy()[1] > 0.2 else x",
+    "a place in a list, a dict and a tensor": "i = v.argmax().numpy()\nreturn x * [1.0, 2.0, 3.0][i] + v[i] + {0: 1, 1: 5, 2: 7}[int(i)]",
+    "a key": "n = (v > 0).sum().reshape(1).numpy()[0]\nreturn x * {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}[n]",
+    "a list": "return x * sum(a.tolist())",
+    "trips": "for k in range((v > 0).sum().numpy()):\n    x = x + 1\nreturn x",
+    "numbers": "return x * int((v * 3).numpy()[1]) + a[1:2].item() + a[-1].item() + x.numpy()[1, 2].item()",
+    "a tensor again, in the same memory": "y = torch.from_numpy(a[1:])\nif x.sum() > 0:\n    y.mul_(3)\nreturn v, y",
+    "a tensor of its own": "y = torch.tensor(a)\nz = torch.as_tensor(a)\nv.add_(1)\nreturn y, z",
+    "the tensor is changed later": "b = a.copy()\nv.add_(1)\nreturn x * float(a[0]) + float(b[0])",
+    "classes": "k = isinstance(a, np.ndarray), type(a) is np.ndarray, isinstance(a[0], np.float32), isinstance(a[0], float)\nreturn x, k",
+    "what does not depend on the elements": "return x * len(a) * a.shape[0] * a.ndim * a.size, str(a.dtype)",
+    "sums": "s = 0\nfor t in a:\n    s += t * 2 - 0.5\nreturn x * 2 if s > 1 else x",
+    "whole numbers": "k = (v * 3).long().numpy()\nreturn x * 3 if k[0] == 1 or (k[2] != 0 and k[1] + 2 < k[0]) else x * k[1].item()",
+    "rows": "s = 0.0\nfor r in x.numpy():\n    if r[0] > 0.5: s += r.tolist()[1]\n    for t in r[1:]: s += float(t)\nreturn x * s",
+    "other types": "return x * 2 if a.astype(np.int64)[0] > 0 else x - float(a.astype(np.float64)[1])",
+    "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
+}
+REFUSED = {
+    "a function of NumPy": ("return x * int(np.argmax(a))", "argmax"),
+    "a universal function": ("return x * float(np.exp(a)[0])", "exp"),
+    "a method": ("return x * float(a.sum())", "`sum` of an array"),
+    "an attribute that is asked for": ("return x if hasattr(a, 'nothing') else x * 2", "`__dict__` of an array"),
+    "a handler of what NumPy may raise": ("try:\n    return x * float(-a[0])\nexcept TypeError:\n    return x", "__neg__() of a number"),
+    "a remainder": ("return x * 2 if a[0] % 1 > 0 else x", "__mod__() of a number"),
+    "a type that is mixed": ("return x * 2 if v.long().numpy()[0] > 0.5 else x", "the operator > of a number"),
+    "another type": ("return x * 2 if v.long().numpy()[0] > a[0] else x", "the operator > of a number"),
+    "a number that the type does not hold": ("return x * 2 if v.to(torch.int8).numpy()[0] < 300 else x", "the operator < of a number"),
+    "a mask": ("return x * float(a[a > 0][0])", "an index that is no number"),
+    "a change": ("a[0] = 1\nreturn v", "a change in place of an array"),
+    "a change by an operator": ("a += 1\nreturn v", "`+=` of an array"),
+    "a hash": ("return x if a[0] in {1.0: 2} else x * 2", "__hash__() of a number"),
+    "a text": ("return x * len(f'{a[0]:.1f}')", "__format__() of a number"),
+    "a result": ("return a", "the return of an array"),
+}
+
+
+def _program(body: str) -> str:
+    return _HEADER + body.replace("\n", "\n    ") + "\n"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name: str) -> None:
+    check_right(_program(RIGHT[name]))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    body, why = REFUSED[name]
+    check_refused(_program(body), why)
