@@ -416,7 +416,8 @@ NOTHING_CHANGES = {
 @pytest.mark.parametrize("name", NOTHING_CHANGES)
 def test_assignments_that_change_nothing(name: str) -> None:
     check_right(
-        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        torch.manual_seed(0)\n        self.l = nn.Linear(3, 3)\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        torch.manual_seed(0)\n        self.l = nn.Linear(3, 3)\n"
         "        self.register_buffer('b', torch.ones(3))\n    def forward(self, x):\n"
         + "".join(f"        {line}\n" for line in NOTHING_CHANGES[name].split("\n"))
     )

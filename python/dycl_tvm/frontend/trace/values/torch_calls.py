@@ -140,7 +140,7 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
             "an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors"
         )
     static, selected, dim = [], [], 0
-    for e in _entries(t, index):
+    for e in entries:
         if _selects(e):
             static.append(slice(None))
             selected.append((dim, e))
