@@ -60,7 +60,7 @@ class LoopIdentities:
         self._entry_strides[path] = tuple(strides)
         others = [s for s in self._strides.get(path, ()) if s not in strides]
         decision = self._decision if others or known is None else known.decision
-        made = fresh_like(meta_with(entry.shape, entry.dtype, [*strides, *others], decision), param)
+        made = fresh_like(meta_with(entry, [*strides, *others], decision), param)
         self.header_memory(path, entry, made)
         return made
 

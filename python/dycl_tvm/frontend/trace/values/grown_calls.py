@@ -125,7 +125,7 @@ def _placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps
         del strides[along]
     turned = meta_of(shape[::-1], None, part.dtype).stride()[::-1]
     found = [tuple(dense), tuple(strides), *([] if t.contiguous_ else [turned, tuple(2 * n for n in dense)])]
-    return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
+    return StagedTensor(meta_with(meta_of(shape, None, part.dtype), found, t.length.counter.loop), part.storage_, part.chain, peek(part))
 
 
 def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:

@@ -19,6 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
+from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.hcfg.nodes import Operand, Value
@@ -273,7 +274,7 @@ def _binary(op: str, swapped: bool) -> Any:
     def method(self: Any, other: Any) -> Any:
         right = _operand(other)
         if right is None:
-            return NotImplemented
+            return refuse_complex() if isinstance(other, complex) else NotImplemented
         left: Operand = self.node.value
         affine = _affine(op, other, self) if swapped else _affine(op, self, other)
         if isinstance(affine, int):

@@ -29,6 +29,11 @@ def tensor_type(t: torch.Tensor) -> TensorType:
     return TensorType(tuple(map(int, t.shape)), name)
 
 
+def kind_of(t: torch.Tensor) -> tuple[TensorType, bool, bool]:
+    """Return what several tensors must have in common to be one: the type, and the marks of :func:`.layouts.marks_of`."""
+    return tensor_type(t), t.is_conj(), t.is_neg()
+
+
 class Stale(Value):
     """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
 
