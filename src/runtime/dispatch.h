@@ -120,6 +120,14 @@ DYCL_INLINE void Pop(Frame& f, T* value) {
 DYCL_INLINE void OutTensor(Frame& f, uint32_t leaf, uint32_t tensor) {
   f.outputs[leaf].kind = Kind::kTensor;
   f.outputs[leaf].tensor = tensor;
+  f.outputs[leaf].along = kNone;
+}
+// The first elements of a tensor: as many as make one whose extent `along` a dimension is `length`.
+DYCL_INLINE void OutFirst(Frame& f, uint32_t leaf, uint32_t tensor, uint32_t along,
+                          int64_t length) {
+  OutTensor(f, leaf, tensor);
+  f.outputs[leaf].along = along;
+  f.outputs[leaf].scalar.i = length;
 }
 DYCL_INLINE void OutInt(Frame& f, uint32_t leaf, int64_t value) {
   f.outputs[leaf].kind = Kind::kInt;

@@ -116,10 +116,12 @@ struct WeightDesc {
   uint32_t dims;
 };
 
+// `along` is kNone, or the dimension of the tensor whose extent is scalar.i: the first elements.
 struct Output {
   Kind kind;
   uint32_t tensor;
   Scalar scalar;
+  uint32_t along;
 };
 
 // What an external backend keeps for one call of a session: packed weights, say. It is `self` of

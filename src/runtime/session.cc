@@ -65,6 +65,7 @@ struct Layout {
   char** state_tensors;
   DLTensor* views;
   int64_t* view_strides;
+  int64_t* view_shapes;
   char** output_data;
 };
 
@@ -86,6 +87,7 @@ uint64_t Carve(char* block, Layout* l) {
   l->state_tensors = c.Take<char*>(kProgram.state.size);
   l->views = c.Take<DLTensor>(kProgram.max_leaves);
   l->view_strides = c.Take<int64_t>(static_cast<uint64_t>(kProgram.max_leaves) * MaxRank());
+  l->view_shapes = c.Take<int64_t>(static_cast<uint64_t>(kProgram.max_leaves) * MaxRank());
   for (uint32_t k = 0; k < kProgram.inputs.size; ++k) {
     if (kProgram.inputs[k].kind != Kind::kTensor) continue;
     char* place = c.Take(BytesOf(kProgram.tensors[kProgram.inputs[k].tensor]));
@@ -150,6 +152,7 @@ void DyclSession::Bind() {
   input_scalars_ = l.inputs;
   views_ = l.views;
   view_strides_ = l.view_strides;
+  view_shapes_ = l.view_shapes;
   output_data_ = l.output_data;
 
   for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
@@ -423,6 +426,12 @@ int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
         if (!device_inputs_) view.device = DLDevice{kDLCPU, 0};
       }
       view.strides = view_strides_ + k * MaxRank();
+      if (output.along != dycl::kNone) {
+        int64_t* shape = view_shapes_ + k * MaxRank();
+        memcpy(shape, view.shape, static_cast<size_t>(view.ndim) * sizeof(*shape));
+        shape[output.along] = output.scalar.i;
+        view.shape = shape;
+      }
       int64_t stride = 1;
       for (int d = view.ndim - 1; d >= 0; --d) {
         view.strides[d] = stride;

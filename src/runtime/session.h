@@ -76,6 +76,7 @@ struct DyclSession {
   dycl::Scalar* input_scalars_ = nullptr;
   DLTensor* views_ = nullptr;  // the outputs as the caller sees them
   int64_t* view_strides_ = nullptr;
+  int64_t* view_shapes_ = nullptr;  // of outputs that are the first elements of a tensor
   std::unique_ptr<dycl::DeviceSession> device_;
   bool device_inputs_ = false;    // whether an input of this run lies on the device
   char** output_data_ = nullptr;  // where the outputs of a run on a device lie

@@ -18,6 +18,7 @@ from dycl_tvm.codegen.scalar_ops import C_TYPES, kind_of, register, scalar
 from dycl_tvm.codegen.tables import Tables
 from dycl_tvm.codegen.text import comment, place, string
 from dycl_tvm.compile.program import CodeBlock, CondGoto, DeviceBranch, Fail, Goto, Leave, Program, Reg, Slot, SwitchGoto
+from dycl_tvm.runtime.structure import parts_of
 
 _MEMBER = {"int": "i", "float": "f", "bool": "b"}
 _ZERO = {"int": "0", "float": "0.0", "bool": "false"}
@@ -206,17 +207,27 @@ class _Function:
         # The moves come first: where a leaf is the old value of a state variable, one of them has kept it.
         settle = ["SETTLE();"] if self.settles and self.program.state else []
         lines = [*settle, *self.instructions.text(end.moves)]
+        site = self.program.sites[end.site]
+        parts = parts_of(site.structure)
+        for leaf, (along, number) in parts.items():
+            length, most = scalar(end.values[number]), site.types[leaf].shape[along]  # type: ignore[union-attr, arg-type]  # a tensor, a number
+            fail = f"return FailIndex({length}, {most + 1}, {self.tables.origin(site.origin)});"
+            lines.append(f"if ({length} < 0 || {length} > {most}) {fail}")
         for leaf, value in enumerate(end.values):
-            if isinstance(value, Slot):
+            if isinstance(value, Slot) and leaf in parts:
+                along, number = parts[leaf]
+                length = scalar(end.values[number])  # type: ignore[arg-type]  # a number
+                lines.append(f"OutFirst(f, {leaf}, {self.tables.tensor(value)}, {along}, {length});")
+            elif isinstance(value, Slot):
                 lines.append(f"OutTensor(f, {leaf}, {self.tables.tensor(value)});")
             else:
-                declared = self.program.sites[end.site].types[leaf]
+                declared = site.types[leaf]
                 kind = getattr(declared, "kind", kind_of(value))
                 lines.append(f"Out{kind.capitalize()}(f, {leaf}, {scalar(value)});")
         for k, state in enumerate(self.program.state):
             if isinstance(state.home, Reg):
                 lines.append(f"f.state[{k}].{_MEMBER[state.home.kind]} = {register(state.home)};")
-        where = _trailing(place(self.program.sites[end.site].origin))
+        where = _trailing(place(site.origin))
         return [*lines, f"return {end.site};{where}"]
 
 

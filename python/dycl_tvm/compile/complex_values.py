@@ -64,7 +64,7 @@ class ComplexValue:
         for expr in given:
             have = TensorType(OpContext.shape(expr), OpContext.dtype(expr))
             if have != (type_.parts if self._re is None else want) or not type_.is_complex:
-                raise UnsupportedError(f"{op} gives parts of the type {have} where {type_} is expected", origin)
+                raise UnsupportedError(f"{op} gives complex numbers whose parts are {have} where {type_} is expected", origin)
 
 
 @dataclass

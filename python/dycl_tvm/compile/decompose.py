@@ -60,12 +60,15 @@ class Decomposer:
     def __init__(self, known: Collection[str]) -> None:
         self._table: Any = {op: fn for op, fn in decomposition_table.items() if name_of(op) not in known}
         self._table |= {overload(name): fn for name, fn in DECOMPOSITIONS.items()}
+        every: Any = {**decomposition_table, **{overload(name): fn for name, fn in DECOMPOSITIONS.items()}}
+        #: For what has complex tensors: whether an operator is known depends on what it is given.
+        self._complex_table = {op: _unless_known(op, fn, known) for op, fn in every.items()}
         self._kept: dict[Any, torch.fx.GraphModule] = {}
 
     def trace(self, op: str, args: Any, kwargs: Any, operands: list[Value], in_pairs: bool = False) -> torch.fx.GraphModule:
         """Return a graph of simpler operators; its placeholders are ``operands``, its output the flat results.
 
-        With ``in_pairs`` a complex one of these is two, its parts, as the operator's function of pairs has them.
+        With ``in_pairs`` a complex operand is two, its parts, and a complex result a tuple of two, as the operator's function has them.
         """
         number = {id(v): k for k, v in enumerate(operands)}
         key = (
@@ -88,7 +91,7 @@ class Decomposer:
             tensors = [Pair(next(rest), next(rest)) if in_pairs and v.type.is_complex else next(rest) for v in operands]  # type: ignore[union-attr]
             result = target(*map_operands(args, lambda v: tensors[number[id(v)]]), **map_operands(kwargs, lambda v: tensors[number[id(v)]]))
             results = list(result) if isinstance(result, (tuple, list)) else [result]
-            return [part for r in results for part in ([r.re, r.im] if isinstance(r, Pair) else [r])]
+            return [(r.re, r.im) if isinstance(r, Pair) else r for r in results]
 
         with warnings.catch_warnings(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             warnings.simplefilter("ignore")
@@ -98,8 +101,26 @@ class Decomposer:
                 dtype = PARTS[v.type.dtype] if in_pairs and v.type.is_complex else v.type.dtype
                 fakes += [torch.empty(v.type.shape, dtype=TORCH_DTYPES[dtype]) for _ in range(1 + (dtype != v.type.dtype))]
             del mode
-            graph: torch.fx.GraphModule = make_fx(run, decomposition_table=self._table, _allow_non_fake_inputs=True)(*fakes)
+            is_complex = not in_pairs and any(f.is_complex() for f in fakes)
+            table = self._complex_table if is_complex else self._table
+            graph: torch.fx.GraphModule = make_fx(run, decomposition_table=table, _allow_non_fake_inputs=True)(*fakes)
         return graph
+
+
+def _unless_known(op: Any, fn: Callable[..., Any], known: Collection[str]) -> Callable[..., Any]:
+    """Return a decomposition that leaves an operator as it is where it needs none."""
+    name = name_of(op)
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        is_complex = any(_is_complex(x) for x in leaves)
+        return NotImplemented if name in (COMPLEX if is_complex else known) else fn(*args, **kwargs)
+
+    return decompose
+
+
+def _is_complex(x: Any) -> bool:
+    return x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, torch.dtype) and x.is_complex
 
 
 class _Slot:

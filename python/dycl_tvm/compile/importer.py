@@ -43,12 +43,12 @@ def import_sub_dnns(sub_dnns: Sequence[SubDNN], progress: Callable[[str, int, in
         For an operator that neither has a converter nor decomposes into ones that have; it names the user's line.
     """
     bb = relax.BlockBuilder()
-    decomposer, complex_decomposer = Decomposer(CONVERTERS), Decomposer(COMPLEX)
+    decomposer = Decomposer(CONVERTERS)
     for k, sub in enumerate(sub_dnns):
         if progress is not None:
             progress("import", k, len(sub_dnns))
         try:
-            _Function(bb, sub, decomposer, complex_decomposer).build()
+            _Function(bb, sub, decomposer).build()
         except BaseException:
             _close(bb)
             raise
@@ -66,8 +66,8 @@ def _close(bb: relax.BlockBuilder) -> None:
 class _Function:
     """The import of one sub-DNN."""
 
-    def __init__(self, bb: relax.BlockBuilder, sub: SubDNN, decomposer: Decomposer, complex_decomposer: Decomposer) -> None:
-        self.bb, self.sub, self.decomposer, self.complex_decomposer = bb, sub, decomposer, complex_decomposer
+    def __init__(self, bb: relax.BlockBuilder, sub: SubDNN, decomposer: Decomposer) -> None:
+        self.bb, self.sub, self.decomposer = bb, sub, decomposer
         #: By the values' ids: expressions, and what stands for complex tensors.
         self.env: dict[int, Any] = {}
         #: Who reads a value, by its id: operations, and the numbers of the operands.
@@ -199,13 +199,12 @@ class _Function:
         """Return the results of an operator, which is ``op`` or a part of it, by those that it is made of."""
         is_complex = any(t is not None and t.is_complex for t in (*types, *(v.type for v, _ in operands)))  # type: ignore[union-attr]
         in_pairs = is_complex and name in COMPLEX
-        decomposer = self.complex_decomposer if is_complex and not in_pairs else self.decomposer
         try:
             overload(name)
         except (AttributeError, ValueError):
             raise UnsupportedError(f"the operator {name} is not known to this version of PyTorch", op.origin) from None
         try:
-            graph = decomposer.trace(name, args, kwargs, [v for v, _ in operands], in_pairs)
+            graph = self.decomposer.trace(name, args, kwargs, [v for v, _ in operands], in_pairs)
         except Exception as error:  # PyTorch raises anything here; the user needs to know at which line
             raise UnsupportedError(
                 f"the operator {name} is missing{' for these complex numbers' * is_complex}, and cannot be decomposed: {error}",
@@ -223,14 +222,16 @@ class _Function:
             elif node.op == "call_function":
                 env[node] = self._node(node, env, op)
             elif node.op == "output":
-                found = [env[n] if isinstance(n, torch.fx.Node) else None for n in node.args[0]]
-                return self._paired(found, types) if in_pairs else found
+                return [self._result(made, env, t) for made, t in zip(node.args[0], types)]
         raise AssertionError("a graph without output")
 
-    def _paired(self, flat: list[Any], types: list[Any]) -> list[Any]:
-        """Return results whose complex ones are two among ``flat``."""
-        rest = iter(flat)
-        return [ComplexValue(self.bb, next(rest), next(rest)).fitted(t) if t is not None and t.is_complex else next(rest) for t in types]
+    def _result(self, made: Any, env: dict[torch.fx.Node, Any], type_: TensorType | None) -> Any:
+        """Return a result of a trace, whose parts are a tuple if it is complex."""
+        if isinstance(made, torch.fx.Node):
+            return env[made]
+        if not isinstance(made, (tuple, list)) or type_ is None or not type_.is_complex or made[0] is None:
+            return None
+        return ComplexValue(self.bb, *(env[part] for part in made)).fitted(type_)
 
     def _node(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any], origin: TensorOp) -> Any:
         if getattr(node.target, "__name__", "") == "getitem":

@@ -151,7 +151,8 @@ class Names:
     def structure(self, node: Any, leaves: list[Any]) -> str:
         """Return an output structure as Python would write it, with the names of the leaves."""
         if "leaf" in node:
-            return self.operand(leaves[node["leaf"]]) if node["leaf"] < len(leaves) else "<missing>"
+            part = f"[{':, ' * node['along']}:{self.structure(node['length'], leaves)}]" if "along" in node else ""
+            return self.operand(leaves[node["leaf"]]) + part if node["leaf"] < len(leaves) else "<missing>"
         if "const" in node:
             return repr(node["const"])
         if "tuple" in node:

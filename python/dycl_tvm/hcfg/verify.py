@@ -29,7 +29,7 @@ from dycl_tvm.hcfg.nodes import (
     terminator_operands,
 )
 from dycl_tvm.hcfg.types import BOOL, INT, ScalarType, TensorType, Type, scalar_type_of
-from dycl_tvm.runtime.structure import leaf_types
+from dycl_tvm.runtime.structure import leaf_types, parts_of
 
 
 def verify(graph: HCFG) -> None:
@@ -106,6 +106,14 @@ class _Verifier:
         for k, (kind, value) in enumerate(zip(want, term.values)):
             if _leaf_kind(operand_type(value)) != kind:
                 self.fail(f"returns {_show(value)} as leaf {k}, which is a {kind}", block)
+        for leaf, (along, length) in parts_of(term.site.structure).items():
+            whole, number = term.values[leaf], term.values[length]
+            type_ = operand_type(whole)
+            self.expect(
+                isinstance(type_, TensorType) and along < len(type_.shape) and operand_type(number) == INT,
+                f"returns the first elements of {_show(whole)} along dimension {along}, as many as {_show(number)}",
+                block,
+            )
         if len(term.state) != len(self.graph.state):
             self.fail(f"returns {len(term.state)} state values, the graph has {len(self.graph.state)}", block)
         for var, value in zip(self.graph.state, term.state):

@@ -4,6 +4,7 @@
 A structure is one of::
 
     {"leaf": k, "type": "tensor" | "int" | "float" | "bool"}    the k-th leaf
+    {"leaf": k, "type": "tensor", "along": d, "length": {"leaf": j, "type": "int"}}    its first elements: its extent d is the leaf j
     {"const": None | bool | int | float | str}                     a value fixed at build time
     {"tuple": [structure, ...]}   {"list": [structure, ...]}
     {"dict": [[key, structure], ...]}                              keys: str, int, bool, float or None
@@ -21,6 +22,7 @@ Nothing here imports torch: a loaded artefact must run without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -114,7 +116,7 @@ def is_call(structure: Structure) -> bool:
 
 
 def _children(node: Structure) -> list[Structure]:
-    named = [s for _, s in [*node.get("dict", ()), *node.get("attributes", ())]]
+    named = [s for _, s in [*node.get("dict", ()), *node.get("attributes", ())]] + ([node["length"]] if "length" in node else [])
     return [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *named]
 
 
@@ -170,7 +172,8 @@ def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tupl
 def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     """Build the Python object; ``leaf(k, type)`` gives the k-th leaf."""
     if "leaf" in structure:
-        return leaf(structure["leaf"], structure["type"])
+        found = leaf(structure["leaf"], structure["type"])
+        return found if "along" not in structure else first(found, structure["along"], unflatten(structure["length"], leaf))
     if "name" in structure:
         return classes.find_constant(structure["name"], structure["const"])
     if "const" in structure:
@@ -190,6 +193,29 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     if "attributes" in structure:
         classes.set_attributes(made, [(name, unflatten(s, leaf)) for name, s in structure["attributes"]])
     return made
+
+
+def first(tensor: Any, along: int, length: int) -> Any:
+    """Return as many of the first elements of a tensor or an array as make one whose extent ``along`` a dimension is ``length``.
+
+    Raises
+    ------
+    IndexError
+        If there are not as many.
+    """
+    shape = list(tensor.shape)
+    if not 0 <= length <= shape[along]:
+        raise IndexError(f"index {length} of {shape[along] + 1}")
+    shape[along] = length
+    return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+def parts_of(structure: Structure) -> dict[int, tuple[int, int]]:
+    """Return which leaves are first elements only: the dimension, and the leaf that has its extent."""
+    found = {structure["leaf"]: (structure["along"], structure["length"]["leaf"])} if "along" in structure else {}
+    for child in _children(structure):
+        found |= parts_of(child)
+    return found
 
 
 def unflatten_call(structure: Structure, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

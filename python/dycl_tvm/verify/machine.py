@@ -30,6 +30,7 @@ from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.clocks import SOME
 from dycl_tvm.hcfg.hostops import evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
+from dycl_tvm.runtime.structure import first, parts_of
 from dycl_tvm.verify.memory import Memory, plain
 from dycl_tvm.verify.noise import noise
 
@@ -108,6 +109,8 @@ class Machine:
                 if isinstance(goto, Leave):
                     self.ended = goto
                     self.results = [self._result(v) if isinstance(v, Slot) else self.scalar(v) for v in goto.values]
+                    for leaf, (along, length) in parts_of(self.program.sites[goto.site].structure).items():
+                        self.results[leaf] = first(self.results[leaf], along, self.results[length])
                     return
                 at = goto.target
         except (ArithmeticError, ValueError, IndexError) as error:

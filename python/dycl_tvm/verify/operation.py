@@ -39,6 +39,7 @@ class Operation:
         self._args, self._kwargs = args, kwargs
         self._function = resolve(op.op)
         self._plain = not kwargs and all(isinstance(a, Value) or not _holds_values(a) for a in args)
+        self._op_of_degree = op.op.startswith("aten.special_") and "polynomial" in op.op
         self._casts = op.op.startswith("aten._to_copy")
         #: The result that says of each matrix whether there are such factors.
         self._info = next((k for k, r in enumerate(self._function._schema.returns) if r.name == "info"), None)
@@ -81,6 +82,8 @@ class Operation:
             args, kwargs = [operand(a) if isinstance(a, Value) else a for a in self._args], {}
         else:
             args, kwargs = map_operands(self._args, operand), map_operands(self._kwargs, operand)
+        if self._op_of_degree and any(isinstance(a, torch.Tensor) and bool(a.isnan().any()) for a in args):
+            raise Undefined(f"{self.op.op}: PyTorch gives of NaN what lies in memory")
         try:
             result = self._function(*in_rows(self.op.op, args), **kwargs)
         except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:

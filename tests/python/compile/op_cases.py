@@ -422,4 +422,34 @@ def _networks() -> list[Case]:
     return cases
 
 
-CASES: list[Case] = [*_elementwise(), *_reductions(), *_shapes(), *_indexing(), *_networks()]
+def _rare() -> list[Case]:
+    S = torch.special
+    degrees = i(3, 7, lo=-2, hi=14)
+    shifted = [("chebyshev", "t"), ("chebyshev", "u"), ("chebyshev", "v"), ("chebyshev", "w")]
+    polynomials = [f"{s}{kind}_polynomial_{name}" for s in ("", "shifted_") for kind, name in shifted]
+    table = f(6, 4) * 3
+    return [
+        *((n, lambda x, d, n=n: (getattr(S, n)(x, d), getattr(S, n)(x, 3)), [f(3, 7), degrees.float()]) for n in polynomials),
+        ("zeta", lambda x, q: (S.zeta(x, q), S.zeta(4, q), S.zeta(x, 2.5)), [f(3, 7).abs() + 1, f(3, 7)]),
+        ("gcd", torch.gcd, [i(4, 5, lo=-200, hi=200) * 6, i(5, lo=-200, hi=200) * 10]),
+        ("lcm", torch.lcm, [i(4, 5, lo=-50, hi=50), i(5, lo=-50, hi=50)]),
+        ("gcd_large", torch.gcd, [torch.tensor([7540113804746346429, 2**62, 0, 0]), torch.tensor([4660046610375530309, 2**40, -5, 0])]),
+        ("frexp", torch.frexp, [torch.cat([f(40) * 10.0 ** i(40, lo=-30, hi=30), torch.tensor([0.0, 1.0, 0.5, -8.0, 1e-40, INF])])]),
+        *(
+            (f"scatter_reduce_bool_{how}", lambda x, j, y, how=how: x.scatter_reduce(0, j, y, how), [b(4, 3), i(5, 3, lo=0, hi=4), b(5, 3)])
+            for how in ("sum", "prod", "amax", "amin")
+        ),
+        ("avg_pool2d_int", lambda x: F.avg_pool2d(x, 3, 2, padding=1, count_include_pad=False), [i(1, 2, 7, 8)]),
+        ("embedding_max_norm", lambda t, j: F.embedding(j, t.clone(), max_norm=1.5), [table, i(2, 3, lo=0, hi=6)]),
+        *(
+            (
+                f"segment_{how}",
+                lambda x, n, how=how: torch.segment_reduce(x, how, lengths=n, unsafe=True),
+                [f(9, 2), torch.tensor([3, 0, 4, 2])],
+            )
+            for how in ("sum", "mean", "max", "min", "prod")
+        ),
+    ]
+
+
+CASES: list[Case] = [*_elementwise(), *_reductions(), *_shapes(), *_indexing(), *_networks(), *_rare()]

@@ -31,8 +31,8 @@ RIGHT = {
     "rows": "s = 0.0\nfor r in x.numpy():\n    if r[0] > 0.5: s += r.tolist()[1]\n    for t in r[1:]: s += float(t)\nreturn x * s",
     "other types": "return x * 2 if a.astype(np.int64)[0] > 0 else x - float(a.astype(np.float64)[1])",
     "the memory of a tensor that one path replaces": "if x.sum() > 0:\n    v = v + 1\nv.add_(1)\nreturn float(a[0]), v",
-    "a tensor that is changed while the array is read": "k = 0\nwhile a[0] < 3 and k < 4:\n    v += 1\n    k += 1\nreturn v, k, float(a[1])",
-    "what is read in the line of the array": "return float(v.numpy()[0] + 1), float(sum(x[1].numpy())), float(x[0].numpy()[int(x[0, 0]) % 3])",
+    "a tensor that is changed while the array is read": "k = 0\nwhile a[0] < 3 and k < 4:\n    v += 1\n    k += 1\nreturn v, k",
+    "what is read in one line": "return float(v.numpy()[0] + 1), float(sum(x[1].numpy())), float(x[0].numpy()[int(x[0, 0]) % 2])",
     "the largest": "best, at = -1e9, -1\nfor i, t in enumerate(a):\n    if float(t) > best: best, at = float(t), i\nreturn x * best, at",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }

@@ -402,3 +402,22 @@ def test_the_program_is_right(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_program_is_refused(name: str) -> None:
     check_refused(*REFUSED[name])
+
+
+NOTHING_CHANGES = {
+    "a module's own type": "self.l = self.l.to(x.dtype)\nreturn self.l(x)",
+    "data": "self.l.weight.data = self.l.weight.data.contiguous()\nself.l.bias.data = self.l.bias.data.to(x.dtype)\nreturn self.l(x)",
+    "data on one path": "if x.sum() > 0:\n    self.l.weight.data = self.l.weight.data\nreturn self.l(x)",
+    "a buffer": "self.b = self.b.float()\nreturn self.l(x) + self.b",
+    "a parameter": "self.l.weight.requires_grad_(True)\nself.eval()\nself.l.float()\nreturn self.l(x)",
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_CHANGES)
+def test_assignments_that_change_nothing(name: str) -> None:
+    check_right(
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        torch.manual_seed(0)\n        self.l = nn.Linear(3, 3)\n"
+        "        self.register_buffer('b', torch.ones(3))\n    def forward(self, x):\n"
+        + "".join(f"        {line}\n" for line in NOTHING_CHANGES[name].split("\n"))
+    )

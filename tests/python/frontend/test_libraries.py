@@ -87,6 +87,23 @@ def test_generate_with_a_mask():
     compare(lambda ids, mask: model.generate(ids, attention_mask=mask, max_new_tokens=20, do_sample=False), calls)
 
 
+def test_generate_with_beams():
+    """Texts end early, late and never, and have one return site."""
+    model = gpt2(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(8)
+    model.generation_config.eos_token_id = 41
+    ids = [torch.randint(3, 60, (2, 4), generator=torch.Generator().manual_seed(k)) for k in range(4)]
+
+    def generate(ids):
+        return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, num_beams=2)
+
+    graph = stage(generate, (ids[0],))
+    assert (len(graph.return_sites()), sum(block.name.startswith("loop") for block in graph.blocks)) == (1, 1)
+    compare(generate, [(i,) for i in ids])
+
+
 def test_generate():
     model = gpt2(2)
 

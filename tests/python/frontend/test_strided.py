@@ -46,7 +46,14 @@ def chunks(x):
     return y.as_strided(size=size, stride=stride) * 2
 
 
-@pytest.mark.parametrize("program", [reads, writes, pools_channels_last, chunks], ids=lambda f: f.__name__)
+def copies(x):
+    a = torch.as_strided_copy(x[1:], (2, 3), (1, 2), 3)
+    b = torch.as_strided_scatter(x, a, (2, 3), (3, 1), 1)
+    x.add_(1)
+    return a, b, x, b.stride()
+
+
+@pytest.mark.parametrize("program", [reads, writes, copies, pools_channels_last, chunks], ids=lambda f: f.__name__)
 def test_as_strided(program):
     check(program, [(x.clone(),) for (x,) in X])
 

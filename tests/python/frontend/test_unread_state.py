@@ -37,6 +37,11 @@ UNREAD = {
     "several": net("self.log.extend([x, x + 1])\nreturn x"),
     "a deque": net("self.log.appendleft(x)\nreturn x", "collections.deque()"),
     "a set": net("self.log.add(len(x))\nself.log.add('seen')\nreturn x", "set()"),
+    "a sum of lists": net("self.log += [x, len(x)]\nreturn x"),
+    "a place in a list": net("self.log.insert(0, x)\nreturn x"),
+    "a dict by a number": net("self.log[x.sum().item()] = x\nreturn x", "{}"),
+    "a dict by what the data say": net("self.log[int(x.sum())] = x\nself.log.update({'last': x}, first=1)\nreturn x", "{}"),
+    "a dict and another one": net("self.log |= {'last': x}\nreturn x", "{}"),
     "objects": net("self.log.append({'x': x, 'n': object()})\nreturn x"),
     "by a library": net("list(map(self.log.append, [x]))\nreturn x"),
     "asked what it is": net("self.log.append(x)\nreturn x, self.log is not None, isinstance(self.log, list), type(self.log) is list"),
@@ -91,6 +96,43 @@ READ = {
 }
 
 
+#: How a dict is read.
+READ_DICT = {
+    "length": "return x * len(self.log)",
+    "truth": "return x * 2 if self.log else x",
+    "membership": "return x, 'a' in self.log",
+    "an item": "return x + self.log[1]",
+    "an item, or none": "return x, self.log.get('a')",
+    "what is made if it is not there": "return x, self.log.setdefault('a', 1)",
+    "keys": "return x, [*self.log]",
+    "items": "return x, sum(v for k, v in self.log.items())",
+    "a copy": "return x, dict(self.log)",
+    "a star": "return x, {**self.log}",
+    "arguments": "return x, dict(self.log, **self.log)",
+    "comparison": "return x, self.log == {}",
+    "text": "return x, f'{self.log}'",
+    "a pattern": "match self.log:\n    case {'a': 1}: return x\n    case _: return -x",
+    "another one": "return x, {'a': 1} | self.log",
+    "deletion": "self.log.clear()\nreturn x, self.log.pop('b', 1)",
+    "a handler": "try: return x, eval('1', self.log)\nexcept TypeError: return x",
+    "a library": "import json\nreturn x, len(json.dumps(self.log, default=str))",
+    "by its name": "return x, len(vars(self)['log'])",
+}
+
+
+@pytest.mark.parametrize("name", READ_DICT)
+def test_a_dict_that_is_read_is_right_or_refused(name: str) -> None:
+    source = net(f"self.n += 1\nself.log[self.n] = x.sum()\n{READ_DICT[name]}", "{}\n        self.n = 0")
+    try:
+        graph = dycl_tvm.stage(made(source), (X,))
+    except UnsupportedError:
+        return
+    assert not graph.left_out
+    call, eager = graph.interpret(), made(source)
+    for x in (X, -X, X + 3):
+        assert same(outcome(lambda x=x: eager(x.clone())), call(x.clone()))
+
+
 def made(source: str) -> object:
     module = load(HEADER + source)
     return module.Net().eval() if hasattr(module, "Net") else module.net
@@ -107,7 +149,7 @@ def test_left_out(name: str) -> None:
     for x in (X, -X, X + 3, X):
         assert same(eager(x.clone()), call(x.clone()))
     log = [m.log for m in program.modules() if hasattr(m, "log")] if isinstance(program, torch.nn.Module) else []
-    assert all(type(x) in (list, set, type(load(HEADER).collections.deque())) for x in log), "what stands for it stays in the model"
+    assert all(type(x) in (list, dict, set, type(load(HEADER).collections.deque())) for x in log), "what stands for it stays in the model"
 
 
 @pytest.mark.parametrize("name", READ)

@@ -1,7 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """`make operators`: what becomes of every operator of PyTorch's OpInfo database, as docs/operators.md.
 
-What was found is kept in a file, one line each; a run makes what is missing there, or what is asked for again.
+What was found is kept in a file, one line each; a run makes what is missing there, or what is asked for again. Where there is no file,
+what the page says is what was found.
 """
 
 from __future__ import annotations
@@ -43,11 +44,31 @@ def load(path: Path) -> Found:
     return {(r["operator"], r["dtype"]): r for r in rows}
 
 
+def read_page(path: Path) -> Found:
+    """Return what a page says was found. It has the reasons of an operator in one column: each of its types gets them all."""
+    kinds = {sign: kind for kind, sign in _SIGNS.items() if kind != "crashed"}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    counts = {m[1]: m[2] for line in lines if (m := re.match(r"\| (\w+) \| up to (\d+) \|", line))}
+    found: Found = {}
+    for line in lines[lines.index("## Each") :] if "## Each" in lines else ():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        name = cells[0].removesuffix(" *") if cells else ""
+        if name not in OPERATORS:
+            continue
+        for dtype, sign in zip(DTYPES, cells[1:]):
+            text = cells[-1].replace("\\|", "|") if sign and kinds[sign] == "refused" else ""
+            found[name, dtype] = {"operator": name, "dtype": dtype, "kind": kinds[sign], "text": text, "samples": counts.get(dtype, "0")}
+    return found
+
+
 class Store:
     """The file of what was found."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, page: Path | None = None) -> None:
         self.path, self.found = path, load(path)
+        if not self.found and page is not None:
+            self.found = read_page(page)
+            path.write_text("".join(json.dumps(row) + "\n" for row in self.found.values()), encoding="utf-8")
 
     def put(self, operator: str, dtype: str, kind: str, text: str = "", count: int = 0) -> None:
         """Note what became of so many samples of an operator."""
@@ -157,7 +178,7 @@ def page(found: Found) -> Iterator[str]:
     yield "|---|" + ":-:|" * len(DTYPES) + "---|"
     for name in sorted(names, key=str.lower):
         said_of = [found[name, d]["text"] for d in DTYPES if (name, d) in found and found[name, d]["text"]]
-        texts = dict.fromkeys("complex numbers" if "torch.complex" in text else text for text in said_of)
+        texts = dict.fromkeys(said_of)
         mark = "" if _counts(name) else " *"
         yield f"| {name}{mark} | " + " | ".join(_SIGNS[kind(name, d)] for d in DTYPES) + " | " + "; ".join(texts).replace("|", "\\|") + " |"
     yield from ("", "\\* not counted")
@@ -173,9 +194,10 @@ def main() -> int:
     parser.add_argument("--again", default="", help="kinds that are done again: refused,wrong,crashed")
     parser.add_argument("--only", default="", help="operators whose names hold this regular expression")
     parser.add_argument("--page", type=Path, default=_PAGE)
+    parser.add_argument("--anew", action="store_true", help="what the page says does not count")
     options = parser.parse_args()
     options.store.parent.mkdir(parents=True, exist_ok=True)
-    store = Store(options.store)
+    store = Store(options.store, None if options.anew else options.page)
     for dtype in filter(None, options.dtypes.split(",")):
         fill(store, dtype, options.samples, dtype in options.compiled.split(","), options.again, options.only)
     options.page.write_text("\n".join(page(store.found)) + "\n", encoding="utf-8")

@@ -56,6 +56,56 @@ def _tanh(z: Pair) -> Pair:
     return Pair(torch.sinh(x) * torch.cosh(x) / below, torch.sin(z.im) * torch.cos(z.im) / below)
 
 
+def _asinh(z: Pair) -> Pair:
+    left = torch.where(z.re < 0, -1.0, 1.0).to(z.re.dtype)
+    right = z.map(lambda t: t * left)  # asinh is odd, and cancels on the left
+    square = right * right
+    far = _log(right + _sqrt(Pair(square.re + 1, square.im)))
+    cube = right * square
+    near = Pair(right.re - cube.re / 6, right.im - cube.im / 6) + (cube * square).map(lambda t: t * (3 / 40))
+    made = _chosen(_length(z) < 1e-3, near, far)
+    return Pair(torch.copysign(made.re, z.re), torch.copysign(made.im, z.im))
+
+
+def _chosen(where: Any, a: Pair, b: Pair) -> Pair:
+    return Pair(torch.where(where, a.re, b.re), torch.where(where, a.im, b.im))
+
+
+def _asin(z: Pair) -> Pair:
+    return _times_minus_i(_asinh(_times_i(z)))
+
+
+def _acos(z: Pair) -> Pair:
+    made = _asin(z)
+    return Pair(math.pi / 2 - made.re, -made.im)
+
+
+def _acosh(z: Pair) -> Pair:
+    made = _acos(z)
+    return _chosen(torch.signbit(z.im), _times_minus_i(made), _times_i(made))
+
+
+def _atanh(z: Pair) -> Pair:
+    away = (1 - z.re) * (1 - z.re) + z.im * z.im
+    return Pair(0.25 * torch.log1p(4 * z.re / away), 0.5 * torch.atan2(2 * z.im, (1 - z.re) * (1 + z.re) - z.im * z.im))
+
+
+def _log1p(z: Pair) -> Pair:
+    return Pair(0.5 * torch.log1p(z.re * z.re + 2 * z.re + z.im * z.im), torch.atan2(z.im, 1 + z.re))
+
+
+def _expm1(z: Pair) -> Pair:
+    half = torch.sin(z.im * 0.5)
+    return Pair(torch.expm1(z.re) * torch.cos(z.im) - 2 * half * half, torch.exp(z.re) * torch.sin(z.im))
+
+
+def _sinc(z: Pair) -> Pair:
+    turned = z.map(lambda t: t * math.pi)
+    zero = (z.re == 0) & (z.im == 0)
+    made = div(_times_minus_i(_sinh(_times_i(turned))), _chosen(zero, pair_of(torch.ones_like(z.re)), turned))
+    return _chosen(zero, pair_of(torch.ones_like(z.re)), made)
+
+
 def _function(name: str, fn: Callable[..., Any]) -> None:
     """Register a function of complex64; of complex128 there is none wide enough for these formulas."""
     wide = in_float64(fn)
@@ -80,6 +130,16 @@ for _name, _fn in (
     ("tanh", _tanh),
     ("sin", lambda z: _times_minus_i(_sinh(_times_i(z)))),
     ("cos", lambda z: _cosh(_times_i(z))),
+    ("asin", _asin),
+    ("acos", _acos),
+    ("atan", lambda z: _times_minus_i(_atanh(_times_i(z)))),
+    ("asinh", _asinh),
+    ("acosh", _acosh),
+    ("atanh", _atanh),
+    ("log1p", _log1p),
+    ("expm1", _expm1),
+    ("exp2", lambda z: _exp(z.map(lambda t: t * math.log(2)))),
+    ("sinc", _sinc),
     ("tan", lambda z: _times_minus_i(_tanh(_times_i(z)))),
     ("sigmoid", lambda z: div(torch.ones_like(z.re), pair_of(1.0) + _exp(-z))),
 ):

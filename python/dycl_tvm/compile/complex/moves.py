@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.compile.complex.pair import COMPLEX, Pair, pair_of
+from dycl_tvm.compile.complex.pair import COMPLEX, Pair, complex_operator, pair_of, parts_of
 
 _MOVES = (
     *("alias.default", "alias_copy.default", "as_strided_copy.default", "cat.default", "clone.default", "constant_pad_nd.default"),
@@ -52,21 +52,14 @@ _MOVES = (
 )
 
 
+#: Arguments that are values, and not masks, indices or sizes: real ones have an imaginary part of zero.
+_VALUES = {"self", "tensors", "value", "src", "source", "other", "fill_value", "values", "grad_in"}
+
+
 def _of_each(name: str) -> Callable[..., Any]:
     packet, _, which = name.partition(".")
     op = getattr(getattr(torch.ops.aten, packet), which)
-    #: Arguments that are values, and not masks, indices or sizes: real ones have an imaginary part of zero.
-    values = {a.name for a in op._schema.arguments} & {
-        "self",
-        "tensors",
-        "value",
-        "src",
-        "source",
-        "other",
-        "fill_value",
-        "values",
-        "grad_in",
-    }
+    values = {a.name for a in op._schema.arguments} & _VALUES
     names = [a.name for a in op._schema.arguments]
     integers = any(a.name == "index" for a in op._schema.arguments)
 
@@ -89,6 +82,22 @@ def _of_each(name: str) -> Callable[..., Any]:
 COMPLEX.update({f"aten.{name}": _of_each(name) for name in _MOVES if hasattr(torch.ops.aten, name.partition(".")[0])})
 
 
+def _parted(name: str) -> None:
+    packet, _, which = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, packet), which)
+    COMPLEX[f"aten.{name}"] = lambda x, *args: [Pair(re, im) for re, im in zip(op(x.re, *args), op(x.im, *args))]
+
+
+for _name in (
+    "split_copy.Tensor",
+    "split_with_sizes_copy.default",
+    "unbind_copy.int",
+    "unsafe_split.Tensor",
+    "unsafe_split_with_sizes.default",
+):
+    _parted(_name)
+
+
 def _filled(name: str, number: Any) -> None:
     def like(x: Any, *rest: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
         base = x.re if isinstance(x, Pair) else x
@@ -106,3 +115,14 @@ for _name, _number in (("zeros_like", 0), ("new_zeros", 0), ("ones_like", 1), ("
     _filled(_name, _number)
 for _name in ("empty_like", "new_empty"):
     _filled(_name, 0)
+
+
+@complex_operator("scalar_tensor.default")
+def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Pair:
+    return _full([], value, dtype=dtype)
+
+
+@complex_operator("full.default")
+def _full(size: Any, value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Pair:
+    parts = torch.get_default_dtype() if dtype is None else parts_of(dtype)
+    return pair_of(value).map(lambda v: torch.full(size, v, dtype=parts))

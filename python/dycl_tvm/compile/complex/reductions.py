@@ -51,6 +51,30 @@ def _std(x: Pair, dim: Any = None, *, correction: Any = None, keepdim: bool = Fa
     return torch.sqrt(_var(x, dim, correction=correction, keepdim=keepdim))
 
 
+@complex_operator("var_mean.correction")
+def _var_mean(x: Pair, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return _var(x, dim, correction=correction, keepdim=keepdim), x.map(lambda t: torch.mean(t, dim, keepdim=keepdim))
+
+
+@complex_operator("std_mean.correction")
+def _std_mean(x: Pair, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return _std(x, dim, correction=correction, keepdim=keepdim), x.map(lambda t: torch.mean(t, dim, keepdim=keepdim))
+
+
+@complex_operator("cumprod.default")
+def _cumprod(x: Pair, dim: int, **_: Any) -> Pair:
+    """Multiply each element with one that is 1, 2, 4 ... before it."""
+    n = x.re.shape[dim] if x.re.dim() else 1
+    shift = 1
+    while shift < n:
+        late = x.map(lambda t, s=shift: t.narrow(dim, s, n - s))  # type: ignore[misc]
+        product = late * x.map(lambda t, s=shift: t.narrow(dim, 0, n - s))  # type: ignore[misc]
+        early = x.map(lambda t, s=shift: t.narrow(dim, 0, s))  # type: ignore[misc]
+        x = Pair(torch.cat([early.re, product.re], dim), torch.cat([early.im, product.im], dim))
+        shift *= 2
+    return x
+
+
 @complex_operator("prod.default", "prod.dim_int")
 def _prod(x: Pair, dim: int | None = None, keepdim: bool = False, **_: Any) -> Pair:
     """Multiply the halves of a dimension with each other until one element is left."""

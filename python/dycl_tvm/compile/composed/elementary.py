@@ -84,3 +84,27 @@ def fake_quantize_channels(
     shape = [1] * x.dim()
     shape[axis] = x.shape[axis]
     return _fake_quantized(x, scale.reshape(shape), zero_point.reshape(shape), quant_min, quant_max)
+
+
+@decomposition("lcm.default")
+def lcm(a: Tensor, b: Tensor) -> Tensor:
+    divisor = torch.gcd(a, b)
+    one = torch.ones_like(divisor)
+    made = torch.div(a, torch.where(divisor == 0, one, divisor), rounding_mode="trunc") * b
+    return torch.where(divisor == 0, 0, made.abs())
+
+
+@decomposition("frexp.Tensor")
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Take the exponent from a logarithm, which is off by one near powers of two, and mend it."""
+    wide = x.to(torch.float64)
+    plain = wide.isfinite() & (wide != 0)
+    size = torch.where(plain, wide.abs(), 1.0)
+    exponent = torch.floor(torch.log2(size)) + 1
+    half = torch.trunc(exponent * 0.5)
+    part = size * torch.exp2(-half) * torch.exp2(half - exponent)  # one factor alone could overflow
+    large, small = part >= 1, part < 0.5
+    part = torch.where(large, part * 0.5, torch.where(small, part * 2, part))
+    exponent = exponent + large.to(torch.float64) - small.to(torch.float64)
+    mantissa = torch.where(plain, torch.where(wide < 0, -part, part), wide)
+    return mantissa.to(x.dtype), torch.where(plain, exponent, 0.0).to(torch.int32)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -107,3 +110,65 @@ def embedding_bag(
         sizes = torch.zeros(bags + 1, dtype=wide).index_add(0, bag, torch.ones(count, dtype=wide))[:bags]
         result = result / sizes.clamp(min=1).unsqueeze(1)
     return result.to(weight.dtype), None, None, None
+
+
+@decomposition("embedding_renorm.default")
+def embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Shorten the rows that are looked up and too long."""
+    used = torch.zeros(weight.shape[0], dtype=torch.int32).index_fill(0, indices.reshape(-1), 1)
+    length = torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
+    return torch.where((used[:, None] != 0) & (length > max_norm), weight * (max_norm / (length + 1e-7)), weight)
+
+
+#: Reductions of segments: the function, and what it gives of nothing.
+_OF_SEGMENTS: dict[str, tuple[Callable[..., Tensor], float]] = {
+    "sum": (torch.sum, 0.0),
+    "mean": (torch.sum, 0.0),
+    "prod": (torch.prod, 1.0),
+    "max": (torch.amax, -math.inf),
+    "min": (torch.amin, math.inf),
+}
+
+
+@decomposition("segment_reduce.default")
+def segment_reduce(
+    data: Tensor,
+    reduce: str,
+    *,
+    lengths: Tensor | None = None,
+    indices: Tensor | None = None,
+    offsets: Tensor | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: float | None = None,
+) -> Tensor:
+    """Reduce stretches of a dimension, of which the lengths or the borders are given: each over a mask of all elements."""
+    if indices is not None:
+        raise NotImplementedError("segments by indices")
+    axis %= data.dim()
+    if lengths is not None:
+        ends = lengths.cumsum(axis)
+        starts = ends - lengths
+    elif offsets is not None:
+        starts, ends = (offsets.narrow(axis, k, offsets.shape[axis] - 1) for k in (0, 1))
+    else:
+        raise NotImplementedError("segments without lengths")
+    inner = [1] * (data.dim() - axis - 1)
+    starts, ends = (t.reshape(*t.shape, 1, *inner) for t in (starts, ends))
+    positions = torch.arange(data.shape[axis]).reshape(-1, *inner)
+    function, nothing = _OF_SEGMENTS[reduce]
+    begin = nothing if initial is None else float(initial)
+    masked = torch.where((positions >= starts) & (positions < ends), data.unsqueeze(axis), nothing)
+    made = function(masked, axis + 1)
+    first = torch.full((), begin, dtype=data.dtype)
+    if reduce in ("sum", "mean"):
+        made = made + first
+    elif reduce == "prod":
+        made = made * first
+    else:
+        made = torch.maximum(made, first) if reduce == "max" else torch.minimum(made, first)
+    if reduce == "mean":
+        count = (ends - starts).squeeze(axis + 1)
+        empty = math.nan if initial is None else begin
+        made = torch.where(count == 0, empty, made / count.clamp(min=1))
+    return made

@@ -53,10 +53,36 @@ _I1_FAR = (
     -2.51223623787020892529E-7, -3.88256480887769039346E-6, -1.10588938762623716291E-4, -9.76109749136146840777E-3,
     7.78576235018280120474E-1,
 )  # fmt: skip
+_K0_NEAR = (
+    1.374465435613523e-16, 4.25981614279661e-14, 1.0349695257633842e-11, 1.904516377220209e-09, 2.5347910790261494e-07,
+    2.286212103119452e-05, 0.001264615411446926, 0.0359799365153615, 0.3442898999246285, -0.5353273932339028,
+)  # fmt: skip
+_K0_FAR = (
+    5.300433772686263e-18, -1.6475804301524212e-17, 5.2103915050390274e-17, -1.678231096805412e-16, 5.512055978524319e-16,
+    -1.848593377343779e-15, 6.3400764774050706e-15, -2.2275133269916698e-14, 8.032890775363575e-14, -2.9800969231727303e-13,
+    1.140340588208475e-12, -4.514597883373944e-12, 1.8559491149547177e-11, -7.957489244477107e-11, 3.577397281400301e-10,
+    -1.69753450938906e-09, 8.574034017414225e-09, -4.660489897687948e-08, 2.766813639445015e-07, -1.8317555227191195e-06,
+    1.39498137188765e-05, -0.00012849549581627802, 0.0015698838857300533, -0.0314481013119645, 2.4403030820659555,
+)  # fmt: skip
+_K1_NEAR = (
+    -7.023863479386288e-18, -2.427449850519366e-15, -6.666901694199329e-13, -1.4114883926335278e-10, -2.213387630734726e-08,
+    -2.4334061415659684e-06, -0.0001730288957513052, -0.006975723859639864, -0.12261118082265715, -0.3531559607765449, 1.5253002273389478,
+)  # fmt: skip
+_K1_FAR = (
+    -5.756744483665017e-18, 1.7940508731475592e-17, -5.689462558442859e-17, 1.838093544366639e-16, -6.057047248373319e-16,
+    2.038703165624334e-15, -7.019837090418314e-15, 2.4771544244813043e-14, -8.976705182324994e-14, 3.3484196660784293e-13,
+    -1.2891739609510289e-12, 5.13963967348173e-12, -2.1299678384275683e-11, 9.218315187605006e-11, -4.1903547593418965e-10,
+    2.015049755197033e-09, -1.0345762465678097e-08, 5.7410841254500495e-08, -3.5019606030878126e-07, 2.406484947837217e-06,
+    -1.936197974166083e-05, 0.00019521551847135162, -0.002857816859622779, 0.10392373657681724, 2.7206261904844427,
+)  # fmt: skip
+_ZETA = (
+    12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10, -2.950130727918164224e12,
+    1.1646782814350067249e14, -4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18,
+)  # fmt: skip
 _DIGAMMA = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 
 
-def _in_float64(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def in_float64(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compute in float64; whole numbers give the default type."""
 
     @functools.wraps(function)
@@ -87,33 +113,86 @@ def _scaled_i1(x: Tensor) -> Tensor:
 
 
 @decomposition("i0.default", "special_modified_bessel_i0.default")
-@_in_float64
+@in_float64
 def i0(x: Tensor) -> Tensor:
     return x.abs().exp() * _scaled_i0(x.abs())
 
 
 @decomposition("special_i0e.default")
-@_in_float64
+@in_float64
 def i0e(x: Tensor) -> Tensor:
     return _scaled_i0(x.abs())
 
 
 @decomposition("special_i1.default", "special_modified_bessel_i1.default")
-@_in_float64
+@in_float64
 def i1(x: Tensor) -> Tensor:
     size = x.abs().exp() * _scaled_i1(x.abs())
     return torch.where(x < 0, -size, size)
 
 
 @decomposition("special_i1e.default")
-@_in_float64
+@in_float64
 def i1e(x: Tensor) -> Tensor:
     size = _scaled_i1(x.abs())
     return torch.where(x < 0, -size, size)
 
 
+def _scaled_k0(x: Tensor) -> Tensor:
+    """Return exp(x) K0(x)."""
+    near = x.clamp(max=2.0)
+    close = (_chebyshev(near * near - 2, _K0_NEAR) - torch.log(near / 2) * _scaled_i0(near) * near.exp()) * near.exp()
+    return _defined_over_zero(x, torch.where(x <= 2, close, _chebyshev(8 / x - 2, _K0_FAR) / x.sqrt()))
+
+
+def _scaled_k1(x: Tensor) -> Tensor:
+    """Return exp(x) K1(x)."""
+    near = x.clamp(max=2.0)
+    close = (torch.log(near / 2) * _scaled_i1(near) * near.exp() + _chebyshev(near * near - 2, _K1_NEAR) / near) * near.exp()
+    return _defined_over_zero(x, torch.where(x <= 2, close, _chebyshev(8 / x - 2, _K1_FAR) / x.sqrt()))
+
+
+def _defined_over_zero(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(x == 0, math.inf, torch.where(x < 0, math.nan, y))
+
+
+for _name, _scaled in (("k0", _scaled_k0), ("k1", _scaled_k1)):
+    decomposition(f"special_scaled_modified_bessel_{_name}.default")(in_float64(_scaled))
+    decomposition(f"special_modified_bessel_{_name}.default")(in_float64(lambda x, f=_scaled: f(x) * torch.exp(-x)))  # type: ignore[misc]
+
+
+def _zeta(x: Tensor, q: Tensor) -> Tensor:
+    """Return the Hurwitz zeta function for q over 0: ten terms, and the formula of Euler and Maclaurin for the rest."""
+    total, a, last = torch.pow(q, -x), q, q
+    for _ in range(9):
+        a = a + 1
+        last = torch.pow(a, -x)
+        total = total + last
+    rest = last * a / (x - 1) - 0.5 * last
+    factor, power = torch.ones_like(rest), last
+    for k, divisor in enumerate(_ZETA):
+        factor, power = factor * (x + 2 * k), power / a
+        rest = rest + factor * power / divisor
+        factor, power = factor * (x + 2 * k + 1), power / a
+    return torch.where(last < 1e-17 * total, total, total + rest)
+
+
+@decomposition("special_zeta.default", "special_zeta.other_scalar", "special_zeta.self_scalar")
+@in_float64
+def zeta(x: Tensor | float, q: Tensor | float) -> Tensor:
+    x, q = (a if isinstance(a, Tensor) else torch.full((), float(a), dtype=torch.float64) for a in (x, q))
+    inside = q - torch.floor(q)
+    sign = torch.where(torch.remainder(x, 2) == 1, -1.0, 1.0).to(torch.float64)
+    # the terms below 0 are those above 0 of another argument
+    below = (_zeta(x, inside) + sign * _zeta(x, 1 - inside)) - sign * _zeta(x, 1 - q)
+    made = torch.where(q > 0, _zeta(x, q), below)
+    made = torch.where((q <= 0) & (x != torch.floor(x)), math.nan, made)
+    made = torch.where((q <= 0) & ((q == torch.floor(q)) | (x == math.inf)), math.inf, made)
+    return torch.where(x < 1, math.nan, torch.where(x == 1, math.inf, made))
+
+
 @decomposition("erfinv.default")
-@_in_float64
+@in_float64
 def erfinv(y: Tensor) -> Tensor:
     """Return a rational approximation, with two steps of Newton's method."""
     z = y * y
@@ -143,7 +222,7 @@ def _digamma(x: Tensor) -> Tensor:
 
 
 @decomposition("digamma.default")
-@_in_float64
+@in_float64
 def digamma(x: Tensor) -> Tensor:
     below = _digamma(1 - x) - math.pi / torch.tan(math.pi * (x - x.trunc()))
     below = torch.where(x == x.trunc(), math.nan, below)
@@ -158,7 +237,7 @@ def polygamma(n: int, x: Tensor) -> Tensor:
     return _trigamma(x) if n else digamma(x)
 
 
-@_in_float64
+@in_float64
 def _trigamma(x: Tensor) -> Tensor:
     below = x < 0.5
     a, result = torch.where(below, 1 - x, x), torch.zeros_like(x)
@@ -176,7 +255,7 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
     return _mvlgamma(x, p)
 
 
-@_in_float64
+@in_float64
 def _mvlgamma(x: Tensor, p: int) -> Tensor:
     made = torch.full_like(x, p * (p - 1) / 4 * math.log(math.pi))
     for k in range(p):
@@ -185,6 +264,6 @@ def _mvlgamma(x: Tensor, p: int) -> Tensor:
 
 
 @decomposition("special_spherical_bessel_j0.default")
-@_in_float64
+@in_float64
 def spherical_bessel_j0(x: Tensor) -> Tensor:
     return torch.where(x.isinf(), 0.0, torch.where(x == 0, 1.0, torch.sin(x) / x))

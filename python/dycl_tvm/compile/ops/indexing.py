@@ -182,8 +182,6 @@ def _scatter_add(ctx: OpContext, x: Any, dim: int, index: Any, source: Any) -> A
 
 @converter("scatter_reduce.two")
 def _scatter_reduce(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
-    if ctx.type.dtype == "bool":
-        raise NotConvertible("scatter_reduce of bools")
     return _scatter(ctx, x, dim, index, source, "add" if reduce == "sum" else reduce, include_self)
 
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from tvm import relax, te, tirx
 
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import OpContext, converter, int64, pair
+from dycl_tvm.compile.ops.context import OpContext, converter, int64, is_float, pair
 
 
 def _window(
@@ -93,7 +94,8 @@ def _avg_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, co
                 area = area * (end - start)
             return area.astype(dtype)
 
-        return te.compute(extents, lambda *i: total(*i) / count(i), name="avg_pool")
+        divided = operator.truediv if is_float(dtype) else tirx.truncdiv
+        return te.compute(extents, lambda *i: divided(total(*i), count(i)), name="avg_pool")
 
     return ctx.call_te(build, x, name=f"avg_pool{n}d")
 

@@ -30,7 +30,8 @@ def setattr(value: Any, obj: Any, name: str) -> None:
     if name in _PARTS and isinstance(obj, torch.Tensor):
         attempt(_set_part, obj, name, value)
         return
-    current().heap.changing_attribute(obj, name)
+    if not (name == "data" and isinstance(obj, torch.Tensor)):  # which changes nothing, or is refused
+        current().heap.changing_attribute(obj, name)
     if name == "__dict__" and type(value) is dict:
         current().heap.is_namespace(value, obj)
     attempt(builtins.setattr, obj, name, value)

@@ -22,6 +22,7 @@ from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
 from dycl_tvm.frontend.python.calls.searches import equal_item
+from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
@@ -335,6 +336,11 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
         _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
         return
+    if only_writes(obj, "__setitem__"):
+        obj[index] = value
+        return
+    if scalars.is_symbolic(index) and program().state.lives_on(obj):
+        program().state.unread.note_filled(obj)
     index = _known_key(obj, index)
     current().heap.changing_item(obj, index)
     _operate(operator.setitem, obj, index, value)
@@ -397,6 +403,8 @@ def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
 
 def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
+    if only_writes(x, f"__{_IN_PLACE[op].__name__}__"):
+        return _IN_PLACE[op](x, value)
     current().heap.changing(x)
     return _operate(_IN_PLACE[op], x, value)
 

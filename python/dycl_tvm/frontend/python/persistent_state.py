@@ -245,7 +245,8 @@ class ModelState:
         return (*map(len, found), count_unset(self._poisoned), self._kinds.found, *self._count_kinds(), *self.unread.size)
 
     def _count_kinds(self) -> tuple[int, ...]:
-        return tuple([sum([len(v.known) for v in variants]) for variants in (self._variants.values(), self._contents.values())])
+        widened = sum([v.widened for v in self._variants.values()])
+        return (widened, *[sum([len(v.known) for v in variants]) for variants in (self._variants.values(), self._contents.values())])
 
     # -- a run ------------------------------------------------------------------------------------------------------------
     def enter(self, params: list[Value]) -> None:

@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     Plain,
     TensorLeaf,
     capture,
+    same_number,
     same_plain,
     same_structure,
 )
@@ -43,6 +44,7 @@ _MOST, MOST_CONTENTS = 4, 12
 #: How many combinations of kinds calls may leave.
 _MOST_COMBINATIONS = 24
 _EMPTY = {"int": 0, "float": 0.0, "bool": False}
+_NUMBERS: dict[type, ScalarType] = {int: ScalarType("int"), float: ScalarType("float"), bool: ScalarType("bool")}
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Variant:
     Attributes
     ----------
     obj : object
-        The object; the layout of tensors; a container that was taken down; None for numbers.
+        The object, which may be a number; the layout of tensors; a container that was taken down; None for any numbers of a type.
     type : Type or None
         That of tensors and numbers.
     initial : Constant or number
@@ -86,10 +88,14 @@ class Variant:
         if isinstance(c, TensorLeaf):
             return self.type == tensor_type(c.obj) and self.obj == Layout.of(c.obj)
         if isinstance(c, NumberLeaf):
-            return self.type == _number_type(c)
+            return self.type == _number_type(c) or self.is_number(c)
         if isinstance(c, Items) or isinstance(self.obj, Items):
             return isinstance(c, Items) and isinstance(self.obj, Items) and same_structure(self.obj, c)
         return self.type is None and (self.obj is c.obj or same_plain([self.obj, c.obj]))
+
+    def is_number(self, c: NumberLeaf) -> bool:
+        """Whether this is one number, and a value that number."""
+        return self.type is None and type(self.obj) in _NUMBERS and same_number(NumberLeaf(self.obj, self.obj), c)
 
 
 class Variants:
@@ -98,6 +104,8 @@ class Variants:
     def __init__(self, first: Captured, lives_on: Callable[[Any], bool]) -> None:
         self._lives_on = lives_on
         self.known = [_variant(_with_objects(first, lives_on))]
+        #: How many kinds that were one number have become a type of numbers.
+        self.widened = 0
 
     def which(self, c: Captured) -> int | None:
         """Return the number of a value's kind, which may be a new one; None if no variable can keep it."""
@@ -105,12 +113,28 @@ class Variants:
         if (isinstance(c, TensorLeaf) and isinstance(c.value, Stale)) or scalars.mixed_of(c.obj) is not None:
             return None
         c = _with_objects(c, self._lives_on)
+        if isinstance(c, NumberLeaf):
+            return self._which_number(c)
         found = next((i for i, v in enumerate(self.known) if v.is_of(c)), None)
         most = MOST_CONTENTS if isinstance(c, Items) else _MOST
         if found is None and can_vary(c, self._lives_on) and len(self.known) < most:
             self.known.append(_variant(_blank(c)))
             found = len(self.known) - 1
         return found
+
+    def _which_number(self, c: NumberLeaf) -> int | None:
+        """Return the number of the kind of a number: that of this one, known at build time, as long as calls leave no other."""
+        found = next((i for i, v in enumerate(self.known) if v.is_of(c)), None)
+        if found is not None or not can_vary(c, self._lives_on):
+            return found
+        one = next((i for i, v in enumerate(self.known) if v.type is None and _NUMBERS.get(type(v.obj)) == _number_type(c)), None)
+        if one is not None:
+            self.known[one] = Variant(None, _number_type(c), self.known[one].obj)
+            self.widened += 1
+        elif len(self.known) < _MOST:
+            self.known.append(_variant(_blank(c)) if isinstance(c.operand, Value) else Variant(c.operand))
+            one = len(self.known) - 1
+        return one
 
 
 class ContentsVariants:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.control_flow import ForkRequired, with_others
+from dycl_tvm.frontend.trace.control_flow import ForkRequired, Restart, with_others
 from dycl_tvm.frontend.trace.limits import MAX_TRIPS, Limits
 from dycl_tvm.frontend.trace.record import Builder, Event
 from dycl_tvm.hcfg.nodes import Block, Operand, Origin, Value
@@ -38,6 +38,8 @@ class Decision:
     #: Whether tensors were let grow in the loop, or paths part in its trips; and whether that is left alone, because it did not do.
     tried: bool = False
     simply: bool = False
+    #: Whether numbers that grow by as much in every trip are lengths: one was needed as a size.
+    counts: bool = False
     #: It is a call of a function that calls itself: "unrolled" once, this call is made as it stands; more often, all are. With ``peeled``,
     #: the first was already.
     recursion: bool = False
@@ -231,6 +233,13 @@ class Decisions:
         self.pending.append([*self._builder.events[: decision.index], other])
         self.close(decision)
         return True
+
+    def count_trips(self) -> None:
+        """Begin the innermost loop that is being rolled again, with the numbers that grow in it as lengths: one is needed as a size."""
+        loop = self.rolling[-1].loop if self.rolling else None
+        if loop is not None and not (loop.counts or loop.simply or loop.recursion):
+            loop.counts = True
+            raise Restart(loop)
 
     def unroll(self, decision: Decision, refusal: UnsupportedError) -> None:
         """Re-run with a loop unrolled, because its trips cannot be one. Does not return.

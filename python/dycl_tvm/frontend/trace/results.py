@@ -19,7 +19,8 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.signature import record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown_math import at_front
 from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 from dycl_tvm.runtime.classes import DEVICE, name_of
@@ -50,7 +51,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if isinstance(x, Poison):
         use(x)
     if isinstance(x, Grown):
-        x.refuse("together with others, a path returns")
+        return {**leaves.add(read(at_front(x)), "tensor"), "along": x.along, "length": structure_of(number(x.length), leaves, origin)}
     if isinstance(x, torch.Tensor):
         return leaves.add(read(x), "tensor")
     if scalars.is_symbolic(x):

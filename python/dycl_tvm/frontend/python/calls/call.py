@@ -121,6 +121,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return substitute(callee, args, kwargs)
         except Exception as error:
             judge(error, callee, args, kwargs)
+            program().state.unread.doubt(error)
             raise
     written = python_of(callee)
     if written is not None:
@@ -526,6 +527,9 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     session.native_depth += python
     try:
         result = watching(program().trampolines.watch, callee, args, kwargs, pure, about)
+    except Exception as error:
+        program().state.unread.doubt(error)
+        raise
     finally:
         session.native_depth -= python
     if not hasattr(type(result), "__next__"):

@@ -8,13 +8,15 @@ begins anew with the container itself. So it is found in the runs of the whole p
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from dycl_tvm.frontend.python.calls.sealed import sealed_kind
+from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.control_flow import Again
+from dycl_tvm.frontend.trace.values import numbers as scalars
 
 
 class Unread:
@@ -80,8 +82,18 @@ class Unread:
         self._read[id(x)] = x
         self._stand_ins.pop(id(x), None)
 
+    def doubt(self, error: Exception) -> None:
+        """Begin anew with the containers themselves where compiled code has raised such an error: it may have looked for a real one."""
+        if self._stand_ins and isinstance(error, (TypeError, SystemError)):
+            for x in self.containers:
+                self.forget(x)
+            self._begin_anew()
+
     def _note(self, x: Any) -> None:
         self.forget(x)
+        self._begin_anew()
+
+    def _begin_anew(self) -> NoReturn:
         again = Again()
         program().trampolines.passing = again  # a handler may swallow it
         raise again
@@ -92,12 +104,12 @@ class _Method(OwnValue):
 
     __slots__ = ("_take",)
 
-    def __init__(self, take: Callable[[Any], object]) -> None:
+    def __init__(self, take: Callable[..., object]) -> None:
         self._take = take
 
-    def __call__(self, item: Any) -> None:
+    def __call__(self, *given: Any, **named: Any) -> None:
         """Take one item, or a number of them."""
-        self._take(item)
+        self._take(*given, **named)
 
 
 def _nothing(item: Any) -> None:
@@ -108,19 +120,49 @@ def _all(items: Any) -> None:
     collections.deque(items, maxlen=0)
 
 
+def _insert(index: Any, item: Any) -> None:
+    operator.index(index)
+
+
+def _key(key: Any, item: Any) -> None:
+    if not scalars.is_symbolic(key):  # a number has a hash, whichever it is
+        hash(key)
+
+
+def _keys(items: Any = (), **named: Any) -> None:
+    dict(items)
+
+
+def _in_place(take: Callable[[Any], object]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, items: Any) -> Any:
+        take(items)
+        return self
+
+    return method
+
+
 #: What only writes, by the class of the container.
-_WRITES: dict[type, dict[str, Callable[[Any], object]]] = {
-    list: {"append": _nothing, "extend": _all},
-    collections.deque: {"append": _nothing, "appendleft": _nothing, "extend": _all, "extendleft": _all},
-    set: {"add": hash},
+_WRITES: dict[type, dict[str, Callable[..., object]]] = {
+    list: {"append": _nothing, "extend": _all, "insert": _insert, "__iadd__": _all},
+    collections.deque: {"append": _nothing, "appendleft": _nothing, "extend": _all, "extendleft": _all, "__iadd__": _all},
+    set: {"add": hash, "update": set, "__ior__": set},
+    dict: {"__setitem__": _key, "update": _keys, "__ior__": dict},
 }
+
+
+def only_writes(obj: Any, method: str) -> bool:
+    """Whether an object stands for a container that is taken for unread, and its special method only writes."""
+    kind: Any = type(obj)
+    return issubclass(kind, Sealed) and method in kind.written_by
+
+
 _kinds: dict[type, Any] = {}
 
 
 def _kind_of(kind: type) -> Any:
     """Return the class of what stands for containers of a class."""
     if kind not in _kinds:
-        methods = {name: _Method(take) for name, take in _WRITES[kind].items()}
+        methods = {name: _in_place(take) if name.startswith("__i") else _Method(take) for name, take in _WRITES[kind].items()}
         made = type(f"unread {kind.__name__}", (sealed_kind(kind),), {"__slots__": (), "written_by": frozenset(methods), **methods})
         _abstract[kind].register(made)  # `case [first, *rest]` asks
         _kinds[kind] = made
@@ -131,4 +173,5 @@ _abstract: dict[type, Any] = {
     list: collections.abc.MutableSequence,
     collections.deque: collections.abc.MutableSequence,
     set: collections.abc.MutableSet,
+    dict: collections.abc.MutableMapping,
 }

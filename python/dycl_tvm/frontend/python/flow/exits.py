@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.flow.parting import part, part_by_length
+from dycl_tvm.frontend.python.flow.parting import part
 from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_in
@@ -66,14 +66,8 @@ class Exits(OfOneRun):
         for view in part(value, origin):
             parted = True
             self._return(value, origin, self._state(), view)
-        if parted:
-            return
-        state = self._state()
-        for view in part_by_length(value, origin) if current().growing else ():
-            parted = True
-            self._return(value, origin, state, view)
         if not parted:
-            self._return(value, origin, state)
+            self._return(value, origin, self._state())
 
     def _state(self) -> list[Operand]:
         current().get(Suspended).refuse()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import types
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import is_library_class
+from dycl_tvm.frontend.trace.clock import OwnValue
+from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.blame import attempt
@@ -36,7 +39,9 @@ def iterate(iterable: Any) -> Iterator[Any]:
 
 
 def unpacked(iterable: Any) -> Any:
-    """Return what Python is about to go over to its end."""
+    """Return what Python is about to go over to its end, itself: what stands for a container is told that it is used."""
+    if issubclass(type(iterable), OwnValue) and isinstance(iterable, MUTABLE):
+        len(iterable)
     advancing(iterable)
     return iterable
 
@@ -47,7 +52,11 @@ def started(iterable: Any) -> Any:
 
 
 #: Classes whose objects give another iterator each time they are asked.
-_ALWAYS_ANEW: tuple[type, ...] = (list, tuple, set, frozenset, dict, str, range, type({}.keys()), type({}.values()), type({}.items()))
+_TABLES: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
+_ALWAYS_ANEW: tuple[type, ...] = (
+    *(list, tuple, set, frozenset, str, bytes, range, deque),
+    *(kind for table in _TABLES for kind in map(type, (table, table.keys(), table.values(), table.items()))),
+)
 
 
 def advancing(x: Any) -> None:

@@ -121,7 +121,7 @@ class Loop:
             return False
         session = current()
         session.heap.undoable.remove(self._undoable)
-        if isinstance(error, Restart) and error.loop is self:
+        if isinstance(error, Restart) and error.loop in (self, self._loop):
             self._start_rolling()
             return True
         if isinstance(error, ForkRequired) and self._rolling and self._runs is not None and self._runs.takes(error):
@@ -252,17 +252,17 @@ class Loop:
         self._saved = (len(self._breaks), len(self._tokens), session.decisions.checkpoint(), exits().checkpoint())
 
     def _start_rolling(self) -> None:
-        """Take back the iteration at hand, and begin the first round."""
-        session = current()
+        """Take back the iteration at hand, or all rounds, and begin the first round."""
+        session, header = current(), self._header
         self._refuse_yields()
         self._refuse_advanced()
-        if any(key == ("decide",) for key, _, _ in session.builder.events[self._start : session.builder.cursor]):
+        if not header and any(key == ("decide",) for key, _, _ in session.builder.events[self._start : session.builder.cursor]):
             session.decisions.part_in_loop(
                 "a truth test stands where both sides cannot be explored in place", session.origin(), loop=self._loop
             )
         self._undo_round()
         self._rolling = True
-        self._header = Header(self._entry, self._loop, self._hidden(), self._around, self._outer.clock)
+        self._header = header.anew() if header else Header(self._entry, self._loop, self._hidden(), self._around, self._outer.clock)
 
     def _refuse_yields(self) -> None:
         """Whoever takes what the loop yields runs between its trips, and would run once for all numbers of them."""

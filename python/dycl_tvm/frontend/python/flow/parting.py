@@ -8,7 +8,6 @@ its beginning, and find nothing new: so here each path gets a return site of its
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, cast
 
@@ -22,9 +21,8 @@ from dycl_tvm.frontend.trace.join.poison import Poison, forms_at
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
-from dycl_tvm.hcfg.nodes import Edge, Operand, Origin, Switch, Value
+from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 
 #: Shows a value of the joined path as it is on one of the paths.
 View = Callable[[Any], Any]
@@ -70,32 +68,6 @@ def part(value: Any, origin: Origin | None) -> Iterator[View]:
         session.builder.resume(block)
     join.enter()
     yield _view(poisons, objects, joined, args)
-
-
-def part_by_length(value: Any, origin: Origin | None) -> Iterator[View]:
-    """Part the paths that return tensors which have grown in a loop: each number of trips gives results of a shape of its own."""
-    found: list[Grown] = []
-
-    def look(x: Any) -> Any:
-        if isinstance(x, Grown):
-            found.append(x)
-        return None if isinstance(x, (torch.Tensor, Poison)) else x
-
-    structure_of(value, Leaves(), origin, look)
-    session, counters = current(), {id(t.length.counter): t.length.counter for t in found}
-    if len(counters) != 1 or session.decisions.opened or session.decisions.rolling:
-        return
-    counter = found[0].length.counter
-    buffers = {id(t): t.padded() for t in found}
-
-    def after(trips: int, x: Any) -> Any:
-        return buffers[id(x)].narrow(x.along, 0, x.length.at(trips)) if id(x) in buffers else x
-
-    blocks = [session.builder.new_block("length") for _ in range(counter.last + 1)]
-    session.builder.terminate(Switch(counter.value, [Edge(b) for b in blocks], origin))
-    for trips, block in enumerate(blocks):
-        session.builder.block = block
-        yield functools.partial(after, trips)
 
 
 def _poisons(value: Any, origin: Origin | None) -> list[Poison]:

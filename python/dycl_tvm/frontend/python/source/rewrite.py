@@ -449,7 +449,9 @@ class Rewriter(StoreRewriter):
         if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
             return operator_call("module_globals", node, node)
         if isinstance(node.func, ast.Name) and node.func.id in ("locals", "eval", "exec"):
-            return self.generic_visit(node)  # type: ignore[return-value]
+            node = self.generic_visit(node)  # type: ignore[assignment]
+            node.args[1:] = [operator_call("unpacked", a, a) for a in node.args[1:]]  # the variables, which have to be a real dict
+            return node
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         return placed(ast.Call(operator_named("call"), [self.visit(node.func), *args], keywords), node)

@@ -120,6 +120,10 @@ class Header:
         self._identities = LoopIdentities(self._clock, decision)
         self._growth = Growth(decision)
 
+    def anew(self) -> Header:
+        """Return the header of which nothing is known yet."""
+        return Header(self.entry, self.decision, self._extra_entry, self._around, self.since)
+
     def open(self, unset: set[str]) -> dict[str, Any]:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
         session = current()
@@ -302,7 +306,7 @@ class Header:
         if path in self._growth.paths():
             if self._growth.is_steady(path, header, back):
                 if isinstance(back, TensorLeaf):
-                    found[path] = back.value
+                    found[path] = self._growth.fitted(header, back)
                     self._identities.note(path, back.obj)
                     self._homes[path] = storage_of(back.obj)
             return

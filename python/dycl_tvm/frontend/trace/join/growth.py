@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, TensorLeaf
-from dycl_tvm.frontend.trace.join.trips import most_trips
+from dycl_tvm.frontend.trace.join.trips import Broken, most_trips
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
@@ -21,7 +22,7 @@ from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import length_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import emit_one
+from dycl_tvm.frontend.trace.values.tensors import emit_one, peek, read
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import INT, TensorType
 
@@ -31,6 +32,11 @@ COUNTER: Path = ("<trips that have ended>",)
 #: How many assumptions on the number of trips are tried.
 _MOST_ATTEMPTS = 12
 aten = torch.ops.aten
+
+
+def _around(t: Grown) -> tuple[object, ...]:
+    """Return the type of a buffer, but for its extent along the dimension that grows."""
+    return (t.buffer.dtype, *t.buffer.shape[: t.along], *t.buffer.shape[t.along + 1 :])
 
 
 class Growth:
@@ -51,21 +57,30 @@ class Growth:
         #: The tensors that may lie in memory otherwise than contiguously.
         self._scattered: set[Path] = set()
         self._last = self._attempts = 0
+        self._broken = False
         self._failed = loop.simply
         self.counter: Counter | None = None
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
-        return len(self._tensors), len(self._numbers), len(self._not_steady), len(self._scattered), self._attempts, self._failed
+        return (
+            len(self._tensors),
+            len(self._numbers),
+            len(self._not_steady),
+            len(self._scattered),
+            self._attempts,
+            self._failed,
+            self._broken,
+        )
 
     def open(self, param: Value) -> None:
         """Begin a round; ``param`` counts the trips."""
-        self.counter, self._loop.tried = Counter(param, self._last, self._loop), True
+        self.counter, self._loop.tried = Counter(param, self._last, self._loop, broken=self._broken), True
 
     @property
     def found(self) -> bool:
-        """Whether a tensor grows."""
-        return bool(self._tensors)
+        """Whether a tensor grows, or a number that is needed as a size."""
+        return bool(self._tensors or (self._loop.counts and self._numbers))
 
     def paths(self) -> set[Path]:
         """Return what grows."""
@@ -98,7 +113,7 @@ class Growth:
         """Return a number that grows; None if it does not."""
         if path not in self._numbers or not isinstance(entry.operand, int) or self.counter is None:
             return None
-        builder = current().builder
+        current().growing, builder = True, current().builder
         before, builder.block = builder.block, header  # it follows from the number of trips, which is known there
         made = number(Length(self.counter, self._numbers[path], entry.operand))
         builder.block = before
@@ -121,7 +136,7 @@ class Growth:
             if step > 0:
                 self._tensors[path] = (longer[0], step)
             return step > 0
-        if self._tensors and isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf):
+        if (self._tensors or self._loop.counts) and isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf):
             if type(header.operand) is int and type(back.operand) is int and header.operand != back.operand:
                 self._numbers[path] = back.operand - header.operand
                 return True
@@ -136,12 +151,22 @@ class Growth:
         if isinstance(x, Grown) and isinstance(y, Grown) and isinstance(back, TensorLeaf):
             if x.contiguous_ and not y.contiguous_:
                 self._scattered.add(path)
-            steady = steady and x.along == y.along and x.buffer == y.buffer and not (isinstance(back.value, Stale) or any(marks_of(y)))
+            steady = steady and x.along == y.along and _around(x) == _around(y) and not (isinstance(back.value, Stale) or any(marks_of(y)))
         if not steady:
             self._not_steady.add(path)
             self._tensors.pop(path, None)
             self._numbers.pop(path, None)
         return steady
+
+    def fitted(self, header: Captured, back: Captured) -> Operand:
+        """Return what a tensor or a number that has grown steadily gives the parameter of the header: a buffer of its size."""
+        x, y = header.obj, back.obj
+        assert isinstance(x, Grown) and isinstance(y, Grown)
+        missing = x.buffer.shape[x.along] - y.buffer.shape[y.along]
+        if not missing:
+            return peek(y)
+        whole, behind = y.padded(), [0, 0] * (x.dim_() - 1 - x.along)
+        return read(whole.narrow(x.along, 0, x.buffer.shape[x.along]) if missing < 0 else F.pad(whole, [*behind, 0, missing]))
 
     def next_trip(self) -> Operand:
         """Return the number of trips that have ended at the end of the body."""
@@ -154,12 +179,16 @@ class Growth:
         ``entry`` is what the parameters of the header are before the loop.
         """
         counter = self.counter
-        if not self._tensors or counter is None:
-            return True
-        found = most_trips(header, counter.value, counter.last, entry)
-        if found == counter.last:
+        if not self.found or counter is None:
             return True
         self._attempts += 1
+        try:
+            found = most_trips(header, counter, entry)
+        except Broken:
+            self._broken = True
+            return False
+        if found == counter.last:
+            return True
         bound = current().limits.loop_trips
         more = sorted(counter.thresholds | ({bound} if bound is not None and bound > counter.last else set()))
         if found is not None:

@@ -40,6 +40,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, kind_of, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -186,7 +187,9 @@ class Join:
         if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         kind = kinds.pop()
-        return scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.variable), self.decision)  # type: ignore[arg-type]
+        lengths = {scalars.length_of(c.obj) for c in found}
+        made = scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.variable), self.decision)  # type: ignore[arg-type]
+        return scalars.grown(made, length) if len(lengths) == 1 and isinstance(length := lengths.pop(), Length) else made
 
     def _equal(self, found: list[Any]) -> Any:
         """Return one of several equal objects that cannot be changed; only their identity tells them apart."""

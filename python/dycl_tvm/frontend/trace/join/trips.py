@@ -17,6 +17,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.arguments import map_leaves
 from dycl_tvm.frontend.trace.values.folding import absorbed
 from dycl_tvm.frontend.trace.values.layouts import meta_of
+from dycl_tvm.frontend.trace.values.lengths import Counter
 from dycl_tvm.frontend.trace.values.storage import DTYPES
 from dycl_tvm.hcfg.hostops import NOT_PURE
 from dycl_tvm.hcfg.interpreter import run_host_op
@@ -28,15 +29,27 @@ _SMALL = 256
 Known = dict[Value, Any]
 
 
-def most_trips(header: Block, counter: Value, limit: int, entry: Sequence[Operand]) -> int | None:
-    """Return how many trips end before the loop surely does, if they are no more than ``limit``; else None.
+class Broken(Exception):
+    """A block is reached after more trips than it may be."""
+
+
+def most_trips(header: Block, counter: Counter, entry: Sequence[Operand]) -> int | None:
+    """Return how many trips end before the loop surely does, if they are no more than are assumed; else None.
 
     ``entry`` is what the parameters of the header are before the first trip.
+
+    Raises
+    ------
+    Broken
+        If what was claimed of the loop may not hold.
     """
     known = {p: x for p, a in zip(header.params, entry) if (x := _value(a, {})) is not None}
     order = _body_of(header)
-    for trips in range(limit + 1):
-        after = _run(order, {**known, counter: trips})
+    claims: dict[int, int] = {}
+    for block, trips in counter.claims:
+        claims[id(block)] = min(trips, claims.get(id(block), trips))
+    for trips in range(counter.last + 1):
+        after = _run(order, {**known, counter.value: trips}, {b for b, most in claims.items() if most < trips})
         if after is None:
             return trips
         known = after
@@ -60,7 +73,7 @@ def _body_of(header: Block) -> list[Block]:
     return order[::-1]
 
 
-def _run(order: list[Block], at_header: Known) -> Known | None:
+def _run(order: list[Block], at_header: Known, forbidden: set[int]) -> Known | None:
     """Run a trip; return what the parameters of the header are known to be after it, None if the header is not reached again."""
     header, position = order[0], {id(b): i for i, b in enumerate(order)}
     known = dict(at_header)
@@ -70,6 +83,8 @@ def _run(order: list[Block], at_header: Known) -> Known | None:
     for i, block in enumerate(order):
         if i and id(block) not in arriving:
             continue
+        if id(block) in forbidden:
+            raise Broken
         if i and id(block) not in inner:  # of a loop within the body nothing is known
             known.update(_common(arriving[id(block)], block.params))
         for step in block.steps:

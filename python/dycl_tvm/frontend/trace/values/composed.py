@@ -92,6 +92,19 @@ def histc(dispatch: Dispatch, x: Any, bins: int = 100, low: float = 0, high: flo
     return cast(dispatch, dispatch(aten.sum.dim_IntList, (counted, [0]), {}), x.dtype)
 
 
+def as_strided_copy(dispatch: Dispatch, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """Copy a view by sizes and strides."""
+    view = dispatch(aten.as_strided.default, (x, size, stride, storage_offset), {})
+    return dispatch(aten.clone.default, (view,), {"memory_format": torch.contiguous_format})
+
+
+def as_strided_scatter(dispatch: Dispatch, x: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """Write to a view, by sizes and strides, of a copy; ``x`` is all of its memory."""
+    made = dispatch(aten.clone.default, (x,), {})
+    dispatch(aten.copy_.default, (dispatch(aten.as_strided.default, (made, size, stride, storage_offset), {}), src), {})
+    return made
+
+
 #: Operators by which tensors are indexed.
 INDEXING = frozenset([aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index.Tensor])
 
@@ -115,7 +128,13 @@ def cast(dispatch: Dispatch, t: Any, dtype: torch.dtype) -> Any:
 
 
 #: Those that may be recorded as several others.
-COMPOSED = (aten.native_batch_norm.default, aten._grouped_mm.default, aten.histc.default)
+COMPOSED = (
+    aten.native_batch_norm.default,
+    aten._grouped_mm.default,
+    aten.histc.default,
+    aten.as_strided_copy.default,
+    aten.as_strided_scatter.default,
+)
 
 
 def composition_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
@@ -126,4 +145,9 @@ def composition_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return grouped_mm if is_grouped(*args, **kwargs) else None
     if func is aten.histc.default:
         return histc if has_range(*args, **kwargs) else None
+    if func is aten.as_strided_copy.default:
+        return as_strided_copy
+    if func is aten.as_strided_scatter.default:
+        x = args[0]
+        return as_strided_scatter if x.is_contiguous() and x.storage_offset() == 0 and getattr(x, "base", None) is None else None
     return None

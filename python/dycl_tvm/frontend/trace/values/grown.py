@@ -52,14 +52,15 @@ class Grown(StagedTensor):
         """Wrap what is a buffer in a storage, by a chain of views."""
         type_ = value.type
         assert isinstance(type_, TensorType)
-        assert length.bounds[1] <= type_.shape[along]
+        assert length.constant <= type_.shape[along]
         self: Grown = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, type_.shape, dtype=DTYPES[type_.dtype], device=torch.device("cpu"), dispatch_sizes_strides_policy="sizes"
         )
         self.storage_, self.chain, self.born = storage, chain, next(clock)
         self._cached = (storage.version, value)
         self.buffer, self.along, self.length = type_, along, length
-        storage.growing = length.counter.loop
+        if not storage.cut:
+            storage.growing = length.counter.loop
         current().growing = True
         return self
 
@@ -85,6 +86,7 @@ class Grown(StagedTensor):
         """Return what is the tensor itself, or a copy, by how it lies in memory."""
         made = Grown(self.storage_, self.chain, peek(self), self.along, self.length)
         made.contiguous_, made.below = True, self.below
+        self.storage_.growing = self.length.counter.loop
         join_identities(made, [self], self.length.counter.loop, [Identity(born=current().heap.birth(made))])
         return made
 
@@ -123,7 +125,9 @@ def refuse_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 
 def refuse_lengths(values: list[Any], used: str) -> None:
-    """Unroll the loop in which a number grows that is needed while staging."""
+    """Unroll the loop in which a number grows that is needed while staging, or find out in which it does."""
+    if any(scalars.is_symbolic(x) and x.node.is_int() and x.node.length is None for x in values):
+        current().decisions.count_trips()
     for x in values:
         if scalars.is_symbolic(x) and x.node.length is not None:
             current().decisions.fork(x.node.length.counter.loop, f"a number that grows from trip to trip of a loop is used as {used}")

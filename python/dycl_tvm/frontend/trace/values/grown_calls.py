@@ -108,7 +108,8 @@ def _getitem(func: Any, t: Grown, index: Any) -> Any:
     whole = t.padded()[tuple(others)]
     part = _select(t, whole, along, mine) if not isinstance(mine, slice) else _slice(t, whole, along, mine)
     assert isinstance(part, StagedTensor)
-    part.storage_.growing = t.length.counter.loop
+    if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view
+        part.storage_.growing = t.storage_.growing = t.length.counter.loop
     if not isinstance(part, Grown):
         part = part if t.contiguous_ and t.along == 0 else _placed(t, part, whole, along, keeps=isinstance(mine, slice))
     elif type(mine) is slice and mine == slice(None):
@@ -298,14 +299,22 @@ def _reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
         return refuse_call(func, t)
     wanted[at] = shape[t.along]
-    if func is _T.view and not t.contiguous_:
-        return refuse_call(func, t)
+    if not t.contiguous_ and (at, wanted) != (t.along, shape):  # it is a view, or a copy
+        if func is _T.view:
+            return refuse_call(func, t)
+        t.storage_.growing = t.length.counter.loop
     return _as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
 
 
 # -- making tensors ------------------------------------------------------------------------------------------------------------
 def _arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     length = _length(args[0]) if len(args) == 1 else None
+    if len(args) == 2 and not any(map(scalars.is_symbolic, kwargs.values())):
+        start, end = map(scalars.length_of, args)
+        count = combine("sub", end, start) if start is not None and end is not None else None
+        if isinstance(count, int) and count >= 0 and kwargs.get("dtype") in (None, torch.int64, torch.int32):
+            made = torch.arange(count, **kwargs)
+            return made + to_tensor(args[0], made.dtype)
     if not isinstance(length, Length) or any(map(scalars.is_symbolic, kwargs.values())):
         return NotImplemented
     made = new(func(_most(length), **kwargs).clone(), 0, length)

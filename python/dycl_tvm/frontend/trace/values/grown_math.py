@@ -58,6 +58,17 @@ def valid(length: Length, size: int, rank: int, along: int) -> torch.Tensor:
     return torch.arange(size).reshape(shape) < to_tensor(number(length), torch.int64)
 
 
+def at_front(t: Grown) -> torch.Tensor:
+    """Return a tensor of the buffer's shape that begins with the elements that there are, in their order."""
+    whole, shape = t.padded(), t.buffer.shape
+    rows, size, behind = (math.prod(part) for part in (shape[: t.along], shape[t.along : t.along + 1], shape[t.along + 1 :]))
+    if rows <= 1 or not behind:
+        return whole
+    length, place = to_tensor(number(t.length), torch.int64).clamp(min=1), torch.arange(rows * size)
+    source = torch.div(place, length, rounding_mode="floor") * size + place % length
+    return whole.reshape(rows * size, behind).index_select(0, source.clamp(0, rows * size - 1)).reshape(shape)
+
+
 def _filled(t: Grown, fill: Any) -> torch.Tensor:
     return masked(t.padded(), t.along, t.length, fill)
 
@@ -91,7 +102,8 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     result = func(*map_tensors(buffer, args), **map_tensors(buffer, kwargs))
     made: Grown = grown(result, result.dim() - from_end, first.length)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
-    made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(is_contiguous, tensors)))
+    leads = args and args[0] is first and first.contiguous_ and list(buffer(first).shape) == list(result.shape)  # PyTorch lays out as it
+    made.contiguous_ = form is torch.contiguous_format or (form is None and (leads or all(map(is_contiguous, tensors))))
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
         made.below = first.below.plus(args[1])
     return made
@@ -201,6 +213,23 @@ def _most(dtype: torch.dtype) -> Any:
     return None if dtype == torch.bool else math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
+def extreme(neutral: Callable[[torch.dtype], Any]) -> Handler:
+    """Return how to take the largest or the least of all elements, or of two tensors element by element."""
+    of_all = reduction(neutral, partial=True)
+
+    def handler(func: Any, t: torch.Tensor, other: torch.Tensor | None = None) -> Any:
+        if isinstance(other, torch.Tensor):
+            return elementwise(func, t, other)
+        return of_all(func, t) if other is None else refuse_call(func, t)
+
+    return handler
+
+
+def dropout(func: Any, t: Grown, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Return the tensor itself where nothing is dropped."""
+    return t if training is False and not inplace and 0 <= p <= 1 else refuse_call(func, t)
+
+
 def mean(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     """Return the mean: along the dimension that grows it is the sum by the length."""
     dims = list(range(t.dim_())) if dim is None else [d % t.dim_() for d in flat((dim,)) if type(d) is int]
@@ -214,6 +243,13 @@ def mean(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any
         return total / count
     result = func(t.padded(), dim, keepdim, dtype=dtype)
     return new(result, total.along, t.length)
+
+
+def index_select(func: Any, t: Grown, dim: int, index: torch.Tensor) -> Any:
+    """Take parts along another dimension than the one that grows."""
+    if isinstance(index, Grown) or dim % t.dim_() == t.along:
+        return refuse_call(func, t, index)
+    return new(func(t.padded(), dim, index), t.along, t.length)
 
 
 def running(func: Any, t: Grown, dim: int, dtype: Any = None) -> Any:
@@ -321,6 +357,8 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.sum, _T.sum], reduction(lambda dtype: 0)),
     **dict.fromkeys([torch.all, _T.all], reduction(lambda dtype: True)),
     **dict.fromkeys([torch.any, _T.any], reduction(lambda dtype: False)),
+    **dict.fromkeys([torch.max, _T.max], extreme(_least)),
+    **dict.fromkeys([torch.min, _T.min], extreme(_most)),
     **dict.fromkeys([torch.amax, _T.amax], reduction(_least, partial=True)),
     **dict.fromkeys([torch.amin, _T.amin], reduction(_most, partial=True)),
     **dict.fromkeys([torch.argmax, _T.argmax], reduction(_least, partial=True, indices=True)),
@@ -328,6 +366,8 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.mean, _T.mean], mean),
     **dict.fromkeys([torch.cumsum, _T.cumsum], running),
     F.scaled_dot_product_attention: attention,
+    F.dropout: dropout,
+    **dict.fromkeys([torch.index_select, _T.index_select], index_select),
     F.linear: linear,
     F.layer_norm: layer_norm,
     F.rms_norm: rms_norm,

@@ -12,7 +12,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.hcfg.nodes import Block, Value
 
 
 @dataclass(eq=False)
@@ -29,12 +29,19 @@ class Counter:
         What to fork where a length must be a plain number: the loop.
     thresholds : set of int
         Numbers of trips beyond the last at which comparisons that have one answer up to there would have another.
+    claims : list
+        What has to hold too: what was recorded in a block is right only up to a number of trips, after which it is not reached.
+    broken : bool
+        Whether such a claim was found not to hold, in an earlier round: there are none any more.
     """
 
     value: Value
     last: int
     loop: Any
     thresholds: set[int] = field(default_factory=set)
+    #: (block of the body, number of trips): after more than these the block must not be reached.
+    claims: list[tuple[Block, int]] = field(default_factory=list)
+    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,10 @@ class Length:
         """The least and the largest length."""
         ends = (self.constant, self.at(self.counter.last))
         return min(ends), max(ends)
+
+    def most_trips(self, most: int) -> int:
+        """Return after how many trips a length that grows is still no more than ``most``."""
+        return (most - self.constant) // self.factor
 
     def plus(self, constant: int) -> Length:
         """Return the length and so much more."""

@@ -120,6 +120,8 @@ class Node:
 
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
         session = current()
+        if self.is_int() and self.length is None:
+            session.decisions.count_trips()
         if self.decision is not None:
             session.decisions.fork(self.decision, f"{what} is needed at build time")
         raise UnsupportedError(
@@ -432,22 +434,8 @@ def _hash(self: Any) -> int:
 
 _METHODS: dict[str, Any] = {
     **{
-        f"__{n}__": _binary(op, False)
-        for n, op in [
-            ("add", "add"),
-            ("sub", "sub"),
-            ("mul", "mul"),
-            ("truediv", "truediv"),
-            ("floordiv", "floordiv"),
-            ("mod", "mod"),
-            ("pow", "pow"),
-            ("eq", "eq"),
-            ("ne", "ne"),
-            ("lt", "lt"),
-            ("le", "le"),
-            ("gt", "gt"),
-            ("ge", "ge"),
-        ]
+        f"__{n}__": _binary(n, False)
+        for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne", "lt", "le", "gt", "ge")
     },
     **{f"__r{n}__": _binary(n, True) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
     "__and__": _logical("and"),

@@ -63,6 +63,7 @@ class Storage(Carrier, One):
         "__weakref__",
         "born",
         "cached",
+        "cut",
         "growing",
         "identity",
         "lent",
@@ -89,6 +90,8 @@ class Storage(Carrier, One):
         self.cached = False
         #: The loop in which a tensor that lies in the memory grows from trip to trip.
         self.growing: Any = None
+        #: Whether it is that of a tensor of fixed shape, and what grows in it are views of that one.
+        self.cut = False
         #: Whether an object that is no tensor shares the memory.
         self.lent = False
         #: (weak reference to a storage, decision): joins in which this storage and the other became, or may be, one.

@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, number_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import judge, of_program
+from dycl_tvm.frontend.trace.values.cuts import cut, refuse_here
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.grown_calls import call_on_grown, takes_grown
 from dycl_tvm.frontend.trace.values.identity import settle
@@ -111,25 +112,33 @@ def _from_dlpack(x: Any) -> Any:
     return _refuse("an exchange by DLPack")(x) if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
 
 
+def _numbers_in(index: Any) -> Any:
+    """Return an index with Python's numbers in place of NumPy's."""
+    return tuple(map(number_of, index)) if type(index) is tuple else number_of(index)
+
+
+def _entries(t: torch.Tensor, index: Any) -> list[Any]:
+    """Return the parts of an index, an ellipsis as the slices that it stands for."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    position = next((i for i, e in enumerate(entries) if e is Ellipsis), None)
+    if position is not None:
+        missing = t.dim() - sum(1 for e in entries if e is not None and e is not Ellipsis)
+        entries[position : position + 1] = [slice(None)] * missing
+    return entries
+
+
 def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
     """Split an index into a static part and the dimensions that a single number selects, counted after the static part."""
-    entries = [number_of(e) for e in index] if isinstance(index, tuple) else [number_of(index)]
+    entries = _entries(t, index)
     if not any(map(_selects, entries)):
         if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
-            raise UnsupportedError(
-                "a slice whose bounds are known only at run time has no fixed shape",
-                current().origin(),
-                "keep the full tensor and mask it (torch.where), or select single items",
-            )
+            rolling = current().decisions.rolling
+            refuse_here(rolling[-1].loop if rolling else None, "a slice whose bounds are known only at run time has no fixed shape")
         return index, []
     if any(isinstance(e, (list, tuple, np.ndarray, bool)) or (isinstance(e, torch.Tensor) and not _selects(e)) for e in entries):
         raise UnsupportedError(
             "an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors"
         )
-    if Ellipsis in [e for e in entries if e is Ellipsis]:
-        position = next(i for i, e in enumerate(entries) if e is Ellipsis)
-        missing = t.dim() - sum(1 for e in entries if e is not None and e is not Ellipsis)
-        entries[position : position + 1] = [slice(None)] * missing
     static, selected, dim = [], [], 0
     for e in entries:
         if _selects(e):
@@ -169,6 +178,10 @@ def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
 
 
 def _getitem(t: torch.Tensor, index: Any) -> Any:
+    index = _numbers_in(index)
+    made = cut(t, _entries(t, index))
+    if made is not NotImplemented:
+        return made
     static, selected = _lower_index(t, index)
     if not selected:
         if current().handlers:
@@ -200,6 +213,7 @@ def _narrow(t: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
 
 
 def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
+    index = _numbers_in(index)
     static, selected = _lower_index(t, index)
     if scalars.is_symbolic(value):
         value = to_tensor(value, t.dtype)
