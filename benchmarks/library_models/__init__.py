@@ -1,6 +1,6 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Unedited models of public libraries, staged or built, and compared with eager: ``make models``."""
 
-from library_models import timm_suite, transformers_suite
+from library_models import generate_suite, timm_suite, transformers_suite
 
-SUITES = {"transformers": transformers_suite.SUITE, "timm": timm_suite.SUITE}
+SUITES = {"transformers": transformers_suite.SUITE, "timm": timm_suite.SUITE, "generate": generate_suite.SUITE}

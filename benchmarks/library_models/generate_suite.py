@@ -172,24 +172,21 @@ def load(name: str) -> Case:
     return Case(Generator(model, reads, options).eval(), [(call, {}) for call in calls])
 
 
+#: SEARCH:CACHE:TOKENS:BATCH:MASK
+_WAYS = (
+    "greedy:dynamic:8:1:plain",
+    "greedy:dynamic:40:2:mask",
+    "beam:dynamic:40:2:mask",
+    "sample:dynamic:40:2:mask",
+    "beam:dynamic:8:1:plain",
+    "greedy:static:8:1:plain",
+)
+
+
 def candidates() -> list[str]:
-    """Return the ways of generating that are compared."""
-    ways = [
-        "greedy:dynamic:8:1:plain",
-        "greedy:dynamic:40:1:plain",
-        "greedy:dynamic:40:2:mask",
-        "greedy:static:8:1:plain",
-        "greedy:static:40:2:mask",
-        "sample:dynamic:8:2:mask",
-        "sample:dynamic:40:1:plain",
-        "beam:dynamic:8:1:plain",
-        "beam:dynamic:40:2:mask",
-    ]
-    return [
-        f"{kind}:{way.removesuffix('mask') + 'plain' if _MODELS[kind][1] != 'input_ids' and way.endswith('mask') else way}"
-        for kind in _MODELS
-        for way in ways
-    ]
+    """Return the ways of generating that are compared; only texts have masks."""
+    ways = [(kind, way) for way in _WAYS for kind in _MODELS]
+    return [f"{kind}:{way if _MODELS[kind][1] == 'input_ids' else way.replace(':mask', ':plain')}" for kind, way in ways]
 
 
 def names() -> list[str]:

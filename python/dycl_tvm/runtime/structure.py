@@ -141,7 +141,7 @@ def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tupl
             raise ValueError(f"{where} must be the very tensor that {first} is, as it was when the model was built")
         return
     if "const" in structure:
-        want = structure["const"]
+        want = classes.find_constant(structure["name"], structure["const"]) if "name" in structure else structure["const"]
         same = value is want or (type(value) is type(want) and value == want)
         if not same:
             raise ValueError(f"{where or 'the value'} was fixed to {want!r} when the model was built; got {value!r}")
@@ -161,6 +161,14 @@ def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tupl
             raise TypeError(f"{where or 'the value'} must have the fields {fields}, got {_describe(value)}")
         for name, item in zip(fields, structure["items"]):
             _flatten(item, getattr(value, name), f"{where}.{name}", found)
+        return
+    if "object" in structure:
+        space = getattr(value, "__dict__", {})
+        if classes.name_of(type(value)) != structure["class"] or set(space) != {name for name, _ in structure["attributes"]}:
+            names = ", ".join(name for name, _ in structure["attributes"])
+            raise TypeError(f"{where or 'the value'} must be a {structure['object']} with the attributes {names}, got {_describe(value)}")
+        for name, item in structure["attributes"]:
+            _flatten(item, space[name], f"{where}.{name}", found)
         return
     pairs = structure["dict"]
     if not isinstance(value, dict) or set(value) != {k for k, _ in pairs}:

@@ -140,6 +140,12 @@ torch.arange({n})[torch.arange({n})] | {c}.repeat_interleave(2, {D}) | {c}.roll(
 torch.equal({c}, {c}.clone()) * y | torch.rand_like({c}.float()) | {c}.float().double().float() | {c}.float().prod({D})
 {c}.float().topk(1, {D})[0] | {c}.chunk(2, {D})[0] | {c}.split(1, {D})[0] | torch.hstack([{c}, {c}]) | {c}.float().logsumexp({D})
 {c}.isnan() | torch.stack([v.sum() for v in {c}]) | sum(v.sum() for v in {c}) * y | {c}.t() if {c}.dim() < 3 else {c}.mT
+self.wide[:, :{n}] | self.wide[:, : {n} + 1] * y[:, :1] | self.wide[0, :{n}].sum() * y | self.wide[:, :{n}].t() | self.wide[..., : {n} - 1]
+self.wide[:, :int(y.sum().abs()) % 7] | self.wide[:, :int(y.sum()) % 9 - 4] | self.wide[:, None, :{n}].reshape(-1)
+torch.arange({n}, {n} + 2)
+F.pad({c}.float(), (0, 1), value=0.5) | F.pad({c}.float(), (0, 15 - {c}.shape[-1])) | F.pad({c}, (0, {n})) | F.pad({c}.float(), (0, -1))
+torch.max({c}.float(), {c}.float() * 0.5) | torch.min({c}.float()) | F.dropout({c}.float(), 0.5, False) | {c}.max()
+{c}.index_select({O}, torch.tensor([0])) | {c}.float() + self.wide[0, :{n}]
 F.scaled_dot_product_attention(y.view(1, 2, 3), {c}.float().reshape(1, -1, 3), {c}.float().reshape(1, -1, 3)) if {c}.shape[-1] == 3 else y
 """
 
@@ -167,6 +173,11 @@ v = {at:1:}\nv.mul_(0.5)\ny = y + S({c}) | v = {at:-1:}\ny = y + 1\ny = y + S(v)
 many.append({at:-1}) | table[len(table)] = y | table["c"] = {c} | self.last = {c} | self.n += {n} | self.n = {n}
 a = b = {c}\na = a + 1\ny = y + S(b) | {c} = {c}.transpose(0, -1).transpose(0, -1)
 try:\n    y = y + S({at:4})\nexcept IndexError:\n    y = y - 0.1 | assert {n} < 60 | if {n} == 4:\n    y = y * 0.5
+w = torch.zeros(2, 15)\nw[:, {n} - 1] = y[:, 0]\ny = y + S(w[:, :{n}]) | v = self.wide[:, :{n}]\nacc = acc + v.shape[1]
+y = y + S(self.wide[:, :{n}]) * self.wide[:, :{n}].shape[1]
+w = self.wide * 1\nv = w[:, :{n}]\nw[:, 0] += 1\ny = y + S(v) | w = self.wide * 1\nv = w[:, :{n}].reshape(-1)\nw.mul_(2)\ny = y + S(v)
+w = self.wide * 1\nv = w[:, :{n}][:, -1:]\nw.add_(1)\ny = y + S(v)
+kept = self.wide[:, :{n}] | if y[0, 0] > 1:\n    kept = self.wide[:, :{n}]
 if {n} > 3:\n    y = y + 0.25 | for k in range({n}):\n    y = y + 0.01 * k
 for k in range({n}):\n    if k > 2:\n        break\n    y = y + 0.02 | y = y + torch.rand(1) | y = y + torch.randn(2, {n}).sum()
 try:\n    y = y + S({c}.transpose(0, -1).view(-1))\nexcept RuntimeError:\n    y = y * 0.9
@@ -264,6 +275,7 @@ class GrowingProgram:
         end = [f"return y, acc, {self._one(['kept', 'many', 'table', 'd', 'S(y)'])}, {', '.join(c.name for c in caches)}"]
         forward = "\n".join([*begin, loop, *after, *end])
         init = "super().__init__()\nself.n, self.last = 0, None\nself.c0 = self.c1 = self.c2 = None\n"
+        init += 'self.register_buffer("wide", torch.arange(22.0).reshape(2, 11) / 9)\n'
         init += 'self.register_buffer("table", torch.arange(15.0).reshape(5, 3) / 7)\nself.w = nn.Parameter(torch.ones(2, 3) / 3)'
         methods = f"def __init__(self):\n{textwrap.indent(init, '    ')}\n\ndef forward(self, x):\n{textwrap.indent(forward, '    ')}"
         return f"{HEAD}class Net(nn.Module):\n{textwrap.indent(methods, '    ')}\n"

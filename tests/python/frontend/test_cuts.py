@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from differential import check, stage
 
 from dycl_tvm.errors import UnsupportedError
@@ -95,7 +96,19 @@ def cut_in_a_branch(x, limit):
     return a, k
 
 
+def padded_to_a_fixed_length(x, limit):
+    c, seen, all_of = x, torch.zeros(2, 9), 0
+    while c.shape[1] < 8 and c.sum() < limit:
+        c = torch.cat([c, c[:, -1:] + 1], 1)
+        seen = seen + F.pad(c, (0, 9 - c.shape[1]))
+        q = F.pad(c, (0, 2), value=3.0)
+        all_of = all_of + q.sum() + q.shape[1] + F.pad(c, (0, 1, 1, 0), value=2.0).sum() + F.pad(c, (0, -1)).sum()
+        all_of = all_of + F.pad(c > 1, (0, 12 - c.shape[1]), value=True).sum() + F.pad(c, (0, 3 - c.shape[1])).sum()
+    return c, seen, all_of, F.pad(c, (0, c.shape[1]))
+
+
 ROLLED = [
+    padded_to_a_fixed_length,
     a_slice_as_long_as_the_trips,
     a_cache_that_is_written_in_place,
     the_last_trip_is_before_the_end_of_the_body,

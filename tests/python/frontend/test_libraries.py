@@ -104,6 +104,28 @@ def test_generate_with_beams():
     compare(generate, [(i,) for i in ids])
 
 
+@pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
+def test_caches_come_in_and_out(kind):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    model = gpt2(2)
+    cache = transformers.DynamicCache() if kind == "DynamicCache" else transformers.StaticCache(config=model.config, max_cache_len=16)
+
+    def step(ids, cache):
+        out = model(ids, past_key_values=cache, use_cache=True)
+        return out.logits, out.past_key_values
+
+    with torch.no_grad():
+        step(IDS[0][:, :3], cache)
+        call = stage(step, (IDS[0][:, 3:4], copy.deepcopy(cache))).interpret()
+        theirs, mine = copy.deepcopy(cache), copy.deepcopy(cache)
+        for ids in IDS[: 1 if kind == "DynamicCache" else 3]:
+            (want, theirs), (got, mine) = step(ids[:, :1], theirs), call(ids[:, :1], mine)
+            assert type(mine) is type(theirs) and difference(want, got) is None
+            assert difference(theirs.get_seq_length(), mine.get_seq_length()) is None
+            for a, b in zip(theirs.layers, mine.layers, strict=True):
+                assert type(a) is type(b) and difference((a.keys, a.values), (b.keys, b.values)) is None
+
+
 def test_generate():
     model = gpt2(2)
 

@@ -89,7 +89,7 @@ def shape_from_value(x):
 
 def slice_by_value(x):
     n = int(x.sum())
-    return x[:, :n]  # HERE
+    return x[:, n:]  # HERE
 
 
 def repeat_by_value(x):

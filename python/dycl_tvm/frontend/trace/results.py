@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import enum
-import functools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
@@ -13,17 +11,15 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.clock import Dated, OwnValue
-from dycl_tvm.frontend.trace.heap.reach import has_attributes_only
 from dycl_tvm.frontend.trace.join.poison import Poison, use
-from dycl_tvm.frontend.trace.signature import record_fields
+from dycl_tvm.frontend.trace.signature import is_plain_object, name_of_constant, record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import at_front
 from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
-from dycl_tvm.runtime.classes import DEVICE, name_of
+from dycl_tvm.runtime.classes import name_of
 from dycl_tvm.runtime.structure import Structure
 
 
@@ -66,7 +62,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
         return {"const": x.item(), "numpy": x.dtype.name}
 
-    named = _name_of_constant(x)
+    named = name_of_constant(x)
     if named is not None:
         return {"const": x.__qualname__ if isinstance(x, type) else str(x), "name": named}
 
@@ -90,33 +86,13 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
                     f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys"
                 )
         described = {"dict": [[k, inner(v)] for k, v in pairs]}
-    elif _is_plain_object(cast(Any, type(x))):
+    elif is_plain_object(cast(Any, type(x))):
         described = {"object": type(x).__name__}
     else:
         _refuse(x, origin)
     if type(x) in (tuple, list, dict):
         return described
     return _with_class(x, described, inner, origin)
-
-
-def _name_of_constant(x: Any) -> str | None:
-    """Return the name of a class, a member of an enum, a dtype or a device of PyTorch; None for anything else, or one not to be found."""
-    if isinstance(x, type):
-        return name_of(x)
-    if isinstance(x, torch.dtype):
-        return str(x).replace(".", ":")
-    if isinstance(x, torch.device):
-        return DEVICE
-    kind = type(x)
-    if not isinstance(x, enum.Enum) or name_of(kind) is None or kind.__members__.get(x.name) is not x:
-        return None
-    return f"{name_of(kind)}.{x.name}"
-
-
-@functools.cache
-def _is_plain_object(cls: Any) -> bool:
-    """Whether objects of a class are their attributes and nothing else, and no parts of a program."""
-    return has_attributes_only(cls) and cls.__new__ is object.__new__ and not issubclass(cls, (torch.nn.Module, Dated, OwnValue))
 
 
 def _with_class(x: Any, described: Structure, inner: Callable[[Any], Structure], origin: Origin | None) -> Structure:

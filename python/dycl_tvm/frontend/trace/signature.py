@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import functools
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError, UsageError
+from dycl_tvm.frontend.trace.clock import Dated, OwnValue
+from dycl_tvm.frontend.trace.heap.reach import has_attributes_only
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import Apart, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like
 from dycl_tvm.hcfg.nodes import InputPair, Value
 from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.runtime.classes import DEVICE, name_of, set_attributes
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
 
 
@@ -52,6 +57,8 @@ class Inputs:
             ) from None
         self.names: list[str] = []
         self.types: list[TensorType] = []
+        #: The objects of the user's classes that the one at hand is an attribute of.
+        self._within: set[int] = set()
         self._classes: dict[tuple[str, tuple[str, ...]], type] = {}
         #: The example tensors; one that is given twice is one input.
         self._examples: list[_Example] = []
@@ -92,9 +99,17 @@ class Inputs:
             return {kind: [self._describe(v, f"{where}[{i}]") for i, v in enumerate(x)]}
         if isinstance(x, dict):
             return {"dict": [[k, self._describe(v, f"{where}[{k!r}]")] for k, v in x.items()]}
+        named = name_of_constant(x)
+        if named is not None:
+            return {"const": x.__qualname__ if isinstance(x, type) else str(x), "name": named}
+        if is_plain_object(cast(Any, type(x))) and name_of(type(x)) is not None and id(x) not in self._within:
+            self._within.add(id(x))
+            attributes = [[name, self._describe(value, f"{where}.{name}")] for name, value in vars(x).items()]
+            self._within.remove(id(x))
+            return {"object": type(x).__name__, "class": name_of(type(x)), "attributes": attributes}
         raise UsageError(
             f"the example input `{where}` is a {type(x).__name__}; "
-            "give tensors, numbers, strings, None, and tuples, lists and dicts of them"
+            "give tensors, numbers, strings, None, tuples, lists and dicts of them, and objects with such attributes"
         )
 
     def tensors(self, values: list[Value]) -> list[torch.Tensor]:
@@ -133,7 +148,11 @@ class Inputs:
             return self._classes[type(x).__name__, x._fields](**{f: self._with_classes(v) for f, v in zip(x._fields, x)})
         if isinstance(x, (tuple, list)):
             return type(x)(self._with_classes(v) for v in x)
-        return {k: self._with_classes(v) for k, v in x.items()} if isinstance(x, dict) else x
+        if isinstance(x, dict):
+            return {k: self._with_classes(v) for k, v in x.items()}
+        if name_of_constant(x) is None and not isinstance(x, torch.Tensor) and is_plain_object(cast(Any, type(x))):
+            set_attributes(x, [(name, self._with_classes(v)) for name, v in vars(x).items()])
+        return x
 
 
 class _Example:
@@ -200,3 +219,23 @@ def record_fields(x: Any) -> list[str] | None:
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return [f.name for f in dataclasses.fields(x)]
     return None
+
+
+def name_of_constant(x: Any) -> str | None:
+    """Return the name of a class, a member of an enum, a dtype or a device of PyTorch; None for anything else, or one not to be found."""
+    if isinstance(x, type):
+        return name_of(x)
+    if isinstance(x, torch.dtype):
+        return str(x).replace(".", ":")
+    if isinstance(x, torch.device):
+        return DEVICE
+    kind = type(x)
+    if not isinstance(x, enum.Enum) or name_of(kind) is None or kind.__members__.get(x.name) is not x:
+        return None
+    return f"{name_of(kind)}.{x.name}"
+
+
+@functools.cache
+def is_plain_object(cls: Any) -> bool:
+    """Whether objects of a class are their attributes and nothing else, and no parts of a program."""
+    return has_attributes_only(cls) and cls.__new__ is object.__new__ and not issubclass(cls, (torch.nn.Module, Dated, OwnValue))

@@ -39,9 +39,9 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import join_identities
-from dycl_tvm.frontend.trace.values.layouts import join_layouts
+from dycl_tvm.frontend.trace.values.layouts import join_layouts, marks_of
 from dycl_tvm.frontend.trace.values.lengths import Length
-from dycl_tvm.frontend.trace.values.storage import Stale, Storage, kind_of, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import Type
@@ -206,12 +206,13 @@ class Join:
         first = found[0]
         if any(isinstance(c.obj, Grown) for c in found):
             return self._join_grown(found, what)
-        if len({kind_of(c.obj) for c in found}) > 1 or any(isinstance(c.value, Stale) for c in found):
+        types_ = {tensor_type(c.obj) for c in found}
+        if len(types_) > 1 or len({marks_of(c.obj) for c in found}) > 1 or any(isinstance(c.value, Stale) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
             same = all(c.value is first.value for c in found)
-            value = first.value if same else self.phi(tensor_type(first.obj), [c.value for c in found], what.variable)
+            value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.variable)
             merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.decision), value)
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)

@@ -15,7 +15,6 @@ from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, P
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, of_poison
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
-from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.storage import Stale
 
 #: What a variable is on a side that does not set it.
@@ -205,9 +204,7 @@ def describe(c: Captured) -> str:
         return f"a tensor of {c.obj.buffer.dtype} that grows from trip to trip of a loop"
     if isinstance(c, TensorLeaf):
         text = f"a tensor {list(c.obj.shape)} of {str(c.obj.dtype).removeprefix('torch.')}"
-        conjugate, negative = marks_of(c.obj)
-        text += " that is a lazy conjugate (see resolve_conj())" if conjugate else ""
-        text += " that is lazily negative (see resolve_neg())" if negative else ""
+        text += " marked as a conjugate" * c.obj.is_conj() + " marked as negative" * c.obj.is_neg()
         return f"{text} that may have been changed in place under another name" if isinstance(c.value, Stale) else text
     if isinstance(c, NumberLeaf):
         mixed = scalars.mixed_of(c.obj)

@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensor
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
-from dycl_tvm.frontend.trace.values.grown_math import Handler, elementwise, flat, is_contiguous, is_same, new, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import Handler, elementwise, flat, is_contiguous, is_same, masked, new, refuse_call
 from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
@@ -126,7 +126,7 @@ def _placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps
         del strides[along]
     turned = meta_of(shape[::-1], None, part.dtype).stride()[::-1]
     found = [tuple(dense), tuple(strides), *([] if t.contiguous_ else [turned, tuple(2 * n for n in dense)])]
-    return StagedTensor(meta_with(meta_of(shape, None, part.dtype), found, t.length.counter.loop), part.storage_, part.chain, peek(part))
+    return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
 
 
 def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
@@ -306,6 +306,24 @@ def _reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     return _as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
 
 
+def _pad(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
+    """Pad with a number, behind what there is along the dimension that grows; to a fixed length too."""
+    entries = list(pad)
+    behind = 2 * (t.dim_() - 1 - t.along)
+    left, right = entries[behind : behind + 2] or (0, 0)
+    added = scalars.length_of(right)
+    entries[behind : behind + 2] = [0, 0] if entries[behind:] else []
+    if mode != "constant" or scalars.is_symbolic(value) or not _are_plain([*entries, left]) or left or added is None or len(entries) % 2:
+        return refuse_call(func, t)
+    total = combine("add", t.length, added)
+    if total is None or combine("ge", total, 0) is not True:
+        return refuse_call(func, t)
+    whole = func(masked(t.padded(), t.along, t.length, value or 0), entries, mode, value)
+    missing = (total if isinstance(total, int) else total.bounds[1]) - whole.shape[t.along]
+    whole = func(whole, [0] * (behind + 1) + [missing], mode, value)
+    return whole if isinstance(total, int) else new(whole, t.along, total)
+
+
 # -- making tensors ------------------------------------------------------------------------------------------------------------
 def _arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     length = _length(args[0]) if len(args) == 1 else None
@@ -366,6 +384,7 @@ HANDLERS: dict[Any, Handler] = {
     _T.__len__: lambda func, t: _size(func, t, 0),
     **dict.fromkeys([_T.numel, _T.nelement, torch.numel], _numel),
     _T.__getitem__: _getitem,
+    **dict.fromkeys([F.pad, torch._C._nn.pad], _pad),
     **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], _cat),
     **dict.fromkeys(_named(["transpose", "swapaxes", "swapdims"], _T, torch), _transpose),
     _T.mT.__get__: _transpose,  # type: ignore[attr-defined]

@@ -68,6 +68,11 @@ def with_marks(t: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor
     return t
 
 
+def same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have one shape, dtype, and marks: then one may stand for both."""
+    return a.shape == b.shape and a.dtype == b.dtype and marks_of(a) == marks_of(b)
+
+
 def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     """Return the strides that a tensor may have."""
     layouts = layouts_of(t)
@@ -87,14 +92,13 @@ def meta_of(shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torc
     return _new_meta(shape, strides, dtype)
 
 
-def meta_with(like: torch.Tensor, strides: Iterable[tuple[int, ...]], decision: Any) -> torch.Tensor:
-    """Return a tensor on the device ``meta`` that has one of several strides, and is else like another; nobody changes it."""
-    layouts, marks = Layouts(strides, decision), marks_of(like)
-    if len(layouts.strides) == 1 and not any(marks):
-        return meta_of(tuple(like.shape), layouts.strides[0], like.dtype)
-    meta = with_marks(_new_meta(tuple(like.shape), layouts.strides[0], like.dtype), *marks)
-    if len(layouts.strides) > 1:
-        meta.layouts = layouts  # type: ignore[attr-defined]
+def meta_with(shape: Iterable[int], dtype: torch.dtype, strides: Iterable[tuple[int, ...]], decision: Any) -> torch.Tensor:
+    """Return a tensor on the device ``meta`` that has one of several strides; nobody changes it."""
+    layouts = Layouts(strides, decision)
+    if len(layouts.strides) == 1:
+        return meta_of(tuple(shape), layouts.strides[0], dtype)
+    meta = _new_meta(tuple(shape), layouts.strides[0], dtype)
+    meta.layouts = layouts  # type: ignore[attr-defined]
     return meta
 
 
@@ -108,11 +112,17 @@ def join_layouts(tensors: Sequence[torch.Tensor], decision: Any) -> torch.Tensor
     if any(strides_of(t) != first for t in tensors):
         decisions.append(decision)
     earliest = min(decisions, key=lambda s: s.index, default=None)
-    return meta_with(tensors[0], [s for t in tensors for s in strides_of(t)], earliest)
+    joined = meta_with(tensors[0].shape, tensors[0].dtype, [s for t in tensors for s in strides_of(t)], earliest)
+    marks = marks_of(tensors[0])
+    if any(marks):
+        if layouts_of(joined) is None:
+            joined = _new_meta(tuple(joined.shape), tuple(joined.stride()), joined.dtype)
+        with_marks(joined, *marks)
+    return joined
 
 
 def _certain(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    return t if layouts_of(t) is None else meta_with(t, [strides], None)
+    return t if layouts_of(t) is None else meta_of(tuple(t.shape), strides, t.dtype)
 
 
 def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any, ambiguous: list[Layouts]) -> Any:
@@ -129,6 +139,8 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
     """
     decisions = [a.decision for a in ambiguous]
     first = ambiguous[decisions.index(min(decisions, key=lambda s: s.index))]
+    if any(any(marks_of(t)) for t in tensors_of(args, kwargs)):
+        first.settle()
     tensors = {id(t): t for t in tensors_of(args, kwargs)}
     choices = [[(i, s) for s in strides_of(t)] for i, t in tensors.items()]
     found: list[Any] = []
@@ -147,9 +159,10 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
     if errors:
         raise errors[0]
     columns = [list(column) for column in zip(*map(leaves, found))]
-    if any(isinstance(c[0], torch.Tensor) and len({(x.shape, x.dtype, marks_of(x)) for x in c}) > 1 for c in columns):
+    if any(isinstance(c[0], torch.Tensor) and {(x.shape, x.dtype) for x in c} != {(c[0].shape, c[0].dtype)} for c in columns):
         first.settle()
     joined = iter(
-        meta_with(c[0], [tuple(x.stride()) for x in c], first.decision) if isinstance(c[0], torch.Tensor) else c[0] for c in columns
+        meta_with(c[0].shape, c[0].dtype, [tuple(x.stride()) for x in c], first.decision) if isinstance(c[0], torch.Tensor) else c[0]
+        for c in columns
     )
     return map_leaves(lambda _: next(joined), found[0])

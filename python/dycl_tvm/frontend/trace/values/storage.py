@@ -14,7 +14,6 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.heap.places import One
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity
-from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import ITEM_BYTES, TensorType
 
@@ -28,11 +27,6 @@ def tensor_type(t: torch.Tensor) -> TensorType:
     if name is None:
         raise UnsupportedError(f"tensors of {t.dtype} are not supported", current().origin(), f"use one of {', '.join(ITEM_BYTES)}")
     return TensorType(tuple(map(int, t.shape)), name)
-
-
-def kind_of(t: torch.Tensor) -> tuple[TensorType, tuple[bool, bool]]:
-    """Return what several tensors must have in common to be one: the type and the marks."""
-    return tensor_type(t), marks_of(t)
 
 
 class Stale(Value):
