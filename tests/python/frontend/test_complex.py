@@ -74,6 +74,49 @@ def loop(x):
     return x, steps
 
 
+def marked_in_a_loop(x):
+    y = x
+    while y.abs().max() < 50:
+        y = (y * 2).conj()
+    return y.is_conj(), y.imag.is_neg(), y.imag
+
+
+def changed_in_a_loop(x):
+    y = x.clone()
+    v, r = y.conj(), y.real
+    while v.abs().max() < 50:
+        v.mul_(1 + 1j)
+        y.imag.add_(r)
+    return y, v
+
+
+def conjugates_by_index(x):
+    rows = x.conj()
+    row = rows[int(x.real[:, 0].argmax())]
+    return row.is_conj(), row.imag, row * 1j
+
+
+def mark_that_changes_in_a_loop(x):
+    s, y = x.abs().sum(), x
+    while s < 100:
+        y = y.conj()
+        s = s * 2
+    return y.imag
+
+
+class MarkedState(torch.nn.Module):
+    """A conjugate is left for the next call where none was before."""
+
+    def __init__(self):
+        super().__init__()
+        self.h = torch.zeros(3, 4, dtype=torch.complex64)
+
+    def forward(self, x):
+        was = self.h.is_conj()
+        self.h = (self.h + x).conj()
+        return was, self.h.imag
+
+
 def with_numbers(x):
     s = x.real.sum().item()
     return x * s, s - x, x + 1j, 2 / x, x**2, x == s, x.sum() / 2
@@ -107,6 +150,9 @@ PROGRAMS = {
     joined_conjugates: 2,
     changed_through_one_of_two: 2,
     loop: 1,
+    marked_in_a_loop: 1,
+    changed_in_a_loop: 1,
+    conjugates_by_index: 1,
     with_numbers: 1,
     rotary: 2,
     Memory(): 2,
@@ -131,11 +177,13 @@ def test_state_over_calls():
         (view_of_a_joined_conjugate, "unresolved conjugated tensors"),  # as by PyTorch
         (lambda x: x.clone().mul_(2) if x.sum().item() == 1 else x, "x.real.item()"),
         (lambda x: (lambda y: y.mul_(y.real))(x.clone()), "overlaps"),
+        (mark_that_changes_in_a_loop, "marked as a conjugate"),
+        (MarkedState(), "marked as a conjugate"),
         (lambda x: x + torch.randn(3, 4, dtype=torch.complex64), "random numbers"),
         (lambda x: x.conj().as_strided((2, 2), (1, 2)), "as other numbers"),
         (lambda x: torch.view_as_real(x).as_strided((2, 2), (1, 2)), "as other numbers"),
     ],
-    ids=["parts of a conjugate", "item", "overlap", "random", "strides of a conjugate", "strides of parts"],
+    ids=["parts of a conjugate", "item", "overlap", "loop", "state", "random", "strides of a conjugate", "strides of parts"],
 )
 def test_refused(program, message):
     with pytest.raises(UnsupportedError, match=message):

@@ -49,6 +49,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.generators import key_of
 from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside
+from dycl_tvm.frontend.trace.values.layouts import same_kind
 from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
@@ -512,7 +513,7 @@ class ModelState:
             elif now.obj is not initial.obj:
                 assert isinstance(initial.obj, Constant)
                 self._leaves[path] = _Leaf(name.plain, initial.obj.type, initial.obj)
-        elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and tensor_type(initial.obj) == tensor_type(now.obj):
+        elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and same_kind(initial.obj, now.obj):
             left[path] = now
             if initial.obj is not now.obj and storage_of(now.obj).shared:
                 self._poisoned[path] = Why(f"{name} lies in the memory of a NumPy array after a call")

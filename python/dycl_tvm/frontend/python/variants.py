@@ -33,6 +33,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.layouts import marks_of, with_marks
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, Value
@@ -53,14 +54,15 @@ class Layout:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
+    marks: tuple[bool, bool]
 
     @staticmethod
     def of(t: torch.Tensor) -> Layout:
-        return Layout(tuple(t.shape), t.stride(), t.dtype)
+        return Layout(tuple(t.shape), t.stride(), t.dtype, marks_of(t))
 
     def meta(self) -> torch.Tensor:
         """Return a tensor without data."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+        return with_marks(torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta"), *self.marks)
 
 
 @dataclass

@@ -28,7 +28,7 @@ from dycl_tvm.frontend.trace.limits import MAX_TRIPS
 from dycl_tvm.frontend.trace.procedures import Call
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.storage import tensor_type
+from dycl_tvm.frontend.trace.values.layouts import same_kind
 from dycl_tvm.hcfg.nodes import Block, Raise
 
 #: The hidden variable that counts the calls that are not over.
@@ -127,7 +127,7 @@ class Recursions(OfOneRun):
 def _alike(a: Captured, b: Captured) -> bool:
     """Whether all that Python knows of two values is the same."""
     if isinstance(a, TensorLeaf) and isinstance(b, TensorLeaf):
-        return tensor_type(a.obj) == tensor_type(b.obj)
+        return same_kind(a.obj, b.obj)
     if isinstance(a, NumberLeaf) and isinstance(b, NumberLeaf):
         known_no_more = scalars.is_symbolic(b.obj) and scalars._kind(a.operand) == scalars._kind(b.operand)
         return known_no_more or same_number(a, b)

@@ -33,6 +33,7 @@ from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of,
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled, may_be_unset
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.layouts import same_kind
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -315,7 +316,7 @@ class Header:
         if may_be_unset(header) != may_be_unset(back):
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
-        if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and tensor_type(header.obj) == tensor_type(back.obj):
+        if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and same_kind(header.obj, back.obj):
             if path in self._general:
                 found[path] = back.value
                 self._identities.note(path, back.obj)

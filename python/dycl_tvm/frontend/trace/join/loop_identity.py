@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, join_identities
-from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_with, strides_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of, marks_of, meta_with, strides_of, with_marks
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Value
 
@@ -61,6 +61,7 @@ class LoopIdentities:
         others = [s for s in self._strides.get(path, ()) if s not in strides]
         decision = self._decision if others or known is None else known.decision
         made = fresh_like(meta_with(entry.shape, entry.dtype, [*strides, *others], decision), param)
+        with_marks(made, *marks_of(entry))
         self.header_memory(path, entry, made)
         return made
 

@@ -204,6 +204,7 @@ def describe(c: Captured) -> str:
         return f"a tensor of {c.obj.buffer.dtype} that grows from trip to trip of a loop"
     if isinstance(c, TensorLeaf):
         text = f"a tensor {list(c.obj.shape)} of {str(c.obj.dtype).removeprefix('torch.')}"
+        text += " marked as a conjugate" * c.obj.is_conj() + " marked as negative" * c.obj.is_neg()
         return f"{text} that may have been changed in place under another name" if isinstance(c.value, Stale) else text
     if isinstance(c, NumberLeaf):
         mixed = scalars.mixed_of(c.obj)

@@ -67,6 +67,11 @@ def with_marks(t: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor
     return t
 
 
+def same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have one shape, dtype, and marks: then one may stand for both."""
+    return a.shape == b.shape and a.dtype == b.dtype and marks_of(a) == marks_of(b)
+
+
 def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     """Return the strides that a tensor may have."""
     layouts = layouts_of(t)
@@ -133,6 +138,8 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
     """
     decisions = [a.decision for a in ambiguous]
     first = ambiguous[decisions.index(min(decisions, key=lambda s: s.index))]
+    if any(any(marks_of(t)) for t in tensors_of(args, kwargs)):
+        first.settle()
     tensors = {id(t): t for t in tensors_of(args, kwargs)}
     choices = [[(i, s) for s in strides_of(t)] for i, t in tensors.items()]
     found: list[Any] = []

@@ -226,7 +226,7 @@ def select_at(base: torch.Tensor, storage: Storage, chain: tuple[ViewStep, ...],
     value = _select_at(read(base), dim, position)
     like = meta_of(tuple(base.shape), base.stride(), base.dtype)  # forks if it has several
     with plainly():
-        meta = like.select(dim, 0)
+        meta = with_marks(like.select(dim, 0), *marks_of(base))
     return view_of(base, StagedTensor(meta, storage, (*chain, (SELECT_AT, (dim, position), {})), value))
 
 
