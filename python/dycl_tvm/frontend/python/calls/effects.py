@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import inspect
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +39,8 @@ _KNOWN = (
 )
 #: Modules whose functions change tensors only.
 _KNOWN_MODULES = frozenset(["torch.nn.functional", "torch._C", "torch._tensor", "torch.functional", "torch._refs", "torch.overrides"])
+#: Functions of Python's that read what they are given and nothing else; libraries that check types ask them hundreds of times.
+_QUESTIONS = frozenset([typing.get_args, typing.get_origin, dataclasses.fields, dataclasses.is_dataclass, inspect.isclass])
 #: What holds the compiled functions ``torch.cat``, ``torch.sigmoid`` and so on.
 _COMPILED: Any = torch.cat.__self__  # type: ignore[attr-defined]
 
@@ -171,6 +176,8 @@ def _is_known(callee: Any, module: str) -> bool:
     if isinstance(callee, torch.nn.Module):
         return is_library_class(type(callee))
     if isinstance(callee, types.FunctionType):
+        if callee in _QUESTIONS:
+            return True
         return callee.__name__ in ("forward", "_call_impl", "_wrapped_call_impl") and module.startswith("torch.nn.modules.")
     if isinstance(callee, type):
         return issubclass(callee, _KNOWN) and is_library_class(callee) and callee is not object

@@ -103,24 +103,26 @@ class Node:
         return self.bool_()
 
     def int_(self) -> int:
-        result: int = self._plain("an int")
-        return result
+        return int(self._plain("an int"))
 
     def guard_int(self, _file: str, _line: int) -> int:
         return self.int_()
 
     def guard_float(self, _file: str, _line: int) -> float:
-        result: float = self._plain("a float")
-        return result
+        return float(self._plain("a float"))
 
     def text(self) -> Any:
         """Refuse to be made a text; at build time there is none."""
         return self._plain("its text", "keep it a number; in a print that is kept, give it as an argument of its own: print(a, b)")
 
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
-        session = current()
         if self.is_int() and self.length is None:
-            session.decisions.count_trips()
+            current().decisions.count_trips()
+        return self.part(what, instead)
+
+    def part(self, what: str, instead: str = "let Python know the number, or keep tensors there") -> Any:
+        """Have the paths part on which the number differs."""
+        session = current()
         if self.decision is not None:
             session.decisions.fork(self.decision, f"{what} is needed at build time")
         raise UnsupportedError(
@@ -471,8 +473,7 @@ for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
     _METHODS[f"__{_name}__"] = _refuse_bits(_name)
 _METHODS["__copy__"], _METHODS["__deepcopy__"] = lambda self: self, lambda self, _memo: self
 _METHODS["__divmod__"], _METHODS["__rdivmod__"] = _divmod, _rdivmod
-_METHODS["__int__"] = lambda self: self.node.int_()
-_METHODS["__float__"] = lambda self: self.node.guard_float("", 0)
+_METHODS["__int__"], _METHODS["__float__"] = lambda self: self.node.int_(), lambda self: self.node.guard_float("", 0)
 _METHODS["__repr__"] = lambda self: self.node.text() if staging() else self.node.str()
 _METHODS["__format__"] = lambda self, _spec: self.node.text()
 
@@ -487,8 +488,7 @@ def _refuse_method(name: str) -> Any:
 #: What Python's numbers have and torch's symbolic ones have otherwise, or not.
 for _name in ("as_integer_ratio", "bit_length", "bit_count", "to_bytes", "is_integer", "hex"):
     _METHODS.setdefault(_name, _refuse_method(_name))
-_METHODS["conjugate"] = lambda self: +self
-_METHODS["real"] = property(lambda self: +self)
+_METHODS["conjugate"], _METHODS["real"] = lambda self: +self, property(lambda self: +self)
 _METHODS["imag"] = property(lambda self: 0.0 if self.node.kind == "float" else 0)
 
 HostInt: type = type("HostInt", (torch.SymInt,), {**_METHODS, "numerator": _METHODS["real"], "denominator": property(lambda self: 1)})
@@ -513,7 +513,7 @@ def is_symbolic(x: Any) -> bool:
 
 def known(x: Any) -> Any:
     """Return a number that Python needs now: the paths part on which it differs."""
-    return {"int": int, "float": float, "bool": bool}[x.node.kind](x)
+    return x.node.part("an int") if x.node.kind == "int" else {"float": float, "bool": bool}[x.node.kind](x)
 
 
 def operand_of(x: Any) -> Operand:
