@@ -39,6 +39,8 @@ class Answers(Watcher):
         have the column of its beginning.
     merged : bool
         Whether the graph is taken to ask once for what was computed twice: such a crossing answers a second question only if no other does.
+    arrays : bool
+        Whether the program may have read what the graph asks for from an array of NumPy's, of which no crossing tells.
     most_edges : int
         So many edges are noted at most.
 
@@ -59,6 +61,7 @@ class Answers(Watcher):
         folded: bool = False,
         columns: bool = False,
         merged: bool = False,
+        arrays: bool = False,
         most_edges: int = 100_000,
     ) -> None:
         self._merged = merged
@@ -69,6 +72,7 @@ class Answers(Watcher):
         self._first = 0
         self._last = -1
         self._strict, self._folded, self._columns, self._most = strict, folded, columns, most_edges
+        self._arrays = arrays
         self.edges: list[tuple[Block, int, int]] = []
         self.wrong: tuple[Crossing, Number] | None = None
         self.extra = 0
@@ -119,7 +123,7 @@ class Answers(Watcher):
             again = self._again(dtype, real, line)
             if again is not None and (rank != 1 or not again.free):
                 return again.answer
-        if best < 0:
+        if best < 0 or (rank == 1 and self._arrays):
             self.extra += 1
             return real
         crossing = self._crossings[best]

@@ -140,13 +140,13 @@ class Checker:
             self._budget.spend(operations * _OBSERVED + work)
         # Whether the graph asks for what no input has a part in (a loop's first trip) cannot be seen, nor which expression of a line
         # it asks for, nor whether a pass lets it ask once for what was computed twice: it agrees if it does in one of these ways.
-        crossings = [o.crossings for o in eager]
+        crossings, arrays = [o.crossings for o in eager], any(o.arrays for o in eager)
         ways = ((False, False, False), (True, False, False), (False, True, False), (False, False, True))
         for folded, columns, merged in ways[: 3 + self._passes]:
             if folded and all(c.free for asked in crossings for c in asked):
                 continue
             with self._time.of(plan.seed, False):
-                built = run_graph(self.graph, calls[: len(eager)], crossings, not self._passes, folded, columns, merged)
+                built = run_graph(self.graph, calls[: len(eager)], crossings, not self._passes, folded, columns, merged, arrays)
             self._budget.spend(operations * _INTERPRETED + work)
             found = compare(eager, built, _LOOSE if self._passes else 1.0, self._prints)
             if found is None:

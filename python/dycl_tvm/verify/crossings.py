@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,8 +36,6 @@ _ASKS = frozenset(
     getattr(torch.Tensor, name)
     for name in ("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "item", "is_nonzero", "equal", "allclose")
 ) | {torch.is_nonzero, torch.equal, torch.allclose}
-#: Elements of a tensor that may go to NumPy with answers of their own.
-_MOST_FOR_NUMPY = 256
 
 
 @dataclass
@@ -103,12 +100,16 @@ class _Deadline:
 
 @dataclass
 class Log:
-    """What one call of the program showed; ``work`` is an estimate of the seconds of its arithmetic."""
+    """What one call of the program showed.
+
+    ``work`` is an estimate of the seconds of its arithmetic; ``arrays`` says that it may have read elements of arrays, which is not seen.
+    """
 
     crossings: list[Crossing] = field(default_factory=list)
     work: float = 0.0
     operations: int = 0
     unforced: set[str] = field(default_factory=set)
+    arrays: bool = False
 
 
 class Watch:
@@ -143,6 +144,7 @@ class Watch:
         self._known: dict[int, _Known] = {}  # by the tensors' ids
         self._numbers: dict[Any, int] = {}
         self._answers: dict[int, Number] = {}
+        self._in_arrays: list[torch.Tensor] = []
         self.log = Log()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]) -> Any:
@@ -251,16 +253,17 @@ class Watch:
     def read(self, t: torch.Tensor, real: Number) -> Number:
         """Return the answer for the one element of a tensor."""
         known = self.known(t)
-        return self.cross(known.number, t.dtype, real, known.free, known.bounds)
+        return self.cross(known.number, t.dtype, real, self._may_be_forced(t), known.bounds)
 
     def read_all(self, t: torch.Tensor) -> list[Number]:
         """Return the answers for all elements of a tensor, in order."""
         known = self.known(t)
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
             real = t.reshape(-1).tolist()
+        free = self._may_be_forced(t)
         if t.numel() == 1:
-            return [self.cross(known.number, t.dtype, real[0], known.free, known.bounds)]
-        return [self.cross(self._number(("element", known.number, k)), t.dtype, v, known.free, known.bounds) for k, v in enumerate(real)]
+            return [self.cross(known.number, t.dtype, real[0], free, known.bounds)]
+        return [self.cross(self._number(("element", known.number, k)), t.dtype, v, free, known.bounds) for k, v in enumerate(real)]
 
     def about_to_write(self, operator: Operator, args: Any, kwargs: Any) -> None:
         """Tell of every memory that an operation is about to change."""
@@ -272,6 +275,16 @@ class Watch:
         self._before_write(t)
         if self.known(t).free:
             self.log.unforced.add("a tensor is handed to NumPy")
+
+    def read_later(self, t: torch.Tensor) -> None:
+        """Note that a tensor's memory becomes an array: what it holds is read where nobody sees it, so the truth is the answer."""
+        self._before_write(t)
+        self.log.arrays |= self.known(t).free
+        self._in_arrays.append(t)
+
+    def _may_be_forced(self, t: torch.Tensor) -> bool:
+        in_array = any(torch._C._is_alias_of(t, other) for other in self._in_arrays)  # type: ignore[attr-defined]
+        return self.known(t).free and not t.is_complex() and not in_array
 
 
 class _Functions(TorchFunctionMode):
@@ -292,10 +305,9 @@ class _Functions(TorchFunctionMode):
                 count = int(torch.Size(t.shape[:axis]).numel())
                 flat = [flat[i * size : (i + 1) * size] for i in range(count)]
             return flat
-        if func in (torch.Tensor.numpy, torch.Tensor.__array__) and self._watch.known(args[0]).free and args[0].numel() <= _MOST_FOR_NUMPY:
-            array = func(*args, **(kwargs or {}))
-            return np.array(self._watch.read_all(args[0]), dtype=array.dtype).reshape(array.shape)
-        if func in (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr, torch.Tensor.untyped_storage):
+        if func in (torch.Tensor.numpy, torch.Tensor.__array__):
+            self._watch.read_later(args[0])
+        elif func in (torch.Tensor.data_ptr, torch.Tensor.untyped_storage):
             self._watch.handed_out(args[0])
         # A tensor that is an index or a size is read by the operator; the graph may as well take it as data.
         before, self._watch.asked = self._watch.asked, func in _ASKS

@@ -48,6 +48,7 @@ class Outcome:
     error: BaseException | None = None
     printed: str = ""
     crossings: list[Crossing] = field(default_factory=list)
+    arrays: bool = False
     answers: Answers | None = None
 
     def text(self) -> str:
@@ -101,7 +102,7 @@ class Program:
                     outcome.error = error.with_traceback(None)
                 finally:
                     outcome.printed = printed.getvalue()
-                    outcome.crossings = watch.log.crossings
+                    outcome.crossings, outcome.arrays = watch.log.crossings, watch.log.arrays
                     self.operations += watch.log.operations
                     self.work += watch.log.work
                 if watch.log.unforced:
@@ -150,12 +151,13 @@ def run_graph(
     folded: bool = False,
     columns: bool = False,
     merged: bool = False,
+    arrays: bool = False,
 ) -> list[Outcome]:
     """Make the calls in the graph, with the answers that the program got."""
     state = [graph_initial(v.initial) for v in graph.state]
     found = []
     for (args, kwargs), known in zip(calls, crossings):
-        answers = Answers(known, strict, folded, columns, merged)
+        answers = Answers(known, strict, folded, columns, merged, arrays)
         outcome = Outcome(answers=answers)
         found.append(outcome)
         printed = io.StringIO()

@@ -431,6 +431,10 @@ def _rare() -> list[Case]:
     return [
         *((n, lambda x, d, n=n: (getattr(S, n)(x, d), getattr(S, n)(x, 3)), [f(3, 7), degrees.float()]) for n in polynomials),
         ("zeta", lambda x, q: (S.zeta(x, q), S.zeta(4, q), S.zeta(x, 2.5)), [f(3, 7).abs() + 1, f(3, 7)]),
+        *(
+            (n, lambda x, d, n=n: (getattr(S, n)(x, d), getattr(S, n)(x, 3)), [f(3, 7), degrees.float()])
+            for n in ("hermite_polynomial_h", "hermite_polynomial_he")
+        ),
         ("gcd", torch.gcd, [i(4, 5, lo=-200, hi=200) * 6, i(5, lo=-200, hi=200) * 10]),
         ("lcm", torch.lcm, [i(4, 5, lo=-50, hi=50), i(5, lo=-50, hi=50)]),
         ("gcd_large", torch.gcd, [torch.tensor([7540113804746346429, 2**62, 0, 0]), torch.tensor([4660046610375530309, 2**40, -5, 0])]),

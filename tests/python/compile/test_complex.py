@@ -20,6 +20,8 @@ M = torch.randn(2, 4, 5, dtype=torch.complex64, generator=G)
 #: Numbers at which careless formulas overflow, cancel or divide by zero.
 AWKWARD = torch.tensor([1e30 + 1e30j, 1e-30 + 1e-30j, 3e-20, 1 + 1e-4j, -1 + 1e-6j, -4, -4j, 1e-3 + 80j, 0.6 + 0.8j, 88 + 1j])
 
+RISING = torch.tensor([0.5, 1.0, 0.75])
+
 FUNCTIONS = {
     "arithmetic": lambda z, w, m, a: (z + w, z - 2 * w, z * w, z / w, 1 / w, z * 2j, 3 - z, torch.add(z, w, alpha=1j), z.real * w, z**3),
     "parts": lambda z, w, m, a: (z.real, z.imag, z.conj().imag, torch.complex(z.real, w.imag), torch.view_as_real(z), z.abs(), z.angle()),
@@ -29,6 +31,8 @@ FUNCTIONS = {
     "choices": lambda z, w, m, a: (torch.where(z.real > 0, z, w), z == w, torch.cat([z, w], 1), torch.stack([z, w]), z[:, [2, 0]]),
     "sums": lambda z, w, m, a: (z.sum(), z.mean(1), z.cumsum(0), z.prod(1), z.var(), torch.linalg.norm(z), m.flip(1).roll(1, 2)),
     "changes": lambda z, w, m, a: (z.masked_fill(z.real > 0, 1j), torch.zeros_like(z), -z, z.index_add(0, torch.tensor([1]), w[:1])),
+    "powers": lambda z, w, m, a: (z ** (3 + 0j), z**2, z ** (0.5 + 0j), 2**z, z**0),
+    "frames": lambda z, w, m, a: torch.istft(z, 3, 1, onesided=False, return_complex=True, window=RISING),
     "wide": lambda z, w, m, a: (z.to(torch.complex128) * w, z.real.to(torch.complex64), z.to(torch.complex128).abs()),
 }  # fmt: skip
 

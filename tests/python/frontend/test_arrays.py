@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import pytest
-from test_hunted import check_refused, check_right
+from test_hunted import X, check_refused, check_right, model_of
+
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.verify.budget import Budget
+from dycl_tvm.verify.control import check_control
 
 _HEADER = "import numpy as np\ndef net(x):\n    v = x[0].clone()\n    a = v.numpy()\n    "
 RIGHT = {
@@ -26,6 +30,10 @@ RIGHT = {
     "whole numbers": "k = (v * 3).long().numpy()\nreturn x * 3 if k[0] == 1 or (k[2] != 0 and k[1] + 2 < k[0]) else x * k[1].item()",
     "rows": "s = 0.0\nfor r in x.numpy():\n    if r[0] > 0.5: s += r.tolist()[1]\n    for t in r[1:]: s += float(t)\nreturn x * s",
     "other types": "return x * 2 if a.astype(np.int64)[0] > 0 else x - float(a.astype(np.float64)[1])",
+    "the memory of a tensor that one path replaces": "if x.sum() > 0:\n    v = v + 1\nv.add_(1)\nreturn float(a[0]), v",
+    "a tensor that is changed while the array is read": "k = 0\nwhile a[0] < 3 and k < 4:\n    v += 1\n    k += 1\nreturn v, k",
+    "what is read in one line": "return float(v.numpy()[0] + 1), float(sum(x[1].numpy())), float(x[0].numpy()[int(x[0, 0]) % 2])",
+    "the largest": "best, at = -1e9, -1\nfor i, t in enumerate(a):\n    if float(t) > best: best, at = float(t), i\nreturn x * best, at",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }
 REFUSED = {
@@ -53,7 +61,10 @@ def _program(body: str) -> str:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
-    check_right(_program(RIGHT[name]))
+    source = _program(RIGHT[name])
+    check_right(source)
+    args = (X.clone(),)
+    check_control(model_of(source), stage(model_of(source), args), args, {}, budget=Budget(0.1))
 
 
 @pytest.mark.parametrize("name", REFUSED)

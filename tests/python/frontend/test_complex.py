@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from differential import check, stage
+from differential import check, same, stage
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError, UsageError
@@ -64,6 +66,46 @@ def changed_through_one_of_two(x):
     y = a.conj() if x.real.sum() > 0 else b.conj()
     y.mul_(2j)
     return a, b
+
+
+def marks_of_other_strides(x):
+    y = x.conj() if x.real.sum() > 0 else (x.T.clone().T * 2).conj()
+    return y.imag, y.imag.is_neg(), y.is_conj(), y.conj().is_conj(), y.clone().is_conj(), y.T.is_conj(), y
+
+
+def marks_that_change_in_a_loop(x):
+    y, k = x, 0
+    while k < int(x.abs().sum()) % 3:
+        y, k = y.mH.mT, k + 1
+    a, b, n = x, x.conj(), 0
+    while a.real.sum() > -2 and n < 3:
+        a, b, n = b - 1, a, n + 1
+    return y, y.is_conj(), y.imag, a, b.is_conj()
+
+
+def grown(x):
+    y, k = x[:1], 0
+    while y.abs().sum() < 40 and k < 4:
+        y, k = torch.cat([y, x[:1] + k]).conj(), k + 1
+    return y.sum(0), k
+
+
+def no_kernel(x):
+    """What PyTorch has no kernels for, whatever the elements."""
+    try:
+        return x < 1
+    except NotImplementedError:
+        pass
+    y = torch.view_as_real(x).flatten().clone()
+    try:
+        y = torch.view_as_complex(y[1:5].view(2, 2))
+    except RuntimeError:
+        y += 1
+    return y if x.real.sum() > 0 else torch.relu(x.real)
+
+
+def truth(x):
+    return [v * 2 if v else v + 1 for v in x[0]], x[1, 1] or x[0, 0], complex(2, 1) * x
 
 
 def loop(x):
@@ -130,6 +172,20 @@ def rotary(x):
     return rotated if rotated.sum() > 0 else -rotated
 
 
+class Marked(torch.nn.Module):
+    """What it keeps is marked after some calls, and not before the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.h, self.kept, self.d = torch.ones(3, 4, dtype=torch.complex64) * 1j, None, {"p": torch.ones(3, 4)}
+
+    def forward(self, x):
+        r = self.h.is_conj(), self.h.imag, self.d["p"] * 2, self.d["p"].is_neg(), x if self.kept is None else self.kept.imag
+        self.h = self.h.conj() if x.real.sum() > 0 else self.h + 1
+        self.kept, self.d["p"] = x.conj(), x.conj().imag
+        return r
+
+
 class Memory(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -149,6 +205,10 @@ PROGRAMS = {
     joined_marks: 2,
     joined_conjugates: 2,
     changed_through_one_of_two: 2,
+    marks_of_other_strides: 2,
+    grown: 1,
+    no_kernel: 2,
+    truth: 1,
     loop: 1,
     marked_in_a_loop: 1,
     changed_in_a_loop: 1,
@@ -164,11 +224,17 @@ def test_complex(program):
     check(program, X, paths=PROGRAMS[program])
 
 
-def test_state_over_calls():
-    model = Memory()
-    call = dycl_tvm.stage(model, X[0]).interpret()
-    for (x,) in X:
-        torch.testing.assert_close(call(x), model(x).resolve_conj())
+@pytest.mark.parametrize("kind", [Memory, Marked, MarkedState])
+def test_state_over_calls(kind):
+    model = kind()
+    call = dycl_tvm.stage(copy.deepcopy(model), X[0]).interpret()
+    for (x,) in [*X, *X]:
+        with torch.no_grad():
+            assert same(model(x), call(x))
+
+
+def test_marks_in_a_loop_of_few_trips():
+    check(marks_that_change_in_a_loop, X, paths=2, max_loop_trips=4)
 
 
 @pytest.mark.parametrize(
@@ -178,12 +244,13 @@ def test_state_over_calls():
         (lambda x: x.clone().mul_(2) if x.sum().item() == 1 else x, "x.real.item()"),
         (lambda x: (lambda y: y.mul_(y.real))(x.clone()), "overlaps"),
         (mark_that_changes_in_a_loop, "marked as a conjugate"),
-        (MarkedState(), "marked as a conjugate"),
+        (lambda x: x * (x.real.sum().item() * 1j), "keep it a tensor"),
+        (lambda x: x * complex(x.real.sum().item(), 1), "keep it a tensor"),
         (lambda x: x + torch.randn(3, 4, dtype=torch.complex64), "random numbers"),
         (lambda x: x.conj().as_strided((2, 2), (1, 2)), "as other numbers"),
         (lambda x: torch.view_as_real(x).as_strided((2, 2), (1, 2)), "as other numbers"),
     ],
-    ids=["parts of a conjugate", "item", "overlap", "loop", "state", "random", "strides of a conjugate", "strides of parts"],
+    ids=["conjugate", "item", "overlap", "loop", "product", "made of parts", "random", "strides of a conjugate", "strides of parts"],
 )
 def test_refused(program, message):
     with pytest.raises(UnsupportedError, match=message):

@@ -18,11 +18,15 @@ _SOURCE = """
 class tqdm:
     def __init__(self, iterable=None, desc="", total=None, disable=False):
         self.iterable, self.n = iterable, 0
+        self.total = len(iterable) if total is None and hasattr(iterable, "__len__") else total
     def __iter__(self):
         for item in self.iterable:
             print("bar")
             yield item
-    def __len__(self): return len(self.iterable)
+    def __len__(self):
+        if self.iterable is None: return self.total
+        return len(self.iterable) if hasattr(self.iterable, "__len__") else self.iterable.__length_hint__()
+    def __bool__(self): return self.total > 0
     def __enter__(self): return self
     def __exit__(self, *error): return None
     def __del__(self): self.n = 0
@@ -40,6 +44,8 @@ PROGRAMS = {
     "what it shows": "with tqdm(total=3) as bar:\n    while x.sum() < 10:\n        x = x * 2\n        bar.update(1)\n"
     "        bar.set_postfix(loss=x.sum().item())\n        if x.sum() < 0: break\ntqdm.write('done')\nreturn x",
     "an iterator": "it = iter(tqdm([1, 2, 3]))\nreturn x * next(it) + sum(it)",
+    "whether there is anything to show": "n = len(tqdm(iter([1, 2]), total=7)), len(tqdm(total=3))\n"
+    "return x * sum(n) if tqdm(total=0) or not tqdm([1]) else x - sum(n)",
     "rows": "return torch.stack([r * 2 for r in tqdm(x)]) * len(tqdm((1, 2)))",
 }
 

@@ -155,6 +155,9 @@ def page(found: Found) -> Iterator[str]:
     yield "Not counted are training (batch norms that write statistics, chunked losses), sparse tensors, and memory that nobody wrote or"
     yield "that changes its size."
     yield ""
+    yield "Which of several equal elements a position names is left open by PyTorch: positions that `topk`, `sort`, `msort`, `mode`,"
+    yield "`median`, `nanmedian` and `kthvalue` give are not compared, only the elements."
+    yield ""
     yield "| type | samples of an operator | right | compiled | interpreted | refused | wrong |"
     yield "|---|---|---|---|---|---|---|"
     for dtype in DTYPES:

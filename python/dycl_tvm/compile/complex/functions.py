@@ -153,7 +153,7 @@ def _pow_number(z: Any, exponent: Any) -> Pair:
         return Pair(torch.ones_like(z.re), torch.zeros_like(z.re))
     if exponent in (1, 2, 3):
         made = z
-        for _ in range(int(exponent) - 1):
+        for _ in range(int(complex(exponent).real) - 1):
             made = mul(made, z)
         return made
     if exponent == -1:

@@ -52,11 +52,14 @@ _MOVES = (
 )
 
 
+#: Arguments that are values, and not masks, indices or sizes: real ones have an imaginary part of zero.
+_VALUES = {"self", "tensors", "value", "src", "source", "other", "fill_value", "values", "grad_in"}
+
+
 def _of_each(name: str) -> Callable[..., Any]:
     packet, _, which = name.partition(".")
     op = getattr(getattr(torch.ops.aten, packet), which)
-    #: Arguments that are values, and not masks, indices or sizes: real ones have an imaginary part of zero.
-    values = {a.name for a in op._schema.arguments} & {"self", "tensors", "value", "src", "source", "other", "fill_value", "values"}
+    values = {a.name for a in op._schema.arguments} & _VALUES
     names = [a.name for a in op._schema.arguments]
     integers = any(a.name == "index" for a in op._schema.arguments)
 

@@ -49,7 +49,7 @@ _NUMBERS: dict[type, ScalarType] = {int: ScalarType("int"), float: ScalarType("f
 
 @dataclass(frozen=True)
 class Layout:
-    """How tensors of one kind lie in memory."""
+    """How tensors of one kind lie in memory, and are marked."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -259,7 +259,7 @@ def _variant(c: Captured) -> Variant:
 def _zeros(like: torch.Tensor) -> torch.Tensor:
     """Return a real tensor: what a variable holds before there is anything to hold."""
     with unrecorded():
-        return torch.empty_strided(tuple(like.shape), like.stride(), dtype=like.dtype).zero_()
+        return with_marks(torch.empty_strided(tuple(like.shape), like.stride(), dtype=like.dtype).zero_(), *marks_of(like))
 
 
 def _number_type(c: NumberLeaf) -> ScalarType:

@@ -41,6 +41,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.identity import join_identities, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, MATH_ROUNDING, math_call
@@ -107,6 +108,12 @@ def _convert(kind: str) -> Substitute:
         return scalars.convert(_number(args[0]), kind)
 
     return substitute
+
+
+def _complex(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    method = special_method(args[0], "__complex__") if len(args) == 1 else None
+    parts = (method(),) if method is not None else tuple(map(_number, args))
+    return callee(*parts, **kwargs) if _plain((*parts, *kwargs.values())) else refuse_complex()
 
 
 def _range(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -440,6 +447,7 @@ TABLE: dict[Any, Substitute] = {
     int: _convert("int"),
     float: _convert("float"),
     bool: _convert("bool"),
+    complex: _complex,
     range: _range,
     abs: _abs,
     min: _consumes(_extremum(False)),

@@ -13,14 +13,29 @@ from dycl_tvm.frontend.trace.session import current
 class ProgressBar:
     """Stands for a bar of tqdm: it gives the items that the bar would, and leaves out what the bar shows."""
 
-    def __init__(self, iterable: Any = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, iterable: Any = None, desc: Any = None, total: Any = None, *args: Any, **kwargs: Any) -> None:
         self._items = iterable
+        if total is None and hasattr(iterable, "__len__"):
+            total = len(iterable)
+        self._total = None if total == float("inf") else total
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
 
-    def __len__(self) -> int:
+    def __bool__(self) -> bool:
+        if self._total is not None:
+            return bool(self._total > 0)
+        if self._items is None:
+            raise TypeError("bool() undefined when iterable == total == None")
+        return bool(self._items)
+
+    def __len__(self) -> Any:
+        if self._items is None or not hasattr(self._items, "__len__"):
+            return self._items.__length_hint__() if hasattr(self._items, "__length_hint__") else self._total
         return len(self._items)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return _refuse("reversed()")  # type: ignore[no-any-return]
 
     def __enter__(self) -> ProgressBar:
         return self

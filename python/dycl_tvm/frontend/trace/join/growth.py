@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.join.trips import Broken, most_trips
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
+from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import length_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
@@ -128,7 +129,8 @@ class Growth:
                 return False
             here, there = tensor_type(header.obj), tensor_type(back.obj)
             longer = [d for d, (n, m) in enumerate(zip(here.shape, there.shape)) if n != m]
-            if here.dtype != there.dtype or len(here.shape) != len(there.shape) or len(longer) != 1:
+            marked = any(marks_of(header.obj)) or any(marks_of(back.obj))
+            if here.dtype != there.dtype or len(here.shape) != len(there.shape) or len(longer) != 1 or marked:
                 return False
             step = there.shape[longer[0]] - here.shape[longer[0]]
             if step > 0:
@@ -149,7 +151,7 @@ class Growth:
         if isinstance(x, Grown) and isinstance(y, Grown) and isinstance(back, TensorLeaf):
             if x.contiguous_ and not y.contiguous_:
                 self._scattered.add(path)
-            steady = steady and x.along == y.along and _around(x) == _around(y) and not isinstance(back.value, Stale)
+            steady = steady and x.along == y.along and _around(x) == _around(y) and not (isinstance(back.value, Stale) or any(marks_of(y)))
         if not steady:
             self._not_steady.add(path)
             self._tensors.pop(path, None)

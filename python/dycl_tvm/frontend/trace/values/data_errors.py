@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, strides_of
 from dycl_tvm.frontend.trace.values.recorder import known_bounds
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, read
@@ -47,6 +48,8 @@ def refuse_if_caught(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     session = current()
     handlers = [] if session.all_pass_on() else [h for h in session.handlers if h.is_for_libraries()]
     for error in _errors_by_elements(function, args, kwargs) if handlers else ():
+        if isinstance(error, NotImplementedError):  # PyTorch has no kernel for the types of its operands, whatever the elements
+            raise of_program(error)
         if any(h.catches(error) for h in handlers):
             name = getattr(function, "__name__", str(function)).strip("_")
             raise UnsupportedError(
@@ -73,7 +76,10 @@ def _errors_by_elements(function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         found: list[Exception] = []
         for strides in choices:
             raised = functools.partial(_raised, function, args, kwargs, {id(x): s for x, s in zip(staged, strides)})
-            if any(raised(element) is None for element in _FINE):
+            fine = [raised(element) for element in _FINE]
+            if all(isinstance(e, NotImplementedError) for e in fine):
+                found.append(fine[0])  # type: ignore[arg-type]  # none is None
+            elif None in fine:
                 found += [e for e in map(raised, _TRIED) if e is not None]
         tried[key] = found, others  # which keep their ids
     return tried[key][0]

@@ -55,7 +55,8 @@ def layouts_of(t: torch.Tensor) -> Layouts | None:
 
 def marks_of(t: torch.Tensor) -> tuple[bool, bool]:
     """Return whether a tensor is the conjugate, and the negative, of what lies in its memory: PyTorch's lazy ``conj()``, ``imag``."""
-    return t.is_conj(), t.is_neg()
+    with torch._C.DisableTorchFunction():  # staging itself looks at the tensor
+        return t.is_conj(), t.is_neg()
 
 
 def with_marks(t: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor:

@@ -19,6 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
+from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.hcfg.nodes import Operand, Value
@@ -277,7 +278,7 @@ def _binary(op: str, swapped: bool) -> Any:
     def method(self: Any, other: Any) -> Any:
         right = _operand(other)
         if right is None:
-            return NotImplemented
+            return refuse_complex() if isinstance(other, complex) else NotImplemented
         left: Operand = self.node.value
         affine = _affine(op, other, self) if swapped else _affine(op, self, other)
         if isinstance(affine, int):
@@ -435,22 +436,8 @@ def _hash(self: Any) -> int:
 
 _METHODS: dict[str, Any] = {
     **{
-        f"__{n}__": _binary(op, False)
-        for n, op in [
-            ("add", "add"),
-            ("sub", "sub"),
-            ("mul", "mul"),
-            ("truediv", "truediv"),
-            ("floordiv", "floordiv"),
-            ("mod", "mod"),
-            ("pow", "pow"),
-            ("eq", "eq"),
-            ("ne", "ne"),
-            ("lt", "lt"),
-            ("le", "le"),
-            ("gt", "gt"),
-            ("ge", "ge"),
-        ]
+        f"__{n}__": _binary(n, False)
+        for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne", "lt", "le", "gt", "ge")
     },
     **{f"__r{n}__": _binary(n, True) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
     "__and__": _logical("and"),

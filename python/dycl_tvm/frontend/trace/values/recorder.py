@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.about_operators import About, about_operator
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, sorted_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
@@ -291,6 +292,8 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: lis
     base = args[0]
     if func._opname == "as_strided":
         return as_strided(base, *args[1:], **kwargs)
+    if func._opname == "view_as_complex" and base.storage_offset() % 2:  # what has no memory has no offset either
+        raise of_program(RuntimeError("Tensor must have a storage_offset divisible by 2"))
     if not isinstance(base, StagedTensor):
         memory = memory_key(base)
         if constants().written_storage(base, memory) is None and all(t is base or as_constant(t) is not None for t in tensors):
@@ -451,9 +454,7 @@ def item(t: torch.Tensor) -> Any:
     if t.numel() != 1:
         raise of_program(RuntimeError(f"a Tensor with {t.numel()} elements cannot be converted to Scalar"))
     if t.dtype.is_complex:
-        raise UnsupportedError(
-            "a complex number of Python known only at run time", current().origin(), "read its parts: t.real.item(), t.imag.item()"
-        )
+        refuse_complex()
     kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
@@ -477,6 +478,8 @@ def truth_of(x: Any) -> Any:
         are_one(*x.compared)  # a container that compares its items asks whether they are one before
     if isinstance(x, torch.Tensor) and x.numel() != 1:
         raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
+    if isinstance(x, StagedTensor) and x.dtype.is_complex:
+        x = x != 0
     number = item(x) if isinstance(x, torch.Tensor) else x
     known = current().get(Known)
     if known.fills and isinstance(x, StagedTensor) and id(as_constant(x)) in known.fills:
