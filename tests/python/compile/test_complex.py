@@ -31,6 +31,7 @@ FUNCTIONS = {
     "choices": lambda z, w, m, a: (torch.where(z.real > 0, z, w), z == w, torch.cat([z, w], 1), torch.stack([z, w]), z[:, [2, 0]]),
     "sums": lambda z, w, m, a: (z.sum(), z.mean(1), z.cumsum(0), z.prod(1), z.var(), torch.linalg.norm(z), m.flip(1).roll(1, 2)),
     "changes": lambda z, w, m, a: (z.masked_fill(z.real > 0, 1j), torch.zeros_like(z), -z, z.index_add(0, torch.tensor([1]), w[:1])),
+    "rows": lambda z, w, m, a: (torch.fft.fft(z[0]), torch.fft.ihfft(z.real[1]), torch.fft.hfft(w[0]), torch.fft.rfft(w.real[2], n=97)),
     "powers": lambda z, w, m, a: (z ** (3 + 0j), z**2, z ** (0.5 + 0j), 2**z, z**0),
     "frames": lambda z, w, m, a: torch.istft(z, 3, 1, onesided=False, return_complex=True, window=RISING),
     "wide": lambda z, w, m, a: (z.to(torch.complex128) * w, z.real.to(torch.complex64), z.to(torch.complex128).abs()),

@@ -116,6 +116,8 @@ def _chirps(n: int, size: int, sign: int, dtype: torch.dtype) -> tuple[Pair, Pai
 
 def _along(x: Any, dim: int, fn: Any) -> Any:
     """Apply a function of the last dimension to another one."""
+    if (x.re if isinstance(x, Pair) else x).dim() == 1:  # a row by itself: products are of matrices
+        return _map(fn(_map(x, lambda t: t[None])), lambda t: t[0])
     moved = _map(x, lambda t: t.movedim(dim, -1))
     return _map(fn(moved), lambda t: t.movedim(-1, dim))
 
