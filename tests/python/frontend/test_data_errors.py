@@ -83,7 +83,7 @@ def net(x):
     ids = x.long().clamp(0, 2)
     try:
         try:
-            y = table(ids)
+            y = table(ids) + x.index_select(1, ids[0, :2]).sum() + x.gather(1, ids).sum()
             if x.sum() > 1: raise RuntimeError("too much")
         except IndexError as error:
             message = f"ids must be below 3"

@@ -97,7 +97,7 @@ def repeat_by_value(x):
 
 
 def complex_numbers(x):
-    return torch.fft.fft(x)  # HERE
+    return x * complex(float(x.sum()), 1.0)  # HERE
 
 
 def format_a_value(x):

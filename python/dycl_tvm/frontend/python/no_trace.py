@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import linecache
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,8 @@ def _put_back(snapshot: Snapshot) -> list[str]:
     """Put back what differs; return its names."""
     names = []
     for label, place, before, now in list(snapshot.changes()):
+        if place.owner is linecache.cache:
+            continue  # staging itself fills it, where it looks for the program's lines
         if isinstance(place, Hidden) and place.read() != now:
             continue  # it differs from itself, so nothing can be said of it
         names.append(label or place.text)

@@ -108,8 +108,8 @@ class Session(OwnValue):
         return bool(self.handlers) or self.native_depth > 0 or by_python
 
     def all_pass_on(self) -> bool:
-        """Whether an exception that is raised now ends the call, whatever sees it on its way."""
-        return not self.native_depth and not self.called_depth and all(handler.passes_on for handler in self.handlers)
+        """Whether an exception that is raised now ends the call, whichever handler of the user's sees it on its way."""
+        return all(handler.passes_on for handler in self.handlers)
 
     def keep(self, kept: Any) -> None:
         """Keep an object, under its class."""

@@ -127,7 +127,7 @@ def _range(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _from_numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tensor_of(args[0]) if args and type(args[0]) is RunTimeArray else callee(*args, **kwargs)
+    return tensor_of(args[0]) if len(args) == 1 and type(args[0]) is RunTimeArray and not kwargs else callee(*args, **kwargs)
 
 
 def _abs(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -532,6 +532,7 @@ TABLE: dict[Any, Substitute] = {
     ),
     **clocks.TABLE,
     torch.from_numpy: _from_numpy,
+    torch.asarray: _from_numpy,
 }
 #: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
 _KINDS = frozenset(map(type, TABLE))
