@@ -177,7 +177,7 @@ class ModelState:
             if id(x) not in reachable:
                 reachable[id(x)], labels[id(x)] = x, label
             kind: Any = type(x)
-            if kind is dict or kind is list:  # can be neither referred to weakly nor memory
+            if kind is dict or kind is list or kind is tuple:  # can be neither referred to weakly nor memory
                 continue
             self.memory.note(x)
             self.finalizers.note(label, x)

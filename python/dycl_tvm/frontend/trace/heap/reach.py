@@ -143,7 +143,7 @@ def reach(
         for step in fresh:
             x = step[1]
             kind: Any = type(x)
-            if kind in _CONTAINERS and not x and holds_nothing(x):
+            if kind in _CONTAINERS and not x and not (kind is OrderedDict and gc.get_referents(x)):  # only that can have attributes
                 found.empty.append(x)
                 found.empty_labels.append(step[0])
             elif kind not in _ATOM_TYPES and id(x) not in seen:
@@ -170,11 +170,6 @@ def reach(
         fresh = children(label, x, code_of) if by_code or children is not _function else _attributes(label, x)
     found.is_all = not todo
     return found
-
-
-def holds_nothing(container: Any) -> bool:
-    """Whether a list, dict, set, deque or OrderedDict, of no other class, holds nothing: only the last one can have attributes."""
-    return not container and not (type(container) is OrderedDict and gc.get_referents(container))
 
 
 Children = Callable[[str, Any, Callable[[Any], Any]], list[Step]]

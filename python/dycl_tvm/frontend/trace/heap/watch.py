@@ -7,6 +7,7 @@ cannot be seen at all, is reported: it must not be shared with a path that waits
 
 from __future__ import annotations
 
+import gc
 import operator
 import types
 from collections import OrderedDict
@@ -18,7 +19,7 @@ import torch
 from dycl_tvm.frontend.trace.heap.compiled import is_unknown
 from dycl_tvm.frontend.trace.heap.heap import Heap
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, holds_nothing, places_in
+from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
 from dycl_tvm.frontend.trace.unrecorded import plainly
 
@@ -26,6 +27,10 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 LIMIT = 1 << 17
 #: Tensors of more elements are not compared byte by byte.
 SMALL = 4096
+
+
+#: Objects of these classes have no places; what small tensors hold is compared apart.
+_WITHOUT_PLACES = frozenset([tuple, torch.Tensor, torch.nn.Parameter])
 
 
 class Snapshot:
@@ -54,6 +59,10 @@ class Snapshot:
             if kind is dict or kind is list:
                 self._add_container(label, x)
                 continue
+            if kind in _WITHOUT_PLACES:
+                if with_data and kind is not tuple:
+                    self._tensors.append((label, x))
+                continue
             if has_attributes_only(kind):
                 space = x.__dict__
                 self.owners[id(space)] = x
@@ -68,8 +77,6 @@ class Snapshot:
                     self._add_container(label, place.owner)
                 elif place.key not in self._before:
                     self._before[place.key] = (label, place, place.read())
-            if with_data and (kind is torch.Tensor or kind is torch.nn.Parameter):
-                self._tensors.append((label, x))
         self._data = _data_of(self._tensors)
 
     def _add_container(self, label: str, x: Any) -> None:
@@ -86,7 +93,7 @@ class Snapshot:
     def changes(self) -> Iterator[tuple[str, Place, Any, Any]]:
         """Yield the places that hold something else now: name, place, what it held and what it holds."""
         for label, x in zip(self._empty_labels, self._empty):
-            if not holds_nothing(x):
+            if x or (type(x) is OrderedDict and gc.get_referents(x)):
                 for place in places_in(x):
                     now = place.read()
                     if now:
