@@ -116,6 +116,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             state.begin_round()
             known = state.size
             session = Session(current_origin, limits, budget=budget)
+            session.arrays = True
             constants = session.get(Constants)
             constants.names = {id(t): n for n, t in reversed(named)}
             constants.named = [t for _, t in named]

@@ -85,6 +85,8 @@ class Session(OwnValue):
         self.native_depth = self.called_depth = 0
         #: Whether the program at hand has tensors that grow from trip to trip of a loop.
         self.growing = False
+        #: Whether the program runs rewritten, so that all it does with arrays in the memory of tensors is seen.
+        self.arrays = False
         #: What the program did that is refused, if other code may have swallowed the error.
         self.refused: UnsupportedError | None = None
         self._kept = _ByClass()

@@ -52,6 +52,8 @@ class About:
     ----------
     name, op : str
         Its name in ATen, and that with its overload, which is its name in the HCFG.
+    builtin : bool
+        Whether it is PyTorch's own.
     special, fills, indexes, splits, views, composed : bool
         Whether it is no operation of the graph, or may be none; gives a tensor of one number; takes indices; gives several views; one;
         may be recorded as several others.
@@ -61,11 +63,12 @@ class About:
         The arguments that it changes in place: names by positions.
     """
 
-    __slots__ = ("composed", "fills", "func", "indexes", "name", "op", "positions", "special", "splits", "views", "written")
+    __slots__ = ("builtin", "composed", "fills", "func", "indexes", "name", "op", "positions", "special", "splits", "views", "written")
 
     def __init__(self, func: Any) -> None:
         name = opname(func)
         self.func, self.name, self.op = func, name, op_name(func)
+        self.builtin = func.namespace in ("aten", "prims")
         self.positions = _POSITIONS.get(name)
         self.special = func in _NO_OPERATIONS or name in QUESTIONS or is_random(func)
         self.fills, self.indexes = name in FILLS, func in INDEXING

@@ -127,8 +127,13 @@ def array_of(t: torch.Tensor) -> RunTimeArray:
     """Return ``t.numpy()`` of a tensor that is known at run time."""
     if t.requires_grad:
         raise of_program(RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."))
-    if t.dtype not in _TYPES:
-        raise UnsupportedError(f"numpy() of a tensor of {t.dtype}", current().origin(), "use torch functions; for a single number, .item()")
+    if t.dtype not in _TYPES or not current().arrays:
+        of = f" of {t.dtype}" * (t.dtype not in _TYPES)
+        raise UnsupportedError(
+            f"numpy() on a tensor{of} that is known only at run time",
+            current().origin(),
+            "use torch functions; for a single number, .item()",
+        )
     return RunTimeArray(t.detach())
 
 

@@ -24,17 +24,14 @@ from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, stor
 _ELEMENTS = 1 << 22
 
 
-class _Tried:
-    """What was tried and raised nothing."""
-
-    def __init__(self) -> None:
-        self.keys: set[Any] = set()
+#: What was tried and raised nothing, of PyTorch's own operators: it is the same in every session.
+_tried: set[Any] = set()
+_MOST_TRIED = 1 << 15
 
 
 def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: torch.Tensor) -> None:
     """Raise what eager raises if an operator may not write its result to ``target``, one of its arguments."""
     session = current()
-    tried = session.get(_Tried).keys
     tensors = tensors_of(args, kwargs)
     for layouts in filter(None, map(layouts_of, tensors)):
         layouts.settle()
@@ -42,7 +39,7 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     alike = torch.Tag.pointwise in func.tags and _are_alike(tensors, memory)  # one element says as much as all
     given = [meta_of((1,) * t.dim(), None, t.dtype) for t in tensors] if alike else tensors
     key = (func, key_of(given), key_of(map_tensors(lambda t: ..., (args, kwargs))), tuple(memory))
-    if key in tried:
+    if key in _tried:
         return
     shape: Any = target.shape
     with unrecorded(), warnings.catch_warnings(), same_random_numbers():
@@ -68,7 +65,10 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
             session.origin(),
             "copy what it reads: x[1:] += x[:-1].clone()",
         )
-    tried.add(key)
+    if func.namespace == "aten":
+        if len(_tried) >= _MOST_TRIED:
+            _tried.clear()
+        _tried.add(key)
 
 
 def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:

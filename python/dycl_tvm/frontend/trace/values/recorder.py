@@ -32,7 +32,7 @@ from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, marks_
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
-from dycl_tvm.frontend.trace.values.result_types import result_of
+from dycl_tvm.frontend.trace.values.result_types import MOST_RESULTS, RESULTS, result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
 from dycl_tvm.frontend.trace.values.tensors import (
@@ -260,10 +260,11 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
     ambiguous = [found for found in map(layouts_of, tensors) if found is not None]
     if ambiguous:
         return result_by_layouts(lambda a, k: _meta_result(func, a, k), args, kwargs, ambiguous)
-    metas = current().get(Known).metas
-    key = (about_operator(func).op, torch.get_default_dtype(), key_of(args), key_of(kwargs) if kwargs else None)
-    known = metas.get(key)
+    about, metas = about_operator(func), current().get(Known).metas
+    key = (about.op, torch.get_default_dtype(), key_of(args), key_of(kwargs) if kwargs else None)
+    known = RESULTS.get(key, metas.get(key))
     if known is None:
+        results = RESULTS if about.builtin else metas
         with plainly():
             margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
             if not tensors and any(a.name == "device" for a in func._schema.arguments):
@@ -273,10 +274,12 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
                     known = result_of(func, margs, mkwargs)
             except (NotImplementedError, torch._subclasses.fake_tensor.DataDependentOutputException) as error:  # type: ignore[attr-defined]
                 with apart():
-                    known = added_result(func, margs, mkwargs)
+                    known, results = added_result(func, margs, mkwargs), metas  # users say what it gives
                 if known is None:
                     raise without_result(func, isinstance(error, NotImplementedError)) from error
-        metas[key] = known
+        if len(results) >= MOST_RESULTS:
+            results.clear()
+        results[key] = known
     return known
 
 

@@ -44,6 +44,12 @@ _CHEAP = frozenset(
 )
 
 
+#: What PyTorch's own operators give on the device ``meta``, by what :func:`~.arguments.key_of` tells of their arguments: it is the same in
+#: every session, and nobody changes it. It is emptied when there are so many.
+RESULTS: dict[Any, Any] = {}
+MOST_RESULTS = 1 << 15
+
+
 def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the results of an operator on tensors of the device ``meta``, on that device."""
     rule = _RULES.get(func)
