@@ -82,7 +82,7 @@ PROGRAMS = [
     ("y = str(x)", "str(x)"),
     ("y = hash(x.sum().item())", "hash("),
     ("y = (x.sum().item()) is 3", "(x.sum"),
-    ("y = torch.igamma(x, x)", "torch.igamma"),
+    ("y = x.clone().resize_(9)", "x.clone().resize_"),
     ("return x + 1 if x.sum() > 2 else torch.nonzero(x * 2)", "torch.nonzero"),
     ("ä = 1; return ä + len(str(x.sum()))", "str(x"),
     ("return list(map(lambda v: 1 + hash(float(v.sum())), x))", "hash"),
