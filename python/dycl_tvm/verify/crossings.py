@@ -65,7 +65,8 @@ class _Known:
 
     def __init__(self, tensor: torch.Tensor, number: int, free: bool, bounds: Bounds | None, version: int) -> None:
         self.tensor, self.version = weakref.ref(tensor), version
-        self.number, self.free, self.bounds = number, free, bounds
+        self.number, self.bounds = number, bounds
+        self.free = free and tensor.numel() > 0  # what is computed of no elements is a constant
 
 
 class Endless(BaseException):

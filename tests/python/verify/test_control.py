@@ -490,3 +490,25 @@ class Window(torch.nn.Module):
 def test_calls_are_repeated_until_what_they_leave_leads_everywhere() -> None:
     proved = check_control(Window(), stage(Window(), (X,)), (X,), {})
     assert proved.edges == proved.edges_total > 4
+
+
+def _until_enough(x):
+    rows = x[:0]
+    for i in range(2):
+        if rows.sum() < 1:  # of no rows it is 0, whatever the input is
+            rows = torch.cat([rows, x[i : i + 1]])
+    return rows.sum(0)
+
+
+def _counts_from_nothing(x):
+    i = 0
+    while x[:i].sum() < 0.5 and i < 2:
+        i += 1
+    return x * i
+
+
+@pytest.mark.parametrize("program", [_until_enough, _counts_from_nothing])
+def test_what_is_computed_of_no_elements_is_not_answered_otherwise(program) -> None:
+    graph = stage(program, (X,))
+    run_passes(graph)
+    assert check_control(program, graph, (X,), {}).runs > 1
