@@ -62,6 +62,8 @@ def find(callee: Any) -> Substitute | None:
         return seeds.TABLE[torch.random.manual_seed]
     if found is None and isinstance(callee, type(random.random)):
         return _random if getattr(callee, "__self__", None) is _RANDOM else seeds.method_of(callee)
+    if callee is torch.random.fork_rng:
+        return seeds.forking()
     return found or progress_bar(callee)
 
 
