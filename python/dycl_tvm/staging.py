@@ -69,7 +69,9 @@ def stage_model(
     }
     options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
     with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, device=device, **options)
+        graph = stage(
+            model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, device=device, **options
+        )
         verify(graph)
     return graph
 

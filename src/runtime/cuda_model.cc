@@ -116,7 +116,8 @@ int32_t CudaModel::TellThreads() {
   if (r == kSuccess) r = driver_.DeviceGetAttribute(&threads, kThreadsOfMultiprocessor, device_);
   int64_t resident = static_cast<int64_t>(processors) * (threads / kBlock) * kBlock;
   if (r == kSuccess) r = Write(place, &resident, sizeof(resident));
-  return r == kSuccess ? DYCL_OK : Fail(r, "cannot tell the kernels of '%s' of the GPU", kProgram.name);
+  return r == kSuccess ? DYCL_OK
+                       : Fail(r, "cannot tell the kernels of '%s' of the GPU", kProgram.name);
 }
 
 Result CudaModel::Write(Pointer to, const void* from, uint64_t bytes) const {

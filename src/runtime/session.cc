@@ -228,7 +228,8 @@ int32_t DyclSession::ManualSeed(uint64_t seed) {
     if (device_ == nullptr) {
       dycl::random::Generator(state_tensors_[k]).Seed(seed);
     } else {
-      status = SeedOnDevice(static_cast<char*>(frame_.tensors[kProgram.state[k].tensor].data), seed);
+      status =
+          SeedOnDevice(static_cast<char*>(frame_.tensors[kProgram.state[k].tensor].data), seed);
     }
   }
   running_.store(false);

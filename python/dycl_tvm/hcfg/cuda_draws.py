@@ -1,16 +1,17 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """The draws of PyTorch on CUDA as functions of the state of a generator: :mod:`dycl_tvm.hcfg.draws` for GPUs.
 
-Importing the file makes them PyTorch operators of the namespace ``dycl_philox``, with the names and parameters of ``dycl_random``. The state
-is what ``torch.cuda.get_rng_state()`` gives: the seed and the offset. Parameters are those that PyTorch takes. Here numbers are computed by
-NumPy; :mod:`dycl_tvm.compile.ops.philox` has the kernels. Sources: PyTorch's ``DistributionTemplates.h``, ``TransformationHelper.h`` and ``Dropout.cu``.
+Importing the file makes them PyTorch operators of the namespace ``dycl_philox``, with the names and parameters of ``dycl_random``, which are
+those that PyTorch takes. The state is what ``torch.cuda.get_rng_state()`` gives: the seed and the offset. Here numbers are computed by
+NumPy; :mod:`dycl_tvm.compile.ops.philox` has the kernels. Sources: PyTorch's ``DistributionTemplates.h``, ``TransformationHelper.h`` and
+``Dropout.cu``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,16 +21,17 @@ from dycl_tvm.hcfg.draws import CPU, CUDA_NAMESPACE, Kind
 from dycl_tvm.hcfg.philox import Way
 from dycl_tvm.hcfg.types import TensorType
 
+_Function = TypeVar("_Function", bound=Callable[..., object])
 _Result = tuple[torch.Tensor, torch.Tensor]
 _library = torch.library.Library(CUDA_NAMESPACE, "DEF")
 #: Ranges from which a whole number takes two words.
 TWO_WORDS = 1 << 28
 
 
-def _operator(schema: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+def _operator(schema: str) -> Callable[[_Function], _Function]:
     """Make a function a PyTorch operator."""
 
-    def register(function: Callable[..., object]) -> Callable[..., object]:
+    def register(function: _Function) -> _Function:
         _library.define(schema)
         _library.impl(schema.split("(")[0], function, "CompositeExplicitAutograd")
         return function
@@ -199,7 +201,7 @@ def _multinomial(state: torch.Tensor, weights: torch.Tensor, count: int, replace
     if bool((weights.sum(-1) == 0).any()):
         raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
     size = tuple(reversed(weights.shape)) if by_columns else tuple(weights.shape)
-    time, after = _exponential(state, size, 1.0, weights.dtype)  # type: ignore[misc]  # two tensors
+    time, after = _exponential(state, size, 1.0, weights.dtype)
     return torch.argmax(weights / (time.t() if by_columns else time), -1, keepdim=True), after
 
 

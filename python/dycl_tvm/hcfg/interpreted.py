@@ -65,7 +65,7 @@ class InterpretedModule:
 
     def manual_seed(self, seed: int) -> None:
         """Give the random numbers a seed, as ``torch.manual_seed`` does; until then, and after :meth:`reset`, it is 67280421310721."""
-        states = {kind.state: kind.of_seed(seed_bits(seed)) for kind in KINDS.values()}
+        states: dict[object, torch.Tensor] = {kind.state: kind.of_seed(seed_bits(seed)) for kind in KINDS.values()}
         for k, variable in enumerate(self.graph.state):
             if variable.name == DEFAULT_GENERATOR:
                 self._state[k] = states[variable.type]

@@ -39,7 +39,7 @@ Settings FromEnvironment() {
   if (kernels != nullptr) settings.kernels = kernels;
   return settings;
 }
-std::map<uintptr_t, size_t> g_device;  // allocations on the device, by address
+std::map<uintptr_t, size_t> g_device;   // allocations on the device, by address
 std::map<uintptr_t, size_t> g_globals;  // variables of kernels that the host has asked for
 std::map<uintptr_t, size_t> g_pinned;
 bool g_trapped = false;

@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Draws of random numbers on a GPU (:mod:`dycl_tvm.hcfg.cuda_draws`): element-wise kernels, each element a function of the state.
 
-Functions of floats are those that PyTorch's kernels call there, with its contractions. For a CPU, which only stands for a GPU where a build is
-checked, they are the exact ones, rounded.
+Functions of floats are those that PyTorch's kernels call there, with its contractions. For a CPU, which only stands for a GPU where
+a build is checked, they are the exact ones, rounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tvm import te, tirx
+from tvm import tirx
 
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import CONVERTERS, DTYPE_NAMES, NotConvertible, OpContext, is_for_cpu
@@ -86,7 +86,7 @@ def _philox(scope: _Scope, seed: Any, counter: Any, thread: Any) -> tuple[Any, A
 
 
 class _Call:
-    """The words of the call of one element, and which of the call's numbers the element gets; not ``bounded``: by as many threads as needed."""
+    """The words of the call of one element, and which of its numbers the element gets; not ``bounded``: by as many threads as needed."""
 
     def __init__(self, state: Any, element: Any, way: Way, bounded: bool = True) -> None:
         self.scope = _Scope()
@@ -102,7 +102,10 @@ class _Call:
             stride = let(_stride(way))
             thread, turn = let(tirx.truncmod(group, stride)), let(tirx.truncdiv(group, stride))
             if way.neighbours == 1:
-                turn, inner = let(tirx.truncdiv(turn, _const(way.per_call, "int64"))), let(tirx.truncmod(turn, _const(way.per_call, "int64")))
+                turn, inner = (
+                    let(tirx.truncdiv(turn, _const(way.per_call, "int64"))),
+                    let(tirx.truncmod(turn, _const(way.per_call, "int64"))),
+                )
         assert CALL == 4  # the shift
         counter = let((offset >> _const(2, "uint64")) + turn.astype("uint64"))
         self.words = _philox(self.scope, seed, counter, let(thread.astype("uint64")))
@@ -347,22 +350,18 @@ def _seeded(ctx: OpContext, seed: Any) -> Any:
     return ctx.compute(byte, seed, name="seeded", shape=(STATE_BYTES,))
 
 
-CONVERTERS.update(
-    {
-        f"{CUDA_NAMESPACE}.{name}.default": convert
-        for name, convert in {
-            "uniform": _of_floats(_uniform),
-            "normal": _of_floats(_normal),
-            "log_normal": _of_floats(_log_normal),
-            "cauchy": _of_floats(_cauchy),
-            "exponential": _of_floats(_exponential),
-            "geometric": _of_floats(_geometric),
-            "bernoulli": _of_floats(_below),
-            "dropout": _dropout,
-            "bernoulli_each": _bernoulli_each,
-            "integers": _integers,
-            "multinomial": _multinomial,
-            "seeded": _seeded,
-        }.items()
-    }
-)
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "uniform": _of_floats(_uniform),
+    "normal": _of_floats(_normal),
+    "log_normal": _of_floats(_log_normal),
+    "cauchy": _of_floats(_cauchy),
+    "exponential": _of_floats(_exponential),
+    "geometric": _of_floats(_geometric),
+    "bernoulli": _of_floats(_below),
+    "dropout": _dropout,
+    "bernoulli_each": _bernoulli_each,
+    "integers": _integers,
+    "multinomial": _multinomial,
+    "seeded": _seeded,
+}
+CONVERTERS.update({f"{CUDA_NAMESPACE}.{name}.default": convert for name, convert in _OPERATORS.items()})

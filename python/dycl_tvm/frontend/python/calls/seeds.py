@@ -14,10 +14,10 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.session import current, staging
-from dycl_tvm.frontend.trace.unrecorded import DEFAULT_GENERATOR, plainly
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.generators import Generators, born, key_of, kind_in_force, state_of
+from dycl_tvm.frontend.trace.values.generators import Generators, born, kind_in_force, state_of
 from dycl_tvm.frontend.trace.values.random import seed_by
 from dycl_tvm.frontend.trace.values.recorder import dispatch
 from dycl_tvm.frontend.trace.values.tensors import as_constant
@@ -124,7 +124,9 @@ def _forked() -> Iterator[None]:
 def _fork(_callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if args or kwargs:
         raise UnsupportedError(
-            "fork_rng() with arguments in a network for a GPU", current().origin(), "call it without: the generators of all devices are kept"
+            "fork_rng() with arguments in a network for a GPU",
+            current().origin(),
+            "call it without: the generators of all devices are kept",
         )
     return _forked()
 

@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Random numbers of networks for GPUs: which functions of PyTorch draw there as they do on a CPU, and dropout, which does not.
 
-ATen is recorded as it is on a CPU. A function that is composed of others may be composed otherwise on a GPU; so a draw counts only if the program
-asked for this operator itself, or for a function of which it is known.
+ATen is recorded as it is on a CPU. A function that is composed of others may be composed otherwise on a GPU; so a draw counts only if
+the program asked for this operator itself, or for a function of which it is known.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def check_origin(operator: Any) -> None:
     if operator._opname in (name, _ALIKE.get(function)):
         return
     raise UnsupportedError(
-        f"{name}() draws random numbers in a way of its own on a GPU", current().origin(), "use torch.bernoulli(), rand(), dropout() and their kind"
+        f"{name}() draws random numbers in a way of its own on a GPU",
+        current().origin(),
+        "use torch.bernoulli(), rand(), dropout() and their kind",
     )
 
 
@@ -98,6 +100,9 @@ def keep_of(x: torch.Tensor, p: Any) -> tuple[float, float]:
     if layouts_of(x) is not None:
         layouts_of(x).settle()  # type: ignore[union-attr]
     if not x.is_contiguous() or x.storage_offset() % _ALIGNED:
-        refuse_on_gpu("dropout() of a tensor that is not contiguous, or begins within another", "copy it before: x.clone(memory_format=torch.contiguous_format)")
+        refuse_on_gpu(
+            "dropout() of a tensor that is not contiguous, or begins within another",
+            "copy it before: x.clone(memory_format=torch.contiguous_format)",
+        )
     keep = 1.0 - p
     return keep, float(np.float32(1.0 / float(np.float32(keep))))
