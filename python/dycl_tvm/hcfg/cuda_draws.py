@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """The draws of PyTorch on CUDA as functions of the state of a generator: :mod:`dycl_tvm.hcfg.draws` for GPUs.
 
-Importing the file makes them PyTorch operators of the namespace ``dycl_philox``, with the names and parameters of ``dycl_random``, which are
-those that PyTorch takes. The state is what ``torch.cuda.get_rng_state()`` gives: the seed and the offset. Here numbers are computed by
+Importing the file makes them PyTorch operators of the namespace ``dycl_philox``, with the names and parameters of ``dycl_random``: those
+that PyTorch takes. The state is what ``torch.cuda.get_rng_state()`` gives: the seed and the offset. Here numbers are computed by
 NumPy; :mod:`dycl_tvm.compile.ops.philox` has the kernels. Sources: PyTorch's ``DistributionTemplates.h``, ``TransformationHelper.h`` and
 ``Dropout.cu``.
 """

@@ -17,8 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dycl_tvm.hcfg import cuda_draws, philox
+from dycl_tvm.hcfg.draws import CPU
 
 _draws = cuda_draws.CUDA.draws
 #: Where the state of a CPU's generator has its seed, the second number, and whether there is one.
@@ -38,7 +40,11 @@ _NUMBERS: dict[str, tuple[Any, dict[str, float]]] = {
 
 def state_of(generator: torch.Generator) -> torch.Tensor:
     """Return the state that a generator has on a GPU."""
-    raw = bytes(generator.get_state().tolist())
+    return _decoded(generator.get_state())
+
+
+def _decoded(state: torch.Tensor) -> torch.Tensor:
+    raw = bytes(state.tolist())
     (seed,) = struct.unpack_from("<Q", raw, _SEED)
     (second,) = struct.unpack_from("<d", raw, _SECOND)
     (has_second,) = struct.unpack_from("<i", raw, _HAS_SECOND)
@@ -152,6 +158,17 @@ def _dropout(
     finally:
         draws.as_dropout = False
     return input * mask * float(torch.tensor(1.0 / float(torch.tensor(keep, dtype=torch.float32)), dtype=torch.float32))
+
+
+def as_given_on(device: str, value: Any) -> Any:
+    """Return a result of eager with the states of generators among it as a device has them."""
+    if device == "cpu" or not any(map(_is_state, tree_leaves(value))):
+        return value
+    return tree_map(lambda t: _decoded(t) if _is_state(t) else t, value)
+
+
+def _is_state(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and t.dtype == torch.uint8 and tuple(t.shape) == CPU.state.shape
 
 
 @contextlib.contextmanager

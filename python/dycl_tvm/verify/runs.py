@@ -20,7 +20,7 @@ from dycl_tvm.hcfg.interpreter import LimitError, Watcher, graph_initial, interp
 from dycl_tvm.hcfg.nodes import HCFG, HostOp
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
 from dycl_tvm.verify.align import Answers, Astray
-from dycl_tvm.verify.as_on_gpu import drawing_as_on
+from dycl_tvm.verify.as_on_gpu import as_given_on, drawing_as_on
 from dycl_tvm.verify.crossings import Crossing, Endless, Watch
 from dycl_tvm.verify.inputs import copied
 from dycl_tvm.verify.oracle import Oracle
@@ -110,7 +110,7 @@ class Program:
                     raise Undecided(next(iter(watch.log.unforced)))
                 if outcome.error is not None:
                     break
-                outcome.value = _kept(outcome.value)
+                outcome.value = as_given_on(self._device, _kept(outcome.value))
         finally:
             self.snapshot.restore()
         return found
