@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, of
 from dycl_tvm.frontend.trace.values.random import gpu_dropout
 from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, known_bounds, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of
+from dycl_tvm.frontend.trace.values.vision import substitute_of
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.
@@ -45,9 +46,10 @@ class FunctionRecorder(TorchFunctionMode):
                     return made
             if func not in HANDLERS and current().handlers:
                 refuse_if_caught(func, tuple(args), kwargs or {})
+            function = HANDLERS.get(func) or substitute_of(func) or func
             if on_gpu():
-                return call_on_gpu(HANDLERS.get(func, func), _dropout, func, tuple(args), kwargs or {})
-            return HANDLERS.get(func, func)(*args, **(kwargs or {}))
+                return call_on_gpu(function, _dropout, func, tuple(args), kwargs or {})
+            return function(*args, **(kwargs or {}))
         except Exception as error:
             ours = judge(error, func, tuple(args), kwargs or {})
             if ours and isinstance(error, TypeError):  # PyTorch's operators would tell Python to ask the other operand
