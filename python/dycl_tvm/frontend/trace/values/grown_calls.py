@@ -16,15 +16,14 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import Handler, elementwise, flat, is_contiguous, is_same, masked, new, refuse_call
-from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, peek, read, select_at, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, view_of
 
 _T = torch.Tensor
 #: Names by which NumPy calls arguments, which PyTorch takes too.
@@ -33,11 +32,17 @@ _NUMPYS = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1
 
 def takes_grown(args: Any, kwargs: Any) -> bool:
     """Whether a tensor that grows, or a size that does, is among arguments."""
-    return any(isinstance(leaf, Grown) or isinstance(_length(leaf), Length) for leaf in leaves((args, kwargs)))
+    return any(isinstance(leaf, Grown) or _grows(leaf) for leaf in leaves((args, kwargs)))
+
+
+def _grows(x: Any) -> bool:
+    return scalars.is_symbolic(x) and x.node.length is not None
 
 
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of PyTorch on tensors that grow, or with lengths as sizes; NotImplemented if it is a call like any other."""
+    if any(map(_is_settled, leaves((args, kwargs)))):
+        return func(*map_leaves(_settled, args), **map_leaves(_settled, kwargs))
     found = [t for t in tensors_of(args, kwargs) if isinstance(t, Grown)]
     handler = HANDLERS.get(func) if found else _SIZED.get(func)
     if handler is not None and handler is not elementwise:
@@ -49,6 +54,16 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             refuse_if_caught(func, map_tensors(_buffer, args), map_tensors(_buffer, kwargs))
         return handler(func, *args, **kwargs)
     return found[0].refuse(f"{getattr(func, '__name__', func)}() of") if found else NotImplemented
+
+
+def _is_settled(x: Any) -> bool:
+    length = x.length if isinstance(x, Grown) else x.node.length if scalars.is_symbolic(x) else None
+    return length is not None and length.settled is not None
+
+
+def _settled(x: Any) -> Any:
+    """Return what has a plain shape, or is a plain number, where the number of trips is known."""
+    return x if not _is_settled(x) else x.settled() if isinstance(x, Grown) else x.node.length.settled
 
 
 def _buffer(t: torch.Tensor) -> torch.Tensor:
@@ -111,22 +126,10 @@ def _getitem(func: Any, t: Grown, index: Any) -> Any:
     if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view
         part.storage_.growing = t.storage_.growing = t.length.counter.loop
     if not isinstance(part, Grown):
-        part = part if t.contiguous_ and t.along == 0 else _placed(t, part, whole, along, keeps=isinstance(mine, slice))
+        part = part if t.contiguous_ and t.along == 0 else placed(t, part, whole, along, keeps=isinstance(mine, slice))
     elif type(mine) is slice and mine == slice(None):
         part.below = t.below
     return view_of(t, part)
-
-
-def _placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps: bool) -> StagedTensor:
-    """Return a part of fixed shape that lies in memory as one does of a tensor whose length is not known."""
-    shape, around = tuple(part.shape), list(whole.shape)
-    around[along] += 1
-    dense, strides = (list(meta_of(tuple(n), None, part.dtype).stride()) for n in (shape, around))
-    if not keeps:
-        del strides[along]
-    turned = meta_of(shape[::-1], None, part.dtype).stride()[::-1]
-    found = [tuple(dense), tuple(strides), *([] if t.contiguous_ else [turned, tuple(2 * n for n in dense)])]
-    return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
 
 
 def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
