@@ -77,6 +77,17 @@ def interval(low: float, high: float, dtype: torch.dtype) -> tuple[float, float,
     return float(first), float(last), float(last - first)
 
 
+#: The draws whose numbers no function of a GPU approximates.
+_EXACT = frozenset(
+    f"{CUDA_NAMESPACE}.{name}.default" for name in ("uniform", "bernoulli", "bernoulli_each", "dropout", "integers", "seeded")
+)
+
+
+def is_of_device(op: str, numel: int) -> bool:
+    """Whether the numbers of an operation, of so many elements, are known on the GPU only that draws them."""
+    return op.startswith(f"{CUDA_NAMESPACE}.") and (op not in _EXACT or numel > philox.SMALL)
+
+
 @_operator("uniform(Tensor state, int[] size, float low, float high, ScalarType dtype) -> (Tensor, Tensor)")
 def _uniform(state: torch.Tensor, size: Sequence[int], low: float, high: float, dtype: torch.dtype) -> _Result:
     double = dtype == torch.float64

@@ -139,3 +139,18 @@ def test_what_is_no_probability_ends_the_call(gpu: Driver, tmp_path: Path) -> No
     for wrong in (x * 2, -x, x * 0):
         with pytest.raises(dycl_tvm.DeviceError, match="LAUNCH_FAILED"):
             net(wrong)
+
+
+def from_a_known_state(x: Tensor) -> tuple[Tensor, ...]:
+    torch.manual_seed(5)
+    double = torch.empty(9, dtype=torch.float64)
+    return torch.rand(3), torch.rand(5000), torch.randn(4), double.exponential_(), double.clone().normal_(), torch.rand(2), x
+
+
+def test_only_what_every_gpu_draws_alike_is_drawn_while_building(gpu: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DEVICE, "threads", 1 << 20)  # another GPU than the one that runs it
+    art = dycl_tvm.build(from_a_known_state, (torch.ones(3),), target=TARGET, host="llvm")
+    net = gpu.load(art, tmp_path)
+    monkeypatch.setattr(DEVICE, "threads", THREADS)
+    for want, got in zip(eager_of(from_a_known_state, 0, [torch.ones(3)])[0], net(torch.ones(3))):
+        assert torch.equal(want, got)

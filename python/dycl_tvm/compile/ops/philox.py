@@ -144,7 +144,7 @@ class _Call:
         elif is_for_cpu():
             waves = [tirx.call_pure_extern(dtype, f, angle * _const(math.pi, dtype)) for f in ("sin", "cos")]
         else:
-            waves = [tirx.call_pure_extern(dtype, f, angle) for f in ("sinpi", "cospi")]
+            waves = [tirx.call_pure_extern(dtype, f, angle) for f in ("::sinpi", "::cospi")]
         return self.scope.let(tirx.Select(sine, *waves) * radius)
 
     def _unit(self, word: Any) -> Any:
@@ -159,7 +159,7 @@ def _function(name: str, x: Any, quick: bool = False) -> Any:
     """Return a function of the C library of a float; ``quick``: PyTorch's kernels have an approximation of it in float32."""
     dtype = semantics.dtype_of(x)
     if dtype == "float64":
-        return tirx.call_pure_extern(dtype, name, x)
+        return tirx.call_pure_extern(dtype, name if is_for_cpu() else f"::{name}", x)
     if is_for_cpu():
         return tirx.call_pure_extern("float64", name, x.astype("float64")).astype(dtype)
     return tirx.call_pure_extern(dtype, (_QUICK if quick else _EXACT)[name], x)

@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.gpu_draws import check_origin, check_size, k
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
 from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh_like, op_name, read, write
+from dycl_tvm.hcfg.cuda_draws import is_of_device
 from dycl_tvm.hcfg.draws import CPU
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -195,7 +196,8 @@ def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ..
     """Record a draw; one from a state that is known is made at once."""
     op = getattr(kind_in_force().draws, op._opname).default
     values = [a for a in args if isinstance(a, Value)]
-    if not (all(isinstance(v, Constant) for v in values) and sum(t.numel for t in types) <= FOLD_LIMIT):
+    constant = all(isinstance(v, Constant) for v in values) and sum(t.numel for t in types) <= FOLD_LIMIT
+    if not constant or is_of_device(op_name(op), types[0].numel):
         made = current().builder.tensor_op(op_name(op), args, {}, types, values)
         assert all(v is not None for v in made)
         return made  # type: ignore[return-value]
