@@ -104,6 +104,16 @@ def test_generate_with_beams():
     compare(generate, [(i,) for i in ids])
 
 
+def test_generate_with_a_static_cache():
+    """The mask is padded to the cache's length, but for the last token: the loop is rolled all the same."""
+    model, eager = gpt2(1), gpt2(1)
+    options = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": "static"}
+    graph = stage(lambda ids: model.generate(ids, **options), (IDS[0],))
+    assert any(block.name.startswith("loop") for block in graph.blocks)
+    with torch.no_grad():
+        assert all(torch.equal(eager.generate(ids, **options), graph.interpret()(ids)) for ids in IDS)
+
+
 @pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
 def test_caches_come_in_and_out(kind):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
