@@ -14,16 +14,33 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.extents import (
+    Extent,
+    bounds_of,
+    check_narrow,
+    decided_length,
+    extent_of,
+    is_number_of_run,
+    largest_of,
+    selected,
+    sliced,
+    summed,
+)
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
-from dycl_tvm.frontend.trace.values.grown_math import Handler, elementwise, flat, is_contiguous, is_same, masked, new, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import Handler, dtype_of, elementwise, flat, is_contiguous, masked, new, rank_of, refuse_call
+from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
+from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
-from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.picked import by_mask, index_add, index_select, is_mask, masked_select, nonzero
+from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, peek, read, select_at, view_of
 
 _T = torch.Tensor
@@ -31,9 +48,17 @@ _T = torch.Tensor
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1"}
 
 
-def takes_grown(args: Any, kwargs: Any) -> bool:
-    """Whether a tensor that grows, or a size that does, is among arguments."""
-    return any(isinstance(leaf, Grown) or isinstance(_length(leaf), Length) for leaf in leaves((args, kwargs)))
+def takes_grown(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a tensor whose length is known only at run time is among arguments, or a size that is."""
+    sized = func in _SIZED
+    if not (sized or current().growing):
+        return False
+    return any(isinstance(leaf, Grown) or (scalars.is_symbolic(leaf) and _may_be_size(leaf, sized)) for leaf in leaves((args, kwargs)))
+
+
+def _may_be_size(x: Any, sized: bool) -> bool:
+    bounds = scalars.bounds_of(x)
+    return x.node.length is not None or (sized and bounds is not None and bounds[1] <= _MOST_ELEMENTS)
 
 
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -65,7 +90,18 @@ def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 
 def _length(x: Any) -> Any:
-    return scalars.length_of(x) if scalars.is_symbolic(x) else None
+    """Return a number of the run as a length: one that grows in a loop, or of which bounds are known; None for anything else."""
+    if not scalars.is_symbolic(x):
+        return None
+    if x.node.length is not None or not _may_be_size(x, True):
+        return x.node.length
+    bounds = scalars.bounds_of(x) or (0, 0)
+    require(x >= 0, RuntimeError("a tensor cannot have a negative dimension"))
+    return extent_of(largest_of(x, 0), max(bounds[0], 0), max(bounds[1], 0))
+
+
+#: Up to which number a dimension may be as long as a number of the run says.
+_MOST_ELEMENTS = 1 << 16
 
 
 # -- questions ------------------------------------------------------------------------------------------------------------
@@ -83,35 +119,43 @@ def _of_buffer(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------------
+def _indexed(func: Any, x: torch.Tensor, index: Any) -> Any:
+    return _getitem(func, x, index) if isinstance(x, Grown) else getitem(x, index)
+
+
+def _assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
+    if not isinstance(x, Grown):
+        return setitem(x, index, value)
+    if x.storage_.cut and not isinstance(value, Grown):
+        part = _getitem(_T.__getitem__, x, index)
+        if isinstance(part, StagedTensor) and not isinstance(part, Grown) and part.storage_ is x.storage_:
+            return _T.__setitem__(part, Ellipsis, to_tensor(value, part.dtype) if scalars.is_symbolic(value) else value)
+    return refuse_call(func, x)
+
+
 def _getitem(func: Any, t: Grown, index: Any) -> Any:
-    entries = list(index) if isinstance(index, tuple) else [index]
-    if entries and all(isinstance(e, torch.Tensor) for e in entries):
+    entries = entries_of(t.dim_(), index)
+    if len(entries) == 1 and is_mask(entries[0]):
+        return by_mask(func, t, 0, entries[0])
+    if entries and all(isinstance(e, torch.Tensor) and not selects(e) for e in entries):
         return _gather(func, t, entries)
-    if any(not (e is None or e is Ellipsis or type(e) in (int, slice) or scalars.is_symbolic(e)) for e in entries):
+    if any(not (e is None or type(e) in (int, slice) or selects(e)) for e in entries):
         return refuse_call(func, t)
-    taken = sum(e is not None and e is not Ellipsis for e in entries)
-    rest = [slice(None)] * (t.dim_() - taken)
-    at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries))
-    entries[at : at + 1] = rest
-    if len(entries) != taken + len(rest) + sum(e is None for e in entries):
+    taken = sum(e is not None for e in entries)
+    if taken > t.dim_():
         return refuse_call(func, t)
-    dim, along, mine = 0, 0, slice(None)
-    others: list[Any] = []
-    for e in entries:
-        if e is not None and dim == t.along:
-            mine, along = e, sum(type(o) is not int for o in others)
-            e = slice(None)
-        if scalars.is_symbolic(e) or (type(e) is slice and any(map(scalars.is_symbolic, (e.start, e.stop, e.step)))):
-            return refuse_call(func, t)
-        others.append(e)
-        dim += e is not None
-    whole = t.padded()[tuple(others)]
-    part = _select(t, whole, along, mine) if not isinstance(mine, slice) else _slice(t, whole, along, mine)
+    entries += [slice(None)] * (t.dim_() - taken)
+    at = next(i for i, e in enumerate(entries) if e is not None and sum(o is not None for o in entries[:i]) == t.along)
+    mine, along = entries[at], sum(e is None or type(e) is slice for e in entries[:at])
+    whole = getitem(t.padded(), tuple([slice(None) if i == at else e for i, e in enumerate(entries)]))
+    if isinstance(whole, Grown):
+        return whole.refuse("a second dimension of unknown length is made by a slice of")
+    part = _slice(t, whole, along, mine) if type(mine) is slice else _select(t, whole, along, mine)
     assert isinstance(part, StagedTensor)
     if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view
         part.storage_.growing = t.storage_.growing = t.length.counter.loop
     if not isinstance(part, Grown):
-        part = part if t.contiguous_ and t.along == 0 else _placed(t, part, whole, along, keeps=isinstance(mine, slice))
+        part = part if t.contiguous_ and t.along == 0 else _placed(t, part, whole, along, keeps=type(mine) is slice)
     elif type(mine) is slice and mine == slice(None):
         part.below = t.below
     return view_of(t, part)
@@ -150,13 +194,22 @@ def _select(t: Grown, whole: torch.Tensor, along: int, index: Any) -> torch.Tens
         if 0 <= at < length.bounds[0]:
             return whole.select(along, at)
         at = length.plus(at) if -length.bounds[0] <= at < 0 else None
-    if at is None or combine("ge", at, 0) is not True or combine("lt", at, length) is not True:
-        return refuse_call(torch.select, t)  # type: ignore[no-any-return]
-    position = read(to_tensor(number(at), torch.int64).reshape(1))
-    return select_at(whole, *home(whole), along, position)
+    known = at is not None and combine("ge", at, 0) is True and combine("lt", at, length) is True
+    place = number(at) if known else selected(whole, along, length, index)  # type: ignore[arg-type]  # it is known
+    return select_at(whole, *home(whole), along, read(to_tensor(place, torch.int64).reshape(1)))
 
 
 def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor:
+    made = _slice_by_lengths(t, whole, along, part)
+    if made is not None:
+        return made
+    if part.step not in (None, 1) or not all(b is None or type(b) is int or is_number_of_run(b) for b in (part.start, part.stop)):
+        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
+    return sliced(whole, along, t.length, part)
+
+
+def _slice_by_lengths(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor | None:
+    """Return a slice whose bounds are known to lie in the tensor in all trips; None if they are not."""
     length, least = t.length, t.length.bounds[0]
     start = 0 if part.start is None else scalars.length_of(part.start)
     stop = length if part.stop is None else scalars.length_of(part.stop)
@@ -164,7 +217,7 @@ def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tens
         behind = combine("sub", length, start)
         start = -behind if isinstance(behind, int) and behind > 0 else start
     if part.step not in (None, 1) or not isinstance(start, int) or stop is None or abs(start) > least:
-        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
+        return None
     if isinstance(stop, int):
         if stop >= 2**62 or stop >= length.bounds[1]:
             stop = length
@@ -173,49 +226,73 @@ def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tens
         elif -least <= stop < 0:
             stop = length.plus(stop)
     if isinstance(stop, int) or (stop != length and combine("le", stop, length) is not True):
-        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
+        return None
     if start < 0 and stop == length:
         positions = torch.arange(-start) + to_tensor(number(length.plus(start)), torch.int64)
         return torch.index_select(whole, along, positions)
     if start < 0 or combine("ge", stop, start) is not True:
-        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
+        return None
     rest = whole.narrow(along, start, whole.shape[along] - start)
     return grown(rest, along, combine("sub", stop, start))  # type: ignore[arg-type]  # a length
 
 
 def _cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-    found = [t for t in tensors if isinstance(t, Grown)]
-    first = found[0]
+    first = next(t for t in tensors if isinstance(t, Grown))
+    rest = [t for t in tensors if isinstance(t, Grown) or t.dim() != 1 or t.shape[0]]  # PyTorch leaves out what is empty and of rank 1
+    if any(rank_of(t) != first.dim_() or dtype_of(t) != dtype_of(first) for t in rest):
+        return refuse_call(func, first)
     dim = dim % first.dim_()
     known = all(map(is_contiguous, tensors)) or first.dim_() not in (4, 5)  # PyTorch keeps the order of channels-last tensors
+    if any(t.along != first.along for t in rest if isinstance(t, Grown)):
+        return refuse_call(func, first)
     if dim != first.along:
-        if len(found) < len(tensors) or any(t.along != first.along or not is_same(t.length, first.length) for t in found):
-            return refuse_call(func, first)
-        size = min(t.buffer.shape[t.along] for t in found)
-        return _as_known(known, func([t.padded().narrow(t.along, 0, size) for t in found], dim), first.along, first.length)
-    rest = [t for t in tensors if isinstance(t, Grown) or t.dim() > 1 or t.shape[0]]  # PyTorch leaves out what is empty and of rank 1
-    if len(found) > 1 or rest[0] is not first or any(t.dtype != first.dtype for t in rest):
+        buffers, length = equalized(rest, [first.along] * len(rest))
+        return grown_or_plain(func(buffers, dim), first.along, length, known)
+    others = {tuple(n for d, n in enumerate(t.buffer.shape if isinstance(t, Grown) else t.shape) if d != dim) for t in rest}
+    if len(others) > 1:
         return refuse_call(func, first)
     if len(rest) == 1:
         return _as_known(known, first.padded().clone(), dim, first.length)
-    added = func(rest[1:], dim)
-    if [n for d, n in enumerate(added.shape) if d != dim] != [n for d, n in enumerate(first.buffer.shape) if d != dim]:
-        return refuse_call(func, first)
-    length = first.length.plus(added.shape[dim])
-    buffer: torch.Tensor = first.padded()
-    missing = length.bounds[1] - buffer.shape[dim]
-    if missing > 0:
-        buffer = F.pad(buffer, [0, 0] * (buffer.dim() - 1 - dim) + [0, missing])
-    size = buffer.shape[dim]
-    start = to_tensor(number(first.length), torch.int64)
-    positions = torch.arange(size)
+    whole, length = rest[0], extent_at(rest[0], first.dim_() - dim)
+    assert length is not None
+    whole = whole.padded() if isinstance(whole, Grown) else whole
+    for t in rest[1:]:
+        whole, length = _with_behind(whole, length, t, dim)
+    return grown_or_plain(whole, dim, length, known)
+
+
+def _with_behind(whole: torch.Tensor, length: Extent, t: torch.Tensor, dim: int) -> tuple[torch.Tensor, Extent]:
+    """Return a buffer with another tensor behind what there is in it, and how much there is then."""
+    added, more = (t.padded(), t.length) if isinstance(t, Grown) else (t, int(t.shape[dim]))
+    total = summed(length, more)
+    if isinstance(length, int):
+        return torch.cat([whole, added], dim), total
+    size = max(bounds_of(total)[1], whole.shape[dim])
+    buffer = fitted(whole, dim, size)
+    start, positions = to_tensor(number(length), torch.int64), torch.arange(size)
     shape = [size if d == dim else 1 for d in range(buffer.dim())]
+    if added.shape[dim] == 0:
+        return buffer, total
     if added.shape[dim] == 1:
-        return _as_known(known, torch.where(positions.reshape(shape) == start, added, buffer), dim, length)
+        return torch.where(positions.reshape(shape) == start, added, buffer), total
     shifted = positions - start
     moved = torch.index_select(added, dim, shifted.clamp(0, added.shape[dim] - 1))
     inside = ((shifted >= 0) & (shifted < added.shape[dim])).reshape(shape)
-    return _as_known(known, torch.where(inside, moved, buffer), dim, length)
+    return torch.where(inside, moved, buffer), total
+
+
+def _stack(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+    first = next(t for t in tensors if isinstance(t, Grown))
+    if any(rank_of(t) != first.dim_() or (isinstance(t, Grown) and t.along != first.along) for t in tensors):
+        return refuse_call(func, first)
+    dim = dim % (first.dim_() + 1)
+    buffers, length = equalized(tensors, [first.along] * len(tensors))
+    return grown_or_plain(func(buffers, dim), first.along + (dim <= first.along), length, True)
+
+
+def grown_or_plain(t: torch.Tensor, along: int, length: Extent, known: bool) -> torch.Tensor:
+    """Return as much of a tensor as there is; whether it is ``known`` to be contiguous."""
+    return t.narrow(along, 0, length) if isinstance(length, int) else _as_known(known, t, along, length)
 
 
 def _as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
@@ -250,9 +327,12 @@ def _select_method(func: Any, t: Grown, dim: int, index: Any) -> Any:
 
 
 def _narrow(func: Any, t: Grown, dim: int, start: Any, length: Any) -> Any:
-    if (type(start) is int and start < 0) or isinstance(start, torch.Tensor):
+    start, length = [item(x) if isinstance(x, torch.Tensor) else x for x in (start, length)]
+    if not all(type(x) is int or is_number_of_run(x) for x in (start, length)):
         return refuse_call(func, t)
-    return _getitem(func, t, (*[slice(None)] * (dim % t.dim_()), slice(start, start + length)))
+    dim = dim % t.dim_()
+    start = check_narrow(start, length, t.length if dim == t.along else t.buffer.shape[dim])
+    return _getitem(func, t, (*[slice(None)] * dim, slice(start, start + length)))
 
 
 def _expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
@@ -311,6 +391,10 @@ def _pad(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", value:
     entries = list(pad)
     behind = 2 * (t.dim_() - 1 - t.along)
     left, right = entries[behind : behind + 2] or (0, 0)
+    if mode == "constant" and type(left) is int and left > 0:
+        shape = [left if d == t.along else n for d, n in enumerate(t.buffer.shape)]
+        entries[behind] = 0
+        return _pad(func, _cat(torch.cat, [torch.full(shape, value or 0, dtype=dtype_of(t)), t], t.along), entries, mode, value)
     added = scalars.length_of(right)
     entries[behind : behind + 2] = [0, 0] if entries[behind:] else []
     if mode != "constant" or scalars.is_symbolic(value) or not _are_plain([*entries, left]) or left or added is None or len(entries) % 2:
@@ -322,6 +406,35 @@ def _pad(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", value:
     missing = (total if isinstance(total, int) else total.bounds[1]) - whole.shape[t.along]
     whole = func(whole, [0] * (behind + 1) + [missing], mode, value)
     return whole if isinstance(total, int) else new(whole, t.along, total)
+
+
+# -- items, one by one: how many there are is decided, so each number of them is a path of its own ---------------------------------
+def _settled(t: Grown) -> torch.Tensor:
+    return t.padded().narrow(t.along, 0, decided_length(t))
+
+
+def _unbind(func: Any, t: Grown, dim: int = 0) -> Any:
+    dim = dim % t.dim_()
+    if dim == t.along:
+        return _settled(t).unbind(dim)
+    return tuple([_getitem(func, t, (*[slice(None)] * dim, i)) for i in range(t.buffer.shape[dim])])
+
+
+def _iter(func: Any, t: Grown) -> Any:
+    return iter(_unbind(func, t))
+
+
+def _tolist(func: Any, t: Grown) -> Any:
+    return _listed(_settled(t))
+
+
+def _listed(t: torch.Tensor) -> Any:
+    if t.numel() > _MOST_ITEMS:
+        raise UnsupportedError(f"tolist() of up to {t.numel()} elements known only at run time", current().origin(), "work on the tensor")
+    return item(t) if t.dim() == 0 else [_listed(row) for row in t.unbind(0)]
+
+
+_MOST_ITEMS = 4096
 
 
 # -- making tensors ------------------------------------------------------------------------------------------------------------
@@ -383,9 +496,19 @@ HANDLERS: dict[Any, Handler] = {
     _T.size: _size,
     _T.__len__: lambda func, t: _size(func, t, 0),
     **dict.fromkeys([_T.numel, _T.nelement, torch.numel], _numel),
-    _T.__getitem__: _getitem,
+    _T.__getitem__: _indexed,
+    _T.__setitem__: _assigned,
+    **dict.fromkeys([_T.nonzero, torch.nonzero], nonzero),
+    torch.argwhere: nonzero,
+    **dict.fromkeys([_T.masked_select, torch.masked_select], masked_select),
+    **dict.fromkeys([_T.index_add, torch.index_add, _T.index_add_], index_add),
+    **dict.fromkeys([_T.index_select, torch.index_select], index_select),
     **dict.fromkeys([F.pad, torch._C._nn.pad], _pad),
     **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], _cat),
+    torch.stack: _stack,
+    **dict.fromkeys([_T.unbind, torch.unbind], _unbind),
+    _T.__iter__: _iter,
+    _T.tolist: _tolist,
     **dict.fromkeys(_named(["transpose", "swapaxes", "swapdims"], _T, torch), _transpose),
     _T.mT.__get__: _transpose,  # type: ignore[attr-defined]
     **dict.fromkeys([_T.t, torch.t, _T.T.__get__], _matrix_transpose),  # type: ignore[attr-defined]

@@ -25,6 +25,8 @@ class Counter:
         At the header.
     last : int
         No trip begins with more.
+    first : int
+        Nor with less.
     loop : object
         What to fork where a length must be a plain number: the loop.
     thresholds : set of int
@@ -42,6 +44,7 @@ class Counter:
     #: (block of the body, number of trips): after more than these the block must not be reached.
     claims: list[tuple[Block, int]] = field(default_factory=list)
     broken: bool = False
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Length:
     @property
     def bounds(self) -> tuple[int, int]:
         """The least and the largest length."""
-        ends = (self.constant, self.at(self.counter.last))
+        ends = (self.at(self.counter.first), self.at(self.counter.last))
         return min(ends), max(ends)
 
     def most_trips(self, most: int) -> int:
@@ -112,18 +115,18 @@ def _made(counter: Counter, factor: int, constant: int) -> Affine:
 
 def _decided(op: str, difference: Length) -> bool | None:
     """Return the truth of ``difference op 0`` if it is the same in all trips; note after which trip it would change."""
-    holds, last = _COMPARISONS[op], difference.counter.last
+    holds, first, last = _COMPARISONS[op], difference.counter.first, difference.counter.last
     turns = sorted(
         {
             t
             for t in _around(-difference.constant, difference.factor)
-            if t > 0 and holds(difference.at(t), 0) != holds(difference.at(t - 1), 0)
+            if t > first and holds(difference.at(t), 0) != holds(difference.at(t - 1), 0)
         }
     )
     if any(t <= last for t in turns):
         return None
     difference.counter.thresholds.update(turns)
-    return holds(difference.constant, 0)
+    return holds(difference.at(first), 0)
 
 
 def _around(number: int, factor: int) -> range:

@@ -60,12 +60,15 @@ class Node:
         What the number is in eager mode, if values decide its type.
     length : Length or None
         How it grows from trip to trip of a loop, if it does so steadily.
+    base : (Value, int)
+        A number, and by how much this one is larger.
     """
 
     def __init__(self, value: Value, decision: Any = None, bounds: tuple[int, int] | None = None) -> None:
         self.value, self.decision, self.bounds = value, decision, bounds
         self.mixed: Mixed | None = None
         self.length: Length | None = None
+        self.base: tuple[Value, int] = (value, 0)
 
     @property
     def kind(self) -> str:
@@ -286,6 +289,9 @@ def _binary(op: str, swapped: bool) -> Any:
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
         if is_symbolic(result) and result.node.kind == "int":
             result.node.bounds = _bounds(op, *((other, self) if swapped else (self, other)))
+            if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
+                base, more = self.node.base
+                result.node.base = (base, more + (other if op == "add" else -other))
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)
@@ -585,3 +591,10 @@ def bounds_of(x: Any) -> tuple[int, int] | None:
     if is_symbolic(x):
         return x.node.bounds  # type: ignore[no-any-return]
     return (x, x) if isinstance(x, int) else None
+
+
+def difference(a: Any, b: Any) -> int | None:
+    """Return how much larger one number is than another; None if that is not known."""
+    if not (is_symbolic(a) and is_symbolic(b)) or a.node.base[0] is not b.node.base[0]:
+        return None
+    return int(a.node.base[1] - b.node.base[1])
