@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.recorder import truths_of_fills
 from dycl_tvm.hcfg.nodes import Raise, Value
 
@@ -533,6 +534,10 @@ class For(Loop):
         """Yield the items."""
         if isinstance(self._iterable, SymbolicRange):
             yield from self._iterate_rolled(self._iterable, variables)
+            return
+        if isinstance(self._iterable, Grown) and self._iterable.along == 0:
+            for index in self._iterate_rolled(SymbolicRange(0, self._iterable.sizes()[0], 1), variables):
+                yield self._iterable[index]
             return
         for item in iterate(self._iterable):
             if self._dead:

@@ -88,6 +88,10 @@ def _known(x: Any) -> tuple[int, int]:
 
 def _place(bound: Any, length: Any) -> Any:
     """Return the place that the bound of a slice names in a dimension of a length, by Python's rules."""
+    if isinstance(grows := scalars.length_of(bound), Length) and type(length) is int and _is_within(grows, length):
+        return bound
+    if scalars.is_symbolic(bound) and bound.node.length is None:
+        current().decisions.count_trips()
     least, most = _known(bound)
     longest = _known(length)
     if least < 0:
@@ -96,6 +100,20 @@ def _place(bound: Any, length: Any) -> Any:
         ends = (least + longest[0], most + longest[1] if most < 0 else max(most, longest[1] - 1))
         bound = _bounded(bound, *ends)
     return least_of(largest_of(bound, 0), length)
+
+
+def _is_within(length: Length, size: int) -> bool:
+    """Whether a length is within a size in all trips of its loop, or may be claimed to be: that is proved with the loop's bound."""
+    if combine("ge", length, 0) is not True:
+        return False
+    if combine("le", length, size) is True:
+        return True
+    rolling = [r.loop for r in current().decisions.rolling]
+    block, trips = current().builder.block, length.most_trips(size)
+    if block is None or length.counter.loop not in rolling or length.factor < 0 or trips < 0 or length.counter.broken:
+        return False
+    length.counter.claims.append((block, trips))
+    return True
 
 
 def least_of(a: Any, b: Any) -> Any:
@@ -156,12 +174,14 @@ def span(length: Extent, part: slice) -> tuple[Any, Extent]:
     least, most = _known(there)
     start = 0 if bounds[0] is None else _place(bounds[0], there)
     stop = there if bounds[1] is None else _place(bounds[1], there)
-    count = stop - start
+    count = stop - start if not (type(start) is int and start == 0) else stop
     ends = [_known(stop)[0] - _known(start)[1], _known(stop)[1] - _known(start)[0]]
     if bounds[1] is None and type(bounds[0]) is int and bounds[0] < 0:
         ends = [min(least, -bounds[0]), min(most, -bounds[0])]
     elif (step := scalars.difference(bounds[1], bounds[0])) is not None:
         ends[1] = min(ends[1], step)
+    if isinstance(claimed := scalars.length_of(count), Length) and type(start) is int and start == 0:
+        return start, claimed
     if not scalars.is_symbolic(count):
         ends = [count, count]
     elif bounds[1] is not None and ends[0] < 0:

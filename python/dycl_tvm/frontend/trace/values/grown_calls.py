@@ -33,8 +33,21 @@ from dycl_tvm.frontend.trace.values.extents import (
     summed,
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown_math import (
+    FILLING,
+    IN_PLACE,
+    Handler,
+    dtype_of,
+    elementwise,
+    flat,
+    is_contiguous,
+    masked,
+    new,
+    rank_of,
+    refuse_call,
+    valid,
+)
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
-from dycl_tvm.frontend.trace.values.grown_math import Handler, dtype_of, elementwise, flat, is_contiguous, masked, new, rank_of, refuse_call
 from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
@@ -369,6 +382,12 @@ def _reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     others = math.prod(n for d, n in enumerate(shape) if d != t.along)
     if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
         at, length = wanted.index(-1), t.length
+    if at is None and len(asked := [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]) == 1 and -1 not in wanted:
+        at, length = asked[0], t.length  # as many elements as there are
+        require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
+    elif at is not None and not is_same(length, t.length) and -1 not in wanted:
+        require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
+        length = t.length
     if at is None or not is_same(length, t.length):
         return refuse_call(func, t)
     if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
@@ -384,6 +403,49 @@ def _reshape(func: Any, t: Grown, *sizes: Any) -> Any:
             return refuse_call(func, t)
         t.storage_.growing = t.length.counter.loop
     return _as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
+
+
+def _flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
+    first, last = start_dim % t.dim_(), end_dim % t.dim_()
+    if first >= last:
+        return t
+    if math.prod(n for d, n in enumerate(t.buffer.shape) if first <= d <= last and d != t.along) == 1:
+        return _reshape(_T.reshape, t, [*t.sizes()[:first], -1, *t.sizes()[last + 1 :]])
+    if first <= t.along <= last:
+        return refuse_call(func, t)
+    rows = math.prod(t.buffer.shape[first : last + 1])
+    return _reshape(_T.reshape, t, [*t.sizes()[:first], rows, *t.sizes()[last + 1 :]])
+
+
+def _squeeze(func: Any, t: Grown, dim: Any = None) -> Any:
+    dims = [d % t.dim_() for d in flat((dim,))] if dim is not None else []
+    if dim is None or t.along in dims:  # it depends on the length
+        return refuse_call(func, t)
+    gone = [d for d in dims if t.buffer.shape[d] == 1]
+    whole = t.padded()
+    for d in sorted(gone, reverse=True):
+        whole = whole.squeeze(d)
+    return _as_known(t.contiguous_, whole, t.along - sum(d < t.along for d in gone), t.length)
+
+
+def _item(func: Any, t: Grown) -> Any:
+    others = math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along)
+    require((number(t.length) == 1) & (others == 1), RuntimeError("only a tensor of one element can be converted to a number"))
+    return item(t.padded().narrow(t.along, 0, 1).reshape(()))
+
+
+def _in_place(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+    functional, whole = IN_PLACE[func], t.padded()
+    if not t.storage_.cut or kwargs.get("out") is not None:
+        return refuse_call(func, t)
+    made = functional(whole, *args, **kwargs) if functional in FILLING else elementwise(functional, t, *args, **kwargs)
+    if isinstance(made, Grown) and (not is_same(made.length, t.length) or made.along != t.along or made.dim_() != t.dim_()):
+        return refuse_call(func, t)
+    result = made.padded() if isinstance(made, Grown) else made
+    if tuple(result.shape) != tuple(whole.shape) or not torch.can_cast(result.dtype, whole.dtype):
+        return refuse_call(func, t)
+    _T.copy_(whole, torch.where(valid(t.length, whole.shape[t.along], t.dim_(), t.along), result.to(whole.dtype), whole))
+    return t
 
 
 def _pad(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
@@ -507,6 +569,10 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], _cat),
     torch.stack: _stack,
     **dict.fromkeys([_T.unbind, torch.unbind], _unbind),
+    **dict.fromkeys([_T.flatten, torch.flatten], _flatten),
+    **dict.fromkeys([_T.squeeze, torch.squeeze], _squeeze),
+    _T.item: _item,
+    **dict.fromkeys(IN_PLACE, _in_place),
     _T.__iter__: _iter,
     _T.tolist: _tolist,
     **dict.fromkeys(_named(["transpose", "swapaxes", "swapdims"], _T, torch), _transpose),

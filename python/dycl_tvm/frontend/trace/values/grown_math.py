@@ -374,6 +374,15 @@ _PARTIAL = frozenset(
         *_named([f"__{name}__" for name in ("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow")], _T),
     ]
 )
+_ONES = "add sub mul div clamp clamp_min clamp_max neg abs exp sqrt sigmoid tanh relu masked_fill logical_not"
+#: Functions that change a tensor in place, and those that give the same anew; some of these fill it.
+IN_PLACE: dict[Any, Any] = {
+    **{getattr(_T, f"{name}_"): getattr(_T, name) for name in _ONES.split()},
+    **{getattr(_T, f"__i{name}__"): getattr(_T, f"__{name}__") for name in ("add", "sub", "mul", "truediv")},
+    _T.zero_: torch.zeros_like,
+    _T.fill_: torch.full_like,
+}
+FILLING = (torch.zeros_like, torch.full_like)
 _CONVERSIONS = ["to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "type_as"]
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([*_named(_ELEMENTWISE.split(), torch, _T), *_named([f"__{n}__" for n in _OPERATORS.split()], _T)], elementwise),

@@ -161,9 +161,9 @@ def _kind(op: Operand) -> str:
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-def emit(op: str, *args: Operand, type_: ScalarType) -> Any:
+def emit(op: str, *args: Operand, type_: ScalarType, text: str | None = None) -> Any:
     """Record a host operation and wrap its result."""
-    return wrap(current().builder.host_op(op, args, type_))
+    return wrap(current().builder.host_op(op, args, type_, text))
 
 
 def as_float(op: Operand) -> Operand:

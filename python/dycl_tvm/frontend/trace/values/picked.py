@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import equalized, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_math import dtype_of, masked, new, rank_of, refuse_call, valid
 from dycl_tvm.frontend.trace.values.lengths import Length
-from dycl_tvm.frontend.trace.values.recorder import item
-from dycl_tvm.frontend.trace.values.tensors import as_constant
+from dycl_tvm.frontend.trace.values.tensors import as_constant, read
+from dycl_tvm.hcfg.hostops import OF_SHAPE
+from dycl_tvm.hcfg.types import INT
 
 _INDICES = (torch.int64, torch.int32)
 
@@ -39,7 +41,9 @@ def found(mask: torch.Tensor) -> tuple[torch.Tensor, Extent]:
     size = int(flat.shape[0])
     if not size:
         return torch.zeros(0, dtype=torch.int64), 0
-    count = item(flat.sum())
+    total = flat.sum()
+    known = as_constant(total)
+    count = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
     return torch.nonzero_static(flat, size=size, fill_value=0)[:, 0], extent_of(count, 0, size)
 
 
