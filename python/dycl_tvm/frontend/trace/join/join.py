@@ -35,6 +35,7 @@ from dycl_tvm.frontend.trace.join.captured import (
 )
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
+from dycl_tvm.frontend.trace.join.varied import Varied, varied
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
@@ -44,7 +45,7 @@ from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
-from dycl_tvm.hcfg.types import Type
+from dycl_tvm.hcfg.types import INT, Type
 
 
 @dataclass
@@ -219,28 +220,52 @@ class Join:
             self._keep += [c.obj for c in found]
             merged.storage_.sources = [storage_of(c.obj) for c in found]
             merged.storage_.shared = any(storage_of(c.obj).shared for c in found)
-            for c in found:
-                storage = storage_of(c.obj)
-                merged.storage_.mergers.append((weakref.ref(storage), self.decision))
-                storage.mergers.append((weakref.ref(merged.storage_), self.decision))
+            self._merge_memory(merged.storage_, found)
         return self._memo[key]
 
     def _join_grown(self, found: list[TensorLeaf], what: Name) -> Any:
-        """Join tensors that grow in a loop: their lengths have to be one."""
-        first = found[0].obj
-        forms = {(c.obj.buffer, c.obj.along, c.obj.length) if isinstance(c.obj, Grown) else None for c in found}
-        if not isinstance(first, Grown) or len(forms) > 1 or any(isinstance(c.value, Stale) for c in found):
+        """Join tensors whose lengths are known only at run time: into one of the same length, or of another number of the run."""
+        form = varied(found)
+        if form is None or form.most < 1:
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
-            same = all(c.value is found[0].value for c in found)
-            value = found[0].value if same else self.phi(first.buffer, [c.value for c in found], what.variable)
-            merged = self._memo[key] = Grown(Storage(value), (), value, first.along, first.length)
-            merged.contiguous_ = all(c.obj.contiguous_ for c in found)  # type: ignore[attr-defined]  # all of them grow
+            merged = self._memo[key] = self._one_grown(found) or self._of_other_length(found, form, what)
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]
+            merged.storage_.sources = [storage_of(c.obj) for c in found]
+            merged.storage_.shared = any(storage_of(c.obj).shared for c in found)
+            self._merge_memory(merged.storage_, found)
         return self._memo[key]
+
+    def _one_grown(self, found: list[TensorLeaf]) -> Grown | None:
+        """Join tensors that have one length."""
+        first = found[0].obj
+        if not isinstance(first, Grown) or len({(c.obj.buffer, c.obj.length) if isinstance(c.obj, Grown) else None for c in found}) > 1:
+            return None
+        same = all(c.value is found[0].value for c in found)
+        value = found[0].value if same else self.phi(first.buffer, [c.value for c in found])
+        merged = Grown(Storage(value), (), value, first.along, first.length)
+        merged.contiguous_ = all(c.obj.contiguous_ for c in found)  # type: ignore[attr-defined]  # all of them grow
+        return merged
+
+    def _of_other_length(self, found: list[TensorLeaf], form: Varied, what: Name) -> Grown:
+        builder = self.session.builder
+        before, buffers, lengths = builder.block, [], []
+        for path, leaf in zip(self.paths, found):
+            builder.block = path.block
+            buffers.append(form.buffer(leaf))
+            lengths.append(form.length(leaf))
+        builder.block = before
+        return form.tensor(self.phi(form.type, list(buffers), what.variable), self.phi(INT, lengths))
+
+    def _merge_memory(self, merged: Storage, found: list[TensorLeaf]) -> None:
+        """Let the memory of a joined tensor, and of those that it may be, know of each other."""
+        for c in found:
+            storage = storage_of(c.obj)
+            merged.mergers.append((weakref.ref(storage), self.decision))
+            storage.mergers.append((weakref.ref(merged), self.decision))
 
     def _container(self, found: list[Items], what: Name) -> Any:
         first = found[0]

@@ -32,10 +32,10 @@ def extent_at(t: torch.Tensor, from_end: int) -> Extent | None:
     return int(t.shape[-from_end]) if t.dim() >= from_end else None
 
 
-def fitted(t: torch.Tensor, along: int, size: int) -> torch.Tensor:
-    """Return a buffer with so many elements along a dimension: what is behind its end means nothing."""
+def fitted(t: torch.Tensor, along: int, size: int, value: Any = 0) -> torch.Tensor:
+    """Return a buffer with so many elements along a dimension; those that it did not have are ``value``."""
     missing = size - t.shape[along]
-    return t.narrow(along, 0, size) if missing <= 0 else F.pad(t, [0, 0] * (t.dim() - 1 - along) + [0, missing])
+    return t.narrow(along, 0, size) if missing <= 0 else F.pad(t, [0, 0] * (t.dim() - 1 - along) + [0, missing], "constant", value)
 
 
 def broadcast(tensors: Sequence[torch.Tensor]) -> tuple[dict[int, torch.Tensor], int, Extent] | None:

@@ -75,6 +75,11 @@ def _filled(t: Grown, fill: Any) -> torch.Tensor:
     return masked(t.padded(), t.along, t.length, fill)
 
 
+def buffer_of(t: torch.Tensor) -> torch.Tensor:
+    """Return the buffer of a tensor whose length is known only at run time; another tensor itself."""
+    return t.padded() if isinstance(t, Grown) else t
+
+
 # -- element by element ------------------------------------------------------------------------------------------------------
 def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute element by element: what has no such dimension, or one of a single element, broadcasts along it."""
