@@ -18,9 +18,11 @@ from dycl_tvm.frontend.trace.join.captured import Captured, Form, Items, NumberL
 from dycl_tvm.frontend.trace.join.join import Join, Joined, LastJoin
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_paths
 from dycl_tvm.frontend.trace.join.poison import Poison, forms_at
+from dycl_tvm.frontend.trace.join.varied import with_operands
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 
@@ -121,6 +123,8 @@ def _view(poisons: list[Poison], objects: list[Any], joined: Joined, args: list[
     def view(x: Any) -> Any:
         if id(x) in known:
             return known[id(x)]
+        if isinstance(x, Grown):
+            return with_operands(x, operands)
         if isinstance(x, torch.Tensor):
             value = read(x)
             return fresh(cast(Value, operands[id(value)])) if id(value) in operands else x

@@ -246,7 +246,9 @@ class Header:
             return grown
         if isinstance(c, TensorLeaf) and path in self._varied.forms:
             form = self._varied.forms[path]
-            made = form.tensor(self._param(path, form.type, form.buffer(c)), self._param((*path, _LENGTH), INT, form.length(c)))
+            made = form.tensor(
+                self._param(path, form.type, form.buffer(c)), self._param((*path, _LENGTH), INT, form.length(c)), self.decision
+            )
             self._identities.header_memory(path, c.obj, made)
             self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
             return made

@@ -230,7 +230,8 @@ class Join:
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
-            merged = self._memo[key] = self._one_grown(found) or self._of_other_length(found, form, what)
+            merged = self._one_grown(found)
+            merged = self._memo[key] = self._of_other_length(found, form, what) if merged is None else merged
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]
@@ -258,7 +259,7 @@ class Join:
             buffers.append(form.buffer(leaf))
             lengths.append(form.length(leaf))
         builder.block = before
-        return form.tensor(self.phi(form.type, list(buffers), what.variable), self.phi(INT, lengths))
+        return form.tensor(self.phi(form.type, list(buffers), what.variable), self.phi(INT, lengths), self.decision)
 
     def _merge_memory(self, merged: Storage, found: list[TensorLeaf]) -> None:
         """Let the memory of a joined tensor, and of those that it may be, know of each other."""

@@ -1,21 +1,21 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Tensors of another length on each path, or in each trip, where a length is known only at run time: a buffer for the longest, and a number."""
+"""Tensors of another length on each path, or in each trip, if one is known only at run time: a buffer for the longest, and a number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.join.captured import Captured, TensorLeaf
-from dycl_tvm.frontend.trace.values.extents import OfTheRun
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import emit_one
+from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh, read
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -57,9 +57,9 @@ class Varied:
         t = leaf.obj
         return operand_of(number(t.length)) if isinstance(t, Grown) else int(t.shape[self.along])
 
-    def tensor(self, buffer: Value, length: Value) -> Grown:
-        """Make the tensor that stands for all."""
-        return Grown(Storage(buffer), (), buffer, self.along, Length(Counter(length, self.most, OfTheRun(), first=self.least), 1, 0))
+    def tensor(self, buffer: Value, length: Value, decision: Any) -> Grown:
+        """Make the tensor that stands for all; ``decision`` is what tells them apart."""
+        return Grown(Storage(buffer), (), buffer, self.along, Length(Counter(length, self.most, decision, first=self.least), 1, 0))
 
 
 def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | None:
@@ -87,6 +87,17 @@ def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | 
     least, most = min(b[0] for b in bounds), max(b[1] for b in bounds)
     shape = types[0].shape
     return Varied(along, max(least, 0), most, TensorType((*shape[:along], most, *shape[along + 1 :]), types[0].dtype))
+
+
+def with_operands(t: Grown, operands: dict[int, Operand]) -> torch.Tensor:
+    """Return a tensor as it is where values, by their ids, are other ones."""
+    value, counted = read(t), t.length.counter.value
+    buffer, trips = operands.get(id(value), value), operands.get(id(counted), counted)
+    assert isinstance(buffer, Value)
+    if not isinstance(trips, Value):
+        return fresh(buffer).narrow(t.along, 0, t.length.at(int(trips)))
+    counter = replace(t.length.counter, value=trips)
+    return Grown(Storage(buffer), (), buffer, t.along, replace(t.length, counter=counter))
 
 
 class VariedState:
