@@ -246,12 +246,12 @@ class Header:
             return grown
         if isinstance(c, TensorLeaf) and path in self._varied.forms:
             form = self._varied.forms[path]
-            made = form.tensor(
+            varied = form.tensor(
                 self._param(path, form.type, form.buffer(c)), self._param((*path, _LENGTH), INT, form.length(c)), self.decision
             )
-            self._identities.header_memory(path, c.obj, made)
-            self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
-            return made
+            self._identities.header_memory(path, c.obj, varied)
+            self._fresh[path], self._homes[path] = varied.storage_, storage_of(c.obj)
+            return varied
         if isinstance(c, NumberLeaf) and (number := self._growth.number_at_header(path, c, self.block)) is not None:
             return number
         if isinstance(c, TensorLeaf) and path in self._general:
@@ -364,7 +364,8 @@ class Header:
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
         elif holds:
             form = self._varied.forms[path]
-            found[path], found[(*path, _LENGTH)] = form.buffer(back), form.length(back)
+            length_path = (*path, _LENGTH)
+            found[path], found[length_path] = form.buffer(back), form.length(back)
             self._identities.note(path, back.obj)
             self._homes[path] = storage_of(back.obj)
 

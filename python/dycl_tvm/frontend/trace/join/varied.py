@@ -20,7 +20,7 @@ from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import TensorType
 
 aten = torch.ops.aten
-#: Buffers are as long as this at most where a loop makes them longer from trip to trip of its recording.
+#: So often is a buffer made longer because the body leaves a longer one than the header has.
 _MOST_WIDENINGS = 4
 
 
@@ -104,14 +104,14 @@ class VariedState:
     """Which tensors at the header of a loop have a length of the run, as far as it is known."""
 
     def __init__(self) -> None:
-        self.forms: dict[object, Varied] = {}
-        self._widened: dict[object, int] = {}
+        self.forms: dict[tuple[Any, ...], Varied] = {}
+        self._widened: dict[tuple[Any, ...], int] = {}
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
         return (len(self.forms), sum(self._widened.values()))
 
-    def notes(self, path: object, found: Sequence[Captured]) -> bool:
+    def notes(self, path: tuple[Any, ...], found: Sequence[Captured]) -> bool:
         """Note what tensors at the header and at the end of the body have in common; whether one can stand for them."""
         form = varied(found)
         if form is None or form.most < 1:
@@ -119,7 +119,7 @@ class VariedState:
         self.forms[path] = form
         return True
 
-    def holds(self, path: object, back: Captured) -> bool | None:
+    def holds(self, path: tuple[Any, ...], back: Captured) -> bool | None:
         """Whether the tensor at the header can stand for that at the end of the body; None if it can in the next round."""
         before = self.forms[path]
         form = varied([back], before)

@@ -32,6 +32,15 @@ def extent_at(t: torch.Tensor, from_end: int) -> Extent | None:
     return int(t.shape[-from_end]) if t.dim() >= from_end else None
 
 
+def all_of_a_split(tensors: Sequence[torch.Tensor]) -> Extent | None:
+    """Return how long the tensor was that was split into these parts; None if they are not all parts of one, in order."""
+    parts = [t.length.counter.part if isinstance(t, Grown) and (t.length.factor, t.length.constant) == (1, 0) else None for t in tensors]
+    first = parts[0]
+    if first is None or first[0].count != len(parts) or any(p is None or p[0] is not first[0] or p[1] != i for i, p in enumerate(parts)):
+        return None
+    return first[0].whole
+
+
 def fitted(t: torch.Tensor, along: int, size: int, value: Any = 0) -> torch.Tensor:
     """Return a buffer with so many elements along a dimension; those that it did not have are ``value``."""
     missing = size - t.shape[along]
@@ -45,11 +54,10 @@ def broadcast(tensors: Sequence[torch.Tensor]) -> tuple[dict[int, torch.Tensor],
     """
     found = [t for t in tensors if isinstance(t, Grown)]
     from_end = found[0].dim_() - found[0].along
-    extents = {id(t): e for t in tensors if (e := extent_at(t, from_end)) is not None}
     if any(t.dim_() - t.along != from_end for t in found):
         return None
-    lengths = [extents[id(t)] for t in found]
-    plain = [e for t in tensors if not isinstance(t, Grown) and (e := extents.get(id(t), 1)) != 1]
+    lengths: list[Extent] = [t.length for t in found]
+    plain = [int(t.shape[-from_end]) for t in tensors if not isinstance(t, Grown) and t.dim() >= from_end and t.shape[-from_end] != 1]
     common: Extent = lengths[0]
     if plain and any(n != plain[0] for n in plain):
         return None

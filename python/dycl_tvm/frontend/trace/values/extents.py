@@ -39,7 +39,7 @@ class OfTheRun:
 
     def refuse(self, reason: str, others: object = "") -> None:
         """Say that its shape depends on values; in a loop, which may know them if it is unrolled, unroll that."""
-        refuse_here(self._around, reason.replace("that grows from trip to trip of a loop", "whose length is known only at run time"))
+        refuse_here(self._around, reason)
 
 
 def refuse_here(loop: Any, reason: str) -> None:
@@ -159,7 +159,7 @@ def decided_length(t: Grown) -> int:
     counter, known = t.length.counter, current().get(_Decided).numbers
     if counter.value not in known:
         if counter.last - counter.first >= _MOST_LENGTHS or not isinstance(counter.loop, OfTheRun):
-            t.refuse("the items are taken one by one of")
+            t.refuse("Python takes the items one by one of")
         found = scalars.wrap(counter.value)
         tried = range(counter.first, counter.last)
         known[counter.value] = next((n for n in tried if current().decisions.decide(scalars.truth_operand(found == n))), counter.last)

@@ -18,13 +18,14 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
-from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import (
     IN_PLACE,
     Handler,
     buffer_of,
     elementwise,
+    refuse_call,
 )
 from dycl_tvm.frontend.trace.values.grown_parts import (
     assigned,
@@ -55,7 +56,9 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     transpose,
     unsqueeze,
 )
+from dycl_tvm.frontend.trace.values.indexing import split
 from dycl_tvm.frontend.trace.values.picked import index_add, index_select, masked_select, nonzero
+from dycl_tvm.frontend.trace.values.tensors import view_of
 
 _T = torch.Tensor
 #: Names by which NumPy calls arguments, which PyTorch takes too.
@@ -82,7 +85,7 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         if func in MATH and current().handlers:
             refuse_if_caught(func, map_tensors(buffer_of, args), map_tensors(buffer_of, kwargs))
         return handler(func, *args, **kwargs)
-    return found[0].refuse(f"{getattr(func, '__name__', func)}() of") if found else NotImplemented
+    return found[0].refuse(f"{getattr(func, '__name__', func)}() is not supported of") if found else NotImplemented
 
 
 def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -98,6 +101,23 @@ def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 def _size(func: Any, t: Grown, dim: int | None = None) -> Any:
     sizes = t.sizes()
     return torch.Size(sizes) if dim is None else sizes[dim]
+
+
+def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
+    """Split along another dimension than that of unknown length, or by numbers of the run."""
+    if isinstance(x, Grown) and dim % x.dim_() != x.along:
+        return _each(x, x.padded().split(sizes, dim))
+    if isinstance(sizes, int):
+        return refuse_call(_T.split, x)
+    return split(x, sizes, dim)
+
+
+def _chunk(func: Any, t: Grown, chunks: int, dim: int = 0) -> Any:
+    return refuse_call(func, t) if dim % t.dim_() == t.along else _each(t, t.padded().chunk(chunks, dim))
+
+
+def _each(t: Grown, buffers: Any) -> Any:
+    return tuple([view_of(t, grown(b, t.along, t.length)) for b in buffers])  # type: ignore[arg-type]  # one of staging's
 
 
 def _numel(func: Any, t: Grown) -> Any:
@@ -137,6 +157,8 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.flatten, torch.flatten], flatten),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
     _T.item: one_item,
+    **dict.fromkeys(_named(["split", "split_with_sizes"], _T, torch), _parts),
+    **dict.fromkeys([_T.chunk, torch.chunk], _chunk),
     **dict.fromkeys(IN_PLACE, in_place),
     _T.__iter__: iterated,
     _T.tolist: to_list,

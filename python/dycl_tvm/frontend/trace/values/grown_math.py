@@ -34,7 +34,7 @@ Handler = Callable[..., Any]
 def refuse_call(func: Any, *tensors: Any) -> Any:
     """Say that a function is called in a way that is not known of tensors that grow."""
     found = next(t for t in tensors_of(tensors) if isinstance(t, Grown))
-    return found.refuse(f"this way of calling {getattr(func, '__name__', func)}() with")
+    return found.refuse(f"{getattr(func, '__name__', func).strip('_')}() is not supported with these arguments and")
 
 
 def is_contiguous(t: torch.Tensor) -> bool:
@@ -93,7 +93,7 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
         return refuse_call(func, first)
     agreed = broadcast(tensors)
     if agreed is None:
-        return first.refuse(f"{getattr(func, '__name__', func)}() along two dimensions of unknown length of")
+        return first.refuse(f"{getattr(func, '__name__', func).strip('_')}() would have two dimensions of unknown length, with")
     buffers, from_end, length = agreed
     some = None if bounds_of(length)[0] > 0 else to_tensor(as_number(length), torch.int64) > 0
 

@@ -69,7 +69,7 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
     mine, along = entries[at], sum(e is None or type(e) is slice for e in entries[:at])
     whole = getitem(t.padded(), tuple([slice(None) if i == at else e for i, e in enumerate(entries)]))
     if isinstance(whole, Grown):
-        return whole.refuse("a second dimension of unknown length is made by a slice of")
+        return whole.refuse("a slice would give a second dimension of unknown length to")
     part = _slice(t, whole, along, mine) if type(mine) is slice else _select(t, whole, along, mine)
     assert isinstance(part, StagedTensor)
     if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view

@@ -11,7 +11,7 @@ import torch
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.aligned import all_of_a_split, equalized, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import (
     Extent,
     as_number,
@@ -76,21 +76,20 @@ def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
         return refuse_call(func, first)
     if len(rest) == 1:
         return as_known(known, first.padded().clone(), dim, first.length)
-    whole, length = rest[0], extent_at(rest[0], first.dim_() - dim)
-    assert length is not None
-    whole = whole.padded() if isinstance(whole, Grown) else whole
+    whole, length = buffer_of(rest[0]), rest[0].length if isinstance(rest[0], Grown) else int(rest[0].shape[dim])
+    total = all_of_a_split(rest)
     for t in rest[1:]:
-        whole, length = _with_behind(whole, length, t, dim)
-    return grown_or_plain(whole, dim, length, known)
+        whole, length = _with_behind(whole, length, t, dim, None if total is None else bounds_of(total)[1])
+    return grown_or_plain(whole, dim, length if total is None else total, known)
 
 
-def _with_behind(whole: torch.Tensor, length: Extent, t: torch.Tensor, dim: int) -> tuple[torch.Tensor, Extent]:
-    """Return a buffer with another tensor behind what there is in it, and how much there is then."""
+def _with_behind(whole: torch.Tensor, length: Extent, t: torch.Tensor, dim: int, room: int | None = None) -> tuple[torch.Tensor, Extent]:
+    """Return a buffer with another tensor behind what there is in it, and how much there is then; ``room`` is how much there is at most."""
     added, more = (t.padded(), t.length) if isinstance(t, Grown) else (t, int(t.shape[dim]))
     total = summed(length, more)
     if isinstance(length, int):
         return torch.cat([whole, added], dim), total
-    size = max(bounds_of(total)[1], whole.shape[dim])
+    size = max(bounds_of(total)[1], whole.shape[dim]) if room is None else room
     buffer = fitted(whole, dim, size)
     start, positions = to_tensor(number(length), torch.int64), torch.arange(size)
     shape = [size if d == dim else 1 for d in range(buffer.dim())]
@@ -219,7 +218,7 @@ def squeeze(func: Any, t: Grown, dim: Any = None) -> Any:
     if dim is None or t.along in dims:  # it depends on the length
         return refuse_call(func, t)
     gone = [d for d in dims if t.buffer.shape[d] == 1]
-    whole = t.padded()
+    whole: torch.Tensor = t.padded()
     for d in sorted(gone, reverse=True):
         whole = whole.squeeze(d)
     return as_known(t.contiguous_, whole, t.along - sum(d < t.along for d in gone), t.length)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dycl_tvm.frontend.trace.values.arrays import number_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import (
+    OfTheRun,
     as_number,
     bounds_of,
     check_narrow,
@@ -27,8 +29,9 @@ from dycl_tvm.frontend.trace.values.extents import (
     span,
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, grown
-from dycl_tvm.frontend.trace.values.grown_math import rank_of
+from dycl_tvm.frontend.trace.values.grown_math import buffer_of, rank_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
+from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.picked import by_mask, by_positions, is_mask, is_positions, put_at_positions, put_by_mask
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import as_constant, home, read, select_at, storage_of, view_of
@@ -137,7 +140,7 @@ def _cut(t: torch.Tensor, entries: list[Any]) -> Any:
     whole = getitem(t, tuple([slice(None) if i in cuts else e for i, e in enumerate(entries)]))
     for at in cuts:
         if isinstance(whole, Grown):
-            return whole.refuse("a second dimension of unknown length is made by a slice of")
+            return whole.refuse("a slice would give a second dimension of unknown length to")
         dim = sum(e is None or type(e) is slice for e in entries[:at])
         storage_of(whole).cut = True
         whole = sliced(whole, dim, int(whole.shape[dim]), entries[at])
@@ -253,3 +256,32 @@ def _set_part(t: torch.Tensor, entries: list[Any], value: Any) -> None:
         return value.refuse("an assignment along another dimension than its own of")  # type: ignore[no-any-return]
     inside = ((places >= 0) & (places < to_tensor(as_number(count), torch.int64))).reshape([size if d == dim else 1 for d in range(rank)])
     return torch.Tensor.__setitem__(whole, Ellipsis, torch.where(inside, value.to(whole.dtype), whole))
+
+
+def split(t: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
+    """``t.split(sizes, dim)``, where sizes may be numbers of the run: each part is as long as the whole at most."""
+    if not isinstance(sizes, (list, tuple)) or not any(map(selects, sizes)):
+        return torch.split(t, sizes, dim)
+    sizes = [item(n) if isinstance(n, torch.Tensor) else n for n in sizes]
+    if not all(type(n) is int or is_number_of_run(n) for n in sizes):
+        raise UnsupportedError("split() by sizes that are no integers", current().origin(), "convert them before: int(n)")
+    dim, starts, end = dim % rank_of(t), [], 0
+    whole: Any = t.length if isinstance(t, Grown) and t.along == dim else buffer_of(t).shape[dim]
+    if isinstance(t, Grown) and t.along != dim:
+        return t.refuse("split() by numbers of the run, along another dimension, of")
+    for n in sizes:
+        require(n >= 0, RuntimeError("split_with_sizes expects split_sizes have only non-negative entries"))
+        starts.append(end)
+        end = end + n
+    require(end == as_number(whole), RuntimeError("split_with_sizes expects split_sizes to sum exactly to the size of the tensor"))
+    most, made = bounds_of(whole)[1], Split(whole, len(sizes))
+    storage_of(t).cut = True if not isinstance(t, Grown) else storage_of(t).cut
+    parts = []
+    for k, (n, start) in enumerate(zip(sizes, starts)):
+        low, high = scalars.bounds_of(n) or (0, most)
+        extent = extent_of(n, max(low, 0), max(min(high, most), 0))
+        room = bounds_of(extent)[1]
+        if isinstance(extent, Length) and isinstance(extent.counter.loop, OfTheRun):
+            extent = replace(extent, counter=replace(extent.counter, part=(made, k)))
+        parts.append(view_of(t, grown(narrow_at(buffer_of(t), dim, start, room), dim, extent)))  # type: ignore[arg-type]
+    return tuple(parts)

@@ -45,6 +45,16 @@ class Counter:
     claims: list[tuple[Block, int]] = field(default_factory=list)
     broken: bool = False
     first: int = 0
+    #: Of a part that a tensor was split into: the split, and which of its parts it is.
+    part: tuple[Split, int] | None = None
+
+
+@dataclass(eq=False)
+class Split:
+    """A tensor that was split into parts by numbers of the run: how long it is, and how many parts there are."""
+
+    whole: Affine
+    count: int
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.blame import judge
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.grown_calls import call_on_grown, takes_grown
 from dycl_tvm.frontend.trace.values.identity import settle
-from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem
+from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
 from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
 from dycl_tvm.frontend.trace.values.recorder import equal, item, to_tensor, truth_of
@@ -239,6 +239,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.select: select,
     _T.narrow: narrow,
     torch.narrow: narrow,
+    _T.split: split,
+    torch.split: split,
+    torch.split_with_sizes: split,
+    _T.split_with_sizes: split,
     _T.__format__: _format,
     _T.numpy: _numpy,
     _T.__array__: _refuse("a conversion to a NumPy array"),
