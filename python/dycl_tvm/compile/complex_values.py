@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from dycl_tvm.compile.ops.context import OpContext
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.nodes import Origin
-from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.hcfg.types import PARTS, TensorType
 
 
 class ComplexValue:
@@ -75,4 +75,5 @@ class AsReal:
 
     def check(self, type_: TensorType, op: str, origin: Origin | None) -> None:
         """See :meth:`ComplexValue.check`."""
-        self.value.check(TensorType(type_.shape[:-1], {"float32": "complex64", "float64": "complex128"}[type_.dtype]), op, origin)
+        whole = next(dtype for dtype, part in PARTS.items() if part == type_.dtype)
+        self.value.check(TensorType(type_.shape[:-1], whole), op, origin)

@@ -14,21 +14,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dycl_tvm.compile.complex import COMPLEX, Pair
 from dycl_tvm.compile.ops.context import TORCH_DTYPES
+from dycl_tvm.compile.registry import registers
 from dycl_tvm.hcfg.nodes import Value, map_operands
 from dycl_tvm.hcfg.types import PARTS, TensorType
 
 #: Operators that are computed by others, by name (``aten.add.Tensor``): functions in PyTorch that are traced, without branches on values.
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
-
-
-def decomposition(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what ATen overloads (``median.dim``) are made of; the function takes the arguments of the schema."""
-
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        DECOMPOSITIONS.update({f"aten.{name}": fn for name in names})
-        return fn
-
-    return register
+#: Registers what ATen overloads are made of; the function takes the arguments of the schema.
+decomposition = registers(DECOMPOSITIONS)
 
 
 def overload(name: str) -> Any:

@@ -201,12 +201,12 @@ class _Checker:
             return False
         got = self.run(site)
         found = compare(expected, got)
-        if found.error > 1:  # in doubt: more samples, and what eager itself gives
+        if found.error > 1:  # in doubt: more samples, what eager itself gives, and what fused multiplications give
             with torch.no_grad():
-                own = reference.in_own_types(args)
+                others = [reference.in_own_types(args), reference.fused(args)]
             more = reference.expect(args, _MORE_SAMPLES if site.work.seconds(1, wide) < 0.1 else 6, self.seed + 1)
             more.samples += expected.samples
-            found = compare(more, got, own)
+            found = compare(more, got, others)
             if found.error > 1:
                 self.fail(site, regime, found)
         self.result = dataclasses.replace(self.result, runs=self.result.runs + 1)

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dycl_tvm.verify.noise import numbers
+
 #: Bounds on the error of a tensor relative to its largest finite magnitude, and that of a float.
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 _FLOAT = 1e-5
@@ -119,7 +121,7 @@ def _tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, loose: fl
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return f"{where} is {_type(expected)} in eager, {_type(actual)} as built"
     if expected.is_complex():
-        return _tensors(torch.view_as_real(expected.resolve_conj()), torch.view_as_real(actual.resolve_conj()), where, loose)
+        return _tensors(numbers(expected), numbers(actual), where, loose)
     if torch.equal(expected, actual):
         return None
     if not expected.dtype.is_floating_point:

@@ -165,7 +165,8 @@ def test_a_cycle_is_found() -> None:
 
 #: The front end from the bottom to the top: a file may import those of its own layer and of the layers below.
 FRONTEND_LAYERS = (
-    ("trace.by_code", "trace.clock", "trace.control_flow", "trace.limits", "trace.procedures", "trace.record", "trace.unrecorded"),
+    ("trace.bounded", "trace.clock", "trace.control_flow", "trace.limits", "trace.procedures", "trace.record", "trace.unrecorded"),
+    ("trace.by_code",),
     ("trace.budget",),
     ("trace.decisions",),
     ("trace.heap",),

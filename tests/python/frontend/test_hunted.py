@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
+import textwrap
 from typing import Any
 
 import pytest
@@ -418,6 +419,5 @@ def test_assignments_that_change_nothing(name: str) -> None:
     check_right(
         "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        torch.manual_seed(0)\n        self.l = nn.Linear(3, 3)\n"
-        "        self.register_buffer('b', torch.ones(3))\n    def forward(self, x):\n"
-        + "".join(f"        {line}\n" for line in NOTHING_CHANGES[name].split("\n"))
+        "        self.register_buffer('b', torch.ones(3))\n    def forward(self, x):\n" + textwrap.indent(NOTHING_CHANGES[name], "        ")
     )

@@ -165,3 +165,30 @@ def test_solvers():
     torchdiffeq = pytest.importorskip("torchdiffeq", reason="torchdiffeq is not installed")
     times = torch.linspace(0, 1, 4)
     compare(lambda y: torchdiffeq.odeint(lambda t, y: torch.tanh(y) * (1 + t), y, times, method="rk4"), [(torch.randn(2, 3),)])
+
+
+def _boxes(k):
+    boxes = torch.rand(4, 4, generator=torch.Generator().manual_seed(k)) * 40
+    return torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1)
+
+
+def _offsets(x):
+    """Return where the windows of 2 by 2 of two groups of channels are moved to."""
+    return torch.cat([x, x.flip(1), x.flip(2), x.flip(3)], 1)[:, :, ::2, ::2][:, :, :8, :8] * 2
+
+
+REGIONS = {
+    "roi_align": lambda ops, x, boxes: ops.roi_align(x, [boxes], (3, 2), 0.5, 2),
+    "roi_align, aligned": lambda ops, x, boxes: ops.roi_align(x, [boxes], 3, 0.25, 3, aligned=True),
+    "ps_roi_align": lambda ops, x, boxes: ops.ps_roi_align(x, [boxes], 2, 0.5, 2),
+    "deform_conv2d": lambda ops, x, boxes: ops.deform_conv2d(
+        x, _offsets(x), boxes.reshape(4, 2, 2, 1).repeat(1, 2, 1, 2) / 40, stride=2, mask=x.repeat(1, 2, 1, 1)[:, :, ::2, ::2]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_regions_of_images(name):
+    ops = pytest.importorskip("torchvision.ops", reason="torchvision is not installed, or does not load beside this PyTorch")
+    images = [torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    compare(lambda x, boxes: REGIONS[name](ops, x, boxes), [(x, _boxes(k)) for k, x in enumerate(images)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,6 +176,7 @@ def test_a_library_seeds_the_generators_of_the_program(name: str, monkeypatch: p
     check_against_eager(BY_A_LIBRARY[name], 2, lambda args: call(*args))
 
 
+LIST = [1, 2, 3]
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "poisson": (lambda x: torch.poisson(x.abs()), "random numbers in a way"),
     "binomial": (lambda x: torch.binomial(x.abs(), x.sigmoid()), "random numbers in a way"),
@@ -183,8 +185,59 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "method of chance": (lambda x: x * torch.Generator().seed(), "differs in every run"),
     "number of the run": (lambda x: torch.randint(0, int(x.abs().sum()) + 1, (3,)), "known only at run time"),
     "NumPy": (lambda x: x * np.random.rand(), "another result at every call"),
+    "NumPy, an array": (lambda x: x + torch.from_numpy(np.random.rand(5)), "another result at every call"),
+    "NumPy, as a size": (lambda x: x.new_zeros(np.random.randint(3)), "another result at every call"),
+    "NumPy, in a list": (lambda x: torch.tensor([np.random.rand(), 1.0]), "another result at every call"),
+    "NumPy, as a result": (lambda x: (x, np.random.rand()), "another result at every call"),
+    "NumPy, compared": (lambda x: x if np.random.rand() is None else -x, "another result at every call"),
+    "NumPy, shuffled": (lambda x: (np.random.shuffle(LIST), x)[1], "another result at every call"),
+    "Python, a key": (lambda x: {random.random(): x}, "another result at every call"),
+    "Python, a text": (lambda x: (x, f"{random.random()}"), "another result at every call"),
+    "Python, sorted by": (lambda x: sorted([x, -x], key=lambda _: random.random())[0], "another result at every call"),
+    "Python, in a library's hands": (lambda x: x * next(map(random.uniform, [0], [1])), "another result at every call"),
+    "Python, of a class": (lambda x: x if isinstance(random.random(), float) else -x, "another result at every call"),
+    "Python, a type": (lambda x: x if type(random.random()) is float else -x, "another result at every call"),
+    "Python, a seed": (lambda x: (random.seed(1), x)[1], "another result at every call"),
+    "Python, an error": (lambda x: (random.randint(3, 1), x)[1], "another result at every call"),
     "another device": (lambda x: torch.rand(2, generator=torch.Generator("meta")), "meta"),
 }
+
+
+class Layerdrop(nn.Module):
+    """Draws by a generator of Python's or NumPy's, and looks at the number in some configurations only."""
+
+    def __init__(self, draw: Callable[[], Any], drops: bool = False) -> None:
+        super().__init__()
+        self.draw, self.drops, self.layers = draw, drops, nn.ModuleList([nn.Linear(5, 5) for _ in range(2)])
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            p = self.draw()
+            if x.mean() > 0:
+                p = self.draw()
+            skip = self.drops and p < 0.5
+            x = x if skip else layer(x)
+        return x
+
+
+_DRAWS = {
+    "numpy": lambda: np.random.uniform(0, 1),
+    "numpy, an array": lambda: np.random.rand(2, 3),
+    "python": random.random,
+    "python, bounds": lambda: random.randint(0, 5),
+}
+
+
+@pytest.mark.parametrize("name", _DRAWS)
+def test_numbers_of_python_and_numpy_that_nothing_reads(name: str) -> None:
+    states = random.getstate()[1], np.random.get_state()[2]
+    model = Layerdrop(_DRAWS[name]).eval()
+    call = dycl_tvm.stage(model, INPUTS[0]).interpret()
+    assert states == (random.getstate()[1], np.random.get_state()[2])
+    for args in INPUTS:
+        assert same(model(*args), call(*args))
+    with pytest.raises(UnsupportedError, match="another result at every call"):
+        dycl_tvm.stage(Layerdrop(_DRAWS[name], drops=True).eval(), INPUTS[0])
 
 
 @pytest.mark.parametrize("name", REFUSED)

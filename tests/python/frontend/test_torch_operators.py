@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import textwrap
 from typing import Any
 
 import pytest
@@ -32,9 +33,14 @@ CHECKS = {
 }
 
 
+def net(body: str) -> str:
+    """Return the text of a function with a body."""
+    return "def net(x):\n" + textwrap.indent(body, "    ") + "\n"
+
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_checks_raise_when_the_network_runs(name: str) -> None:
-    check_right("def net(x):\n" + "".join(f"    {line}\n" for line in CHECKS[name].split("\n")))
+    check_right(net(CHECKS[name]))
 
 
 VARIABLES = {
@@ -47,7 +53,7 @@ VARIABLES = {
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_variables_of_old_programs(name: str) -> None:
-    check_right("def net(x):\n" + "".join(f"    {line}\n" for line in VARIABLES[name].split("\n")))
+    check_right(net(VARIABLES[name]))
 
 
 @torch.library.custom_op("dycl_tests::doubled", mutates_args=())

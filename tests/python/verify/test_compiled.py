@@ -143,7 +143,7 @@ def _sub_dnn(function: Any, *args: torch.Tensor) -> SubDNN:
 
 def _error(sub: SubDNN, args: list[torch.Tensor], got: list[torch.Tensor]) -> float:
     reference = Reference(sub, "default")
-    return compare(reference.expect(args, 4, 0), got, reference.in_own_types(args)).error
+    return compare(reference.expect(args, 4, 0), got, [reference.in_own_types(args)]).error
 
 
 def test_bounds_are_those_of_float32() -> None:

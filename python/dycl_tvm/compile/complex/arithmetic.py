@@ -68,7 +68,7 @@ def _to_copy(x: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     if dtype.is_complex:
         return pair_of(x).map(lambda t: t.to(parts_of(dtype)))
     if dtype == torch.bool:
-        return (x.re != 0) | (x.im != 0)
+        return ~x.is_zero()
     return x.re.to(dtype)
 
 
@@ -119,15 +119,18 @@ def _square(x: Pair) -> Pair:
     return x * x
 
 
-@in_float64
-def _abs_wide(x: Pair) -> Any:
+def length(x: Pair) -> Any:
+    """Return the length by squares, which must not overflow."""
     return torch.sqrt(x.re * x.re + x.im * x.im)
+
+
+_wide_length = in_float64(length)
 
 
 @complex_operator("abs.default")
 def abs_(x: Pair) -> Any:
     """Return the length: of float32 by squares in float64, which neither overflow nor vanish."""
-    return torch.hypot(x.re, x.im) if x.re.dtype == torch.float64 else _abs_wide(x)
+    return torch.hypot(x.re, x.im) if x.re.dtype == torch.float64 else _wide_length(x)
 
 
 @complex_operator("angle.default")
@@ -137,8 +140,8 @@ def angle(x: Pair) -> Any:
 
 @complex_operator("sgn.default")
 def _sgn(x: Pair) -> Pair:
-    length = abs_(x)
-    return x.map(lambda t: torch.where(length == 0, torch.zeros_like(t), t / length))
+    size = abs_(x)
+    return x.map(lambda t: torch.where(size == 0, torch.zeros_like(t), t / size))
 
 
 @complex_operator("eq.Tensor", "eq.Scalar")
@@ -153,7 +156,7 @@ def _ne(a: Any, b: Any) -> Any:
 
 
 def _is_zero(x: Any) -> Any:
-    return (x.re == 0) & (x.im == 0) if isinstance(x, Pair) else x == 0
+    return x.is_zero() if isinstance(x, Pair) else x == 0
 
 
 COMPLEX["aten.logical_not.default"] = _is_zero

@@ -58,8 +58,7 @@ def _split(n: int) -> int:
     divisors = [d for d in range(2, _JOINED + 1) if n % d == 0]
     if divisors:
         return min(divisors, key=lambda d: abs(math.log(d) - 0.5 * math.log(n)))
-    prime = next(d for d in range(_JOINED + 1, n + 1) if n % d == 0)
-    return prime
+    return next(d for d in range(_JOINED + 1, n + 1) if n % d == 0)  # a prime
 
 
 def _times(x: Any, matrix: Pair) -> Pair:

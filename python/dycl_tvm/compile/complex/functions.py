@@ -9,12 +9,8 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.compile.complex.arithmetic import div, mul
+from dycl_tvm.compile.complex.arithmetic import div, length, mul
 from dycl_tvm.compile.complex.pair import COMPLEX, Pair, complex_operator, in_float64, pair_of
-
-
-def _length(z: Pair) -> Any:
-    return torch.sqrt(z.re * z.re + z.im * z.im)
 
 
 def _exp(z: Pair) -> Pair:
@@ -27,7 +23,7 @@ def _log(z: Pair) -> Pair:
 
 
 def _sqrt(z: Pair) -> Pair:
-    larger = torch.sqrt((z.re.abs() + _length(z)) * 0.5)
+    larger = torch.sqrt((z.re.abs() + length(z)) * 0.5)
     smaller = torch.where(larger == 0, larger, z.im.abs() / (larger * 2))
     right = z.re >= 0
     return Pair(torch.where(right, larger, smaller), torch.copysign(torch.where(right, smaller, larger), z.im))
@@ -63,7 +59,7 @@ def _asinh(z: Pair) -> Pair:
     far = _log(right + _sqrt(Pair(square.re + 1, square.im)))
     cube = right * square
     near = Pair(right.re - cube.re / 6, right.im - cube.im / 6) + (cube * square).map(lambda t: t * (3 / 40))
-    made = _chosen(_length(z) < 1e-3, near, far)
+    made = _chosen(length(z) < 1e-3, near, far)
     return Pair(torch.copysign(made.re, z.re), torch.copysign(made.im, z.im))
 
 
@@ -101,7 +97,7 @@ def _expm1(z: Pair) -> Pair:
 
 def _sinc(z: Pair) -> Pair:
     turned = z.map(lambda t: t * math.pi)
-    zero = (z.re == 0) & (z.im == 0)
+    zero = z.is_zero()
     made = div(_times_minus_i(_sinh(_times_i(turned))), _chosen(zero, pair_of(torch.ones_like(z.re)), turned))
     return _chosen(zero, pair_of(torch.ones_like(z.re)), made)
 
@@ -179,8 +175,8 @@ def _power(z: Pair, exponent: Pair) -> Pair:
     def fn(z: Pair) -> Pair:
         e = exponent.map(lambda t: t.double() if isinstance(t, torch.Tensor) else t)
         made = _exp(_log(z) * e)
-        zero = (z.re == 0) & (z.im == 0)
-        one = ((e.re == 0) & (e.im == 0)) if isinstance(e.re, torch.Tensor) else torch.full((), e.re == 0 and e.im == 0)
+        zero = z.is_zero()
+        one = e.is_zero() if isinstance(e.re, torch.Tensor) else torch.full((), e.is_zero())
         at_zero = torch.where(one, torch.ones_like(made.re), torch.zeros_like(made.re))
         return Pair(torch.where(zero, at_zero, made.re), torch.where(zero, torch.zeros_like(made.im), made.im))
 

@@ -56,12 +56,14 @@ _MOVES = (
 _VALUES = {"self", "tensors", "value", "src", "source", "other", "fill_value", "values", "grad_in"}
 
 
-def _of_each(name: str) -> Callable[..., Any]:
+def _overload(name: str) -> Any:
     packet, _, which = name.partition(".")
-    op = getattr(getattr(torch.ops.aten, packet), which)
-    values = {a.name for a in op._schema.arguments} & _VALUES
+    return getattr(getattr(torch.ops.aten, packet), which)
+
+
+def _of_each(name: str) -> Callable[..., Any]:
+    op = _overload(name)
     names = [a.name for a in op._schema.arguments]
-    integers = any(a.name == "index" for a in op._schema.arguments)
 
     def part(given: Any, which: str) -> Any:
         if isinstance(given, (list, tuple)):
@@ -72,8 +74,8 @@ def _of_each(name: str) -> Callable[..., Any]:
         kwargs.pop("dtype", None)  # the result is fitted to it
         made = []
         for which in ("re", "im"):
-            one = [part(a, which) if names[k] in values and not (integers and names[k] == "index") else a for k, a in enumerate(args)]
-            made.append(op(*one, **{k: part(v, which) if k in values else v for k, v in kwargs.items()}))
+            one = [part(a, which) if names[k] in _VALUES else a for k, a in enumerate(args)]
+            made.append(op(*one, **{k: part(v, which) if k in _VALUES else v for k, v in kwargs.items()}))
         return Pair(*made)
 
     return apply
@@ -83,8 +85,7 @@ COMPLEX.update({f"aten.{name}": _of_each(name) for name in _MOVES if hasattr(tor
 
 
 def _parted(name: str) -> None:
-    packet, _, which = name.partition(".")
-    op = getattr(getattr(torch.ops.aten, packet), which)
+    op = _overload(name)
     COMPLEX[f"aten.{name}"] = lambda x, *args: [Pair(re, im) for re, im in zip(op(x.re, *args), op(x.im, *args))]
 
 

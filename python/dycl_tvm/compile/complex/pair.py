@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.compile.registry import registers
+
 #: Operators with complex operands or results, by name (``aten.mul.Tensor``): functions in PyTorch that take and give a :class:`Pair`
 #: wherever the schema has a complex tensor; they are traced, without branches on values.
 COMPLEX: dict[str, Callable[..., Any]] = {}
@@ -33,6 +35,10 @@ class Pair:
     def __mul__(self, other: Pair) -> Pair:
         return Pair(self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re)
 
+    def is_zero(self) -> Any:
+        """Whether both parts are zero, by elements."""
+        return (self.re == 0) & (self.im == 0)
+
     def conj(self) -> Pair:
         return Pair(self.re, -self.im)
 
@@ -41,14 +47,8 @@ class Pair:
         return Pair(fn(self.re), fn(self.im))
 
 
-def complex_operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what ATen overloads (``mul.Tensor``) are on pairs; the function takes the arguments of the schema."""
-
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        COMPLEX.update({f"aten.{name}": fn for name in names})
-        return fn
-
-    return register
+#: Registers what ATen overloads are on pairs; the function takes the arguments of the schema.
+complex_operator = registers(COMPLEX)
 
 
 def pair_of(x: Any) -> Pair:

@@ -11,23 +11,19 @@ from dycl_tvm.compile.complex.arithmetic import abs_
 from dycl_tvm.compile.complex.pair import Pair, complex_operator
 
 
-def _set(x: Any) -> Any:
-    return (x.re != 0) | (x.im != 0)
-
-
 @complex_operator("any.default", "any.dim", "any.dims")
 def _any(x: Pair, *args: Any) -> Any:
-    return torch.any(_set(x), *args)
+    return torch.any(~x.is_zero(), *args)
 
 
 @complex_operator("all.default", "all.dim", "all.dims")
 def _all(x: Pair, *args: Any) -> Any:
-    return torch.all(_set(x), *args)
+    return torch.all(~x.is_zero(), *args)
 
 
 @complex_operator("count_nonzero.dim_IntList", "count_nonzero.default")
 def _count_nonzero(x: Pair, dim: Any = None) -> Any:
-    return torch.count_nonzero(_set(x), dim)
+    return torch.count_nonzero(~x.is_zero(), dim)
 
 
 @complex_operator("linalg_vector_norm.default")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -75,9 +75,13 @@ decomposition("_upsample_bilinear2d_aa.default")(_antialiased(_linear, 2))
 decomposition("_upsample_bicubic2d_aa.default")(_antialiased(_cubic, 4))
 
 
-def _source(x: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
+def _source(x: Tensor, size: int, padding: int, align_corners: bool, of_nan: float) -> Tensor:
     """Return positions in pixels of positions from -1 to 1: as they are (0), within the border (1), or reflected (2)."""
-    x = (x + 1) / 2 * (size - 1) if align_corners else ((x + 1) * size - 1) / 2
+    return _placed((x + 1) / 2 * (size - 1) if align_corners else ((x + 1) * size - 1) / 2, size, padding, align_corners, of_nan)
+
+
+def _placed(x: Tensor, size: int, padding: int, align_corners: bool, of_nan: float) -> Tensor:
+    """Return positions in pixels, within the border (1) or reflected (2)."""
     if padding == 0:
         return x
     if padding == 2:
@@ -87,33 +91,74 @@ def _source(x: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
         away = (x - low).abs()
         extra, turns = torch.fmod(away, span), torch.floor(away / span)
         x = torch.where(turns % 2 == 0, extra + low, span - extra + low)
-    return torch.where(torch.isnan(x), size - 1.0, x.clamp(0, size - 1))
+    return torch.where(torch.isnan(x), of_nan, x.clamp(0, size - 1))
+
+
+def _read(x: Tensor, corner: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the pixels at whole positions, with zeros for those that there are not, and which there are."""
+    n, channels, *sizes = x.shape
+    inside, at = torch.ones(corner[0].shape, dtype=torch.bool), torch.zeros(corner[0].shape, dtype=torch.int64)
+    for c, size in zip(corner, sizes):
+        within = (c >= 0) & (c < size)
+        inside, at = inside & within, at * size + torch.where(within, c, 0.0).to(torch.int64)
+    flat = x.reshape(n, channels, -1)
+    taken = flat.gather(2, at.reshape(n, 1, -1).expand(n, channels, -1)).reshape(n, channels, *at.shape[1:])
+    return torch.where(inside.unsqueeze(1), taken, 0.0), inside
+
+
+def _corners(places: list[Tensor]) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Yield the corners around positions, and how much each counts."""
+    lower = [torch.floor(p) for p in places]
+    for corner in range(1 << len(places)):
+        steps = [corner >> k & 1 for k in range(len(places))]
+        weight = torch.ones_like(places[0])
+        for p, low, step in zip(places, lower, steps):
+            weight = weight * (p - low if step else low + 1 - p)
+        yield [low + step for low, step in zip(lower, steps)], weight
 
 
 @decomposition("grid_sampler_3d.default")
 def grid_sampler_3d(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
-    """Read a volume at positions: trilinearly (0) or the nearest (1)."""
-    n, channels, *sizes = x.shape
-    flat = x.reshape(n, channels, -1)
-    places = [_source(grid[..., 2 - k], size, padding_mode, align_corners) for k, size in enumerate(sizes)]
-
-    def read(corner: list[Tensor], weight: Tensor) -> Tensor:
-        inside, at = torch.ones(corner[0].shape, dtype=torch.bool), torch.zeros(corner[0].shape, dtype=torch.int64)
-        for c, size in zip(corner, sizes):
-            inside = inside & (c >= 0) & (c < size)
-            at = at * size + c.clamp(0, size - 1).to(torch.int64)
-        taken = flat.gather(2, at.reshape(n, 1, -1).expand(n, channels, -1)).reshape(n, channels, *at.shape[1:])
-        return torch.where(inside.unsqueeze(1), taken * weight.unsqueeze(1), 0.0)
-
+    """Read a volume at positions: trilinearly (0) or the nearest (1); what is not a number is nowhere, or at the end."""
+    places = [_source(grid[..., 2 - k], size, padding_mode, align_corners, size - 1.0) for k, size in enumerate(x.shape[2:])]
     if interpolation_mode == 1:
-        return read([torch.round(p) for p in places], torch.ones_like(places[0]))
-    lower, result = [torch.floor(p) for p in places], None
-    for corner in range(8):
-        steps = [corner >> k & 1 for k in range(3)]
-        weight = torch.ones_like(places[0])
-        for p, low, step in zip(places, lower, steps):
-            weight = weight * (p - low if step else low + 1 - p)
-        part = read([low + step for low, step in zip(lower, steps)], weight)
-        result = part if result is None else result + part
-    assert result is not None
+        return _read(x, [torch.round(p) for p in places])[0]
+    result = torch.zeros(())
+    for corner, weight in _corners(places):
+        taken, inside = _read(x, corner)
+        result = result + taken * torch.where(inside, weight, 0.0).unsqueeze(1)
     return result
+
+
+@decomposition("grid_sampler_2d.default")
+def grid_sampler_2d(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
+    """Read an image at positions: bilinearly (0), the nearest (1) or bicubically (2); what is no number gives none, or is at the begin."""
+    padding = 0 if interpolation_mode == 2 else padding_mode
+    places = [_source(grid[..., 1 - k], size, padding, align_corners, 0.0) for k, size in enumerate(x.shape[2:])]
+    if interpolation_mode == 1:
+        return _read(x, [torch.round(p) for p in places])[0]
+    result = torch.zeros(())
+    for corner, weight in _corners(places) if interpolation_mode == 0 else _taps(x, places, padding_mode, align_corners):
+        result = result + _read(x, corner)[0] * weight.unsqueeze(1)
+    return result
+
+
+def _taps(x: Tensor, places: list[Tensor], padding: int, align_corners: bool) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Yield the four by four pixels around positions, and how much each counts in cubic convolution."""
+    lower = [torch.floor(p) for p in places]
+    factors = [_cubic_factors(p - low) for p, low in zip(places, lower)]
+    sizes = x.shape[2:]
+    for i in range(4):
+        for j in range(4):
+            taps = [_placed(low + k - 1, n, padding, align_corners, 0.0) for low, k, n in zip(lower, (i, j), sizes)]
+            yield taps, factors[0][i] * factors[1][j]
+
+
+def _cubic_factors(t: Tensor, a: float = -0.75) -> list[Tensor]:
+    def near(x: Tensor) -> Tensor:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    def far(x: Tensor) -> Tensor:
+        return ((x - 5) * x + 8) * x * a - 4 * a
+
+    return [far(t + 1), near(t), near(1 - t), far(2 - t)]

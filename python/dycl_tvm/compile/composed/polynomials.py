@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dycl_tvm.compile.composed.special import in_float64
+from dycl_tvm.compile.composed.special import as_tensors, in_float64
 from dycl_tvm.compile.decompose import DECOMPOSITIONS
 
 #: The largest exponent of e in float64.
@@ -84,7 +84,7 @@ def _low(x: Tensor, n: Tensor, first: Tensor) -> Tensor:
 def _register(name: str, polynomial: Callable[[Tensor, Tensor], Tensor], first: Callable[[Tensor], Tensor], shifted: bool) -> None:
     @in_float64
     def compute(x: Any, n: Any) -> Tensor:
-        x, n = (a if isinstance(a, Tensor) else torch.full((), float(a), dtype=torch.float64) for a in (x, n))
+        x, n = as_tensors(x, n)
         whole = n.trunc()
         x = 2 * x - 1 if shifted else x
         made = torch.where(whole <= _RECURRENCE, _low(x, whole, first(x)), polynomial(x, whole))

@@ -95,6 +95,11 @@ def in_float64(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return wide
 
 
+def as_tensors(*numbers: Tensor | float) -> tuple[Tensor, ...]:
+    """Return tensors of float64 of what may be numbers of Python."""
+    return tuple(a if isinstance(a, Tensor) else torch.full((), float(a), dtype=torch.float64) for a in numbers)
+
+
 def _chebyshev(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     a, b, c = torch.full_like(x, coefficients[0]), torch.zeros_like(x), torch.zeros_like(x)
     for k in coefficients[1:]:
@@ -180,7 +185,7 @@ def _zeta(x: Tensor, q: Tensor) -> Tensor:
 @decomposition("special_zeta.default", "special_zeta.other_scalar", "special_zeta.self_scalar")
 @in_float64
 def zeta(x: Tensor | float, q: Tensor | float) -> Tensor:
-    x, q = (a if isinstance(a, Tensor) else torch.full((), float(a), dtype=torch.float64) for a in (x, q))
+    x, q = as_tensors(x, q)
     inside = q - torch.floor(q)
     sign = torch.where(torch.remainder(x, 2) == 1, -1.0, 1.0).to(torch.float64)
     # the terms below 0 are those above 0 of another argument

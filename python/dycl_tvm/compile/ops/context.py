@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from dycl_tvm.compile.ops import semantics
+from dycl_tvm.compile.registry import registers
 from dycl_tvm.hcfg.types import TensorType
 
 #: ATen overload name (``aten.add.Tensor``) to the function that converts it.
@@ -36,19 +37,9 @@ class NotConvertible(Exception):
     """A converter cannot take this combination of arguments; the message says which."""
 
 
-def converter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a converter for ATen overloads (``add.Tensor``).
-
-    The function is called as ``fn(ctx, *args)`` with all arguments of the schema in order, defaults filled in, tensors as Relax
-    expressions. It returns one expression or a tuple of them.
-    """
-
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            CONVERTERS[name if name.startswith("prims.") else f"aten.{name}"] = fn
-        return fn
-
-    return register
+#: Registers a converter. It is called as ``fn(ctx, *args)`` with all arguments of the schema in order, defaults filled in, tensors as Relax
+#: expressions. It returns one expression or a tuple of them.
+converter = registers(CONVERTERS)
 
 
 def in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import tvm
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.loops import store
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_for_cpu
+from dycl_tvm.compile.ops.elements import element_by_element
 
 _BITS = {"uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -53,29 +51,23 @@ _DIVISIONS = 92
 
 @converter("gcd.default")
 def _gcd(ctx: OpContext, a: Any, b: Any) -> Any:
-    shape, dtype = ctx.type.shape, ctx.type.dtype
+    dtype = ctx.type.dtype
     if dtype not in _BITS or not is_for_cpu():
         raise NotConvertible(f"gcd of {dtype}" if is_for_cpu() else "gcd on a GPU")
-    count = math.prod(shape)
-    flat = [ctx.reshape(ctx.emit(relax.op.broadcast_to(ctx.operand(x, dtype), shape)), (count,)) for x in (a, b)]
-    machine = machine_of(tvm.target.Target.current() or tvm.target.Target("llvm"))
+    zero = tirx.const(0, dtype)
 
-    def body(a: Any, b: Any, out: Any) -> None:
-        with parallel(count, machine, count * _DIVISIONS * 1e-9) as i:
-            x, y, rest = (T.alloc_buffer((1,), dtype) for _ in range(3))
-            zero = tirx.const(0, dtype)
-            store(x, [0], tirx.Select(a[i] < zero, -a[i], a[i]))
-            store(y, [0], tirx.Select(b[i] < zero, -b[i], b[i]))
-            with T.serial(0, _DIVISIONS):
-                with T.If(x[0] != zero), T.Then():
-                    store(rest, [0], tirx.truncmod(y[0], x[0]))
-                    store(y, [0], x[0])
-                    store(x, [0], rest[0])
-            store(out, [i], y[0])
+    def euclid(a: Any, b: Any) -> Any:
+        x, y, rest = (T.alloc_buffer((1,), dtype) for _ in range(3))
+        store(x, [0], tirx.Select(a < zero, -a, a))
+        store(y, [0], tirx.Select(b < zero, -b, b))
+        with T.serial(0, _DIVISIONS):
+            with T.If(x[0] != zero), T.Then():
+                store(rest, [0], tirx.truncmod(y[0], x[0]))
+                store(y, [0], x[0])
+                store(x, [0], rest[0])
+        return y[0]
 
-    kernel = prim_func([(name, (count,), dtype) for name in ("a", "b", "out")], body)
-    made = ctx.emit(relax.call_tir(ctx.bb.add_func(kernel, "gcd"), flat, relax.TensorType((count,), dtype)))
-    return ctx.reshape(made, shape)
+    return element_by_element(ctx, [a, b], dtype, _DIVISIONS, "gcd", euclid)
 
 
 #: Bits of the exponent that one kernel takes; TVM's simplifier runs out of stack on longer chains of named values.

@@ -6,13 +6,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.loops import store
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_for_cpu
+from dycl_tvm.compile.ops.elements import element_by_element
 
 #: The largest degree, beyond which ATen gives NaN.
 _LIMIT = {"float32": 128, "float64": 512}
@@ -20,34 +19,28 @@ _LIMIT = {"float32": 128, "float64": 512}
 
 def _hermite(ctx: OpContext, x: Any, n: Any, factor: int) -> Any:
     """Emit ``factor x q - factor k p`` for k = 1, 2 ... below the degree; ``factor`` is 2 for those of physicists."""
-    shape, limit = ctx.type.shape, _LIMIT.get(ctx.type.dtype, 0)
+    limit, dtype = _LIMIT.get(ctx.type.dtype, 0), "float64"
     if not limit or not is_for_cpu():
         raise NotConvertible(f"a Hermite polynomial of {ctx.type.dtype}" if is_for_cpu() else "a Hermite polynomial on a GPU")
-    count, dtype = math.prod(shape), "float64"
-    flat = [ctx.reshape(ctx.emit(relax.op.broadcast_to(ctx.operand(v, dtype), shape)), (count,)) for v in (x, n)]
-    machine = machine_of(tvm.target.Target.current() or tvm.target.Target("llvm"))
 
     def number(value: float) -> Any:
         return tirx.const(value, dtype)
 
-    def body(x: Any, n: Any, out: Any) -> None:
-        with parallel(count, machine, count * limit * 1e-9) as i:
-            p, q, r = (T.alloc_buffer((1,), dtype) for _ in range(3))
-            store(p, [0], number(1))
-            store(q, [0], x[i] * number(factor))
-            degree = tirx.trunc(n[i])
-            with T.serial(0, limit - 1) as k:
-                with T.If(k.astype(dtype) + number(1) < degree), T.Then():
-                    store(r, [0], x[i] * number(factor) * q[0] - number(factor) * (k.astype(dtype) + number(1)) * p[0])
-                    store(p, [0], q[0])
-                    store(q, [0], r[0])
-            made = tirx.Select(degree == number(0), number(1), tirx.Select(degree > number(limit), number(math.nan), q[0]))
-            inside = tirx.And(degree >= number(0), degree < number(2.0**63))  # ATen takes others for negative ones
-            store(out, [i], tirx.Select(inside, made, number(0)))
+    def recurrence(x: Any, n: Any) -> Any:
+        p, q, r = (T.alloc_buffer((1,), dtype) for _ in range(3))
+        store(p, [0], number(1))
+        store(q, [0], x * number(factor))
+        degree = tirx.trunc(n)
+        with T.serial(0, limit - 1) as k:
+            with T.If(k.astype(dtype) + number(1) < degree), T.Then():
+                store(r, [0], x * number(factor) * q[0] - number(factor) * (k.astype(dtype) + number(1)) * p[0])
+                store(p, [0], q[0])
+                store(q, [0], r[0])
+        made = tirx.Select(degree == number(0), number(1), tirx.Select(degree > number(limit), number(math.nan), q[0]))
+        inside = tirx.And(degree >= number(0), degree < number(2.0**63))  # ATen takes others for negative ones
+        return tirx.Select(inside, made, number(0))
 
-    kernel = prim_func([(name, (count,), dtype) for name in ("x", "n", "out")], body)
-    made = ctx.emit(relax.call_tir(ctx.bb.add_func(kernel, "hermite"), flat, relax.TensorType((count,), dtype)))
-    return ctx.reshape(made, shape)
+    return element_by_element(ctx, [x, n], dtype, limit, "hermite", recurrence)
 
 
 for _name, _factor in (("h", 2), ("he", 1)):

@@ -113,20 +113,19 @@ class Variants:
         if (isinstance(c, TensorLeaf) and isinstance(c.value, Stale)) or scalars.mixed_of(c.obj) is not None:
             return None
         c = _with_objects(c, self._lives_on)
-        if isinstance(c, NumberLeaf):
-            return self._which_number(c)
         found = next((i for i, v in enumerate(self.known) if v.is_of(c)), None)
+        if found is None and isinstance(c, NumberLeaf):
+            return self._of_other_number(c)
         most = MOST_CONTENTS if isinstance(c, Items) else _MOST
         if found is None and can_vary(c, self._lives_on) and len(self.known) < most:
             self.known.append(_variant(_blank(c)))
             found = len(self.known) - 1
         return found
 
-    def _which_number(self, c: NumberLeaf) -> int | None:
-        """Return the number of the kind of a number: that of this one, known at build time, as long as calls leave no other."""
-        found = next((i for i, v in enumerate(self.known) if v.is_of(c)), None)
-        if found is not None or not can_vary(c, self._lives_on):
-            return found
+    def _of_other_number(self, c: NumberLeaf) -> int | None:
+        """Return the number of the kind of a number that is of none: one is known at build time as long as calls leave no other."""
+        if not can_vary(c, self._lives_on):
+            return None
         one = next((i for i, v in enumerate(self.known) if v.type is None and _NUMBERS.get(type(v.obj)) == _number_type(c)), None)
         if one is not None:
             self.known[one] = Variant(None, _number_type(c), self.known[one].obj)

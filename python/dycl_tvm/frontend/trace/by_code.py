@@ -8,23 +8,21 @@ import types
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-#: So many answers are kept; then all are found anew.
-_MOST = 1 << 14
+from dycl_tvm.frontend.trace.bounded import Bounded
+
 Rest = ParamSpec("Rest")
 Found = TypeVar("Found")
 
 
 def by_code(find: Callable[Concatenate[types.CodeType, Rest], Found]) -> Callable[Concatenate[types.CodeType, Rest], Found]:
     """Return a function that calls ``find`` once for each code object with the same other arguments, given by position."""
-    known: dict[tuple[object, ...], tuple[types.CodeType, Found]] = {}
+    known = Bounded[tuple[object, ...], tuple[types.CodeType, Found]](1 << 14)
 
     @functools.wraps(find)
     def of(code: types.CodeType, *rest: Rest.args, **named: Rest.kwargs) -> Found:
         key = (id(code), *rest)
         found = known.get(key)
         if found is None:
-            if len(known) >= _MOST:
-                known.clear()
             found = known[key] = (code, find(code, *rest, **named))  # which keeps the code, and so its identity
         return found[1]
 

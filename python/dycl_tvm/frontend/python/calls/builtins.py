@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import math
-import random
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
-from dycl_tvm.frontend.python.calls import clocks, seeds
+from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
@@ -61,17 +61,14 @@ def find(callee: Any) -> Substitute | None:
     found = TABLE.get(callee)
     if callee is torch.manual_seed:  # PyTorch's compiler puts another function there when it is imported
         return seeds.TABLE[torch.random.manual_seed]
-    if found is None and isinstance(callee, type(random.random)):
-        return _random if getattr(callee, "__self__", None) is _RANDOM else seeds.method_of(callee)
-    return found or progress_bar(callee)
+    if found is None and isinstance(callee, types.BuiltinFunctionType):
+        found = seeds.method_of(callee)
+    return found or unrepeatable.substitute_of(callee) or progress_bar(callee)
 
 
 def has_effects(callee: Any) -> bool:
     """Whether a callable does input or output, or gives another result at every call."""
-    return find(callee) in (substitute_print, _input, _random, clocks.read, seeds.unbound)
-
-
-_RANDOM = getattr(random.random, "__self__", None)
+    return find(callee) in (substitute_print, _input, unrepeatable.draw, clocks.read, seeds.unbound)
 
 
 def _consumes(substitute: Substitute) -> Substitute:
@@ -380,12 +377,6 @@ def _input(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
 
 
-def _random(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise UnsupportedError(
-        f"{callee.__name__}() gives another result at every call", current().origin(), "pass the random number in as an input"
-    )
-
-
 def _iter(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2 and has_effects(args[0]):
         raise UnsupportedError(f"iter() calls {args[0].__name__}() as it is", current().origin(), "call it in a loop of your own")
@@ -522,20 +513,9 @@ TABLE: dict[Any, Substitute] = {
         ),
         _math,
     ),
-    **dict.fromkeys(
-        (
-            np.random.rand,
-            np.random.randn,
-            np.random.random,
-            np.random.randint,
-            np.random.uniform,
-            np.random.normal,
-        ),
-        _random,
-    ),
     **clocks.TABLE,
     torch.from_numpy: _from_numpy,
     torch.asarray: _from_numpy,
 }
 #: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
-_KINDS = frozenset(map(type, TABLE))
+_KINDS = frozenset([*map(type, TABLE), types.MethodType])

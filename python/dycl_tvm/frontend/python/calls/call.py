@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
-from dycl_tvm.frontend.python.calls.torch_operators import python_of
+from dycl_tvm.frontend.python.calls.torch_operators import forward_of, python_of
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
@@ -285,6 +285,9 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
         return _call(module.forward, args, kwargs, root)
     if users_function(forward) is not None:
         return _call_function(forward, (module, *args), kwargs, root)
+    stands_for_it = forward_of(module, forward, args, kwargs)
+    if stands_for_it is not None:
+        return program().run_function(stands_for_it, (module, *args), kwargs)
     values = module.__dict__.values()
     if not _POISONS.isdisjoint(map(type, values)):
         use(next(value for value in values if isinstance(value, Poison)))  # the library's forward may ask whether it is None

@@ -22,8 +22,7 @@ from dycl_tvm.frontend.trace.session import current
 
 def leave_out_warning(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``warnings.warn``."""
-    _use(args, kwargs)
-    program().leave_out("a warning")
+    leave_out("a warning", args, kwargs)
     if any(action == "error" for action, *_ in warnings.filters):
         _refuse("a warning is given, and a filter of `warnings` makes it an error", "change the filter for the build")
 
@@ -37,8 +36,7 @@ def catch(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def leave_out_message(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``logger.info(...)`` and its kind, and those of :mod:`logging` itself."""
-    _use(args, kwargs)
-    program().leave_out("a message that is logged")
+    leave_out("a message that is logged", args, kwargs)
     given = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
     logger: logging.Logger | None = given
     while logger is not None:
@@ -58,10 +56,12 @@ def _is_installed(cls: Any) -> bool:
     return is_library_package(name.split(".")[0]) or (file is not None and ("site-packages" in file or "dist-packages" in file))
 
 
-def _use(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def leave_out(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note for the report that a call is left out. In eager its arguments are read."""
     for x in (*args, *kwargs.values()):
         if isinstance(x, Poison):
             use(x)
+    program().leave_out(what)
 
 
 def _refuse(reason: str, instead: str) -> None:

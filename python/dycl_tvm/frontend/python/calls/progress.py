@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.messages import leave_out
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source import plain_progress
 from dycl_tvm.frontend.trace.heap.compiled import module_of
-from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 
 
@@ -42,7 +42,4 @@ def _make(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _write(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for x in (*args, *kwargs.values()):
-        if isinstance(x, Poison):
-            use(x)
-    program().leave_out("a message of a progress bar")
+    leave_out("a message of a progress bar", args, kwargs)

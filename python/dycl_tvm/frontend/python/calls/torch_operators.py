@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch._library import custom_ops
+from torch.nn.utils import rnn
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.python.source import plain_torch
+from dycl_tvm.frontend.python.source import plain_sequences, plain_torch, plain_vision
 from dycl_tvm.frontend.python.source.ownership import users_function
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.added import ADDED
@@ -52,8 +54,37 @@ TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     torch.autograd.Variable: _as(plain_torch.variable),
     torch._assert: _as(plain_torch.check_assert),
     torch._assert_async: _as(plain_torch.check_async),
+    **{
+        getattr(rnn, name): _as(getattr(plain_sequences, name)) for name in ("pack_padded_sequence", "pack_sequence", "pad_packed_sequence")
+    },
     **{getattr(torch, f"_{name}"): _as(getattr(plain_torch, name)) for name in _CHECKS if hasattr(torch, f"_{name}")},
 }
+
+
+_RECURRENT = (nn.LSTM.forward, nn.GRU.forward, nn.RNN.forward)
+
+
+def forward_of(module: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the Python function that stands for the forward of a module of PyTorch's, given such arguments; None if it runs as it is."""
+    if forward in _RECURRENT:
+        given = args[0] if args else kwargs.get("input")
+        return plain_sequences.recurrent if isinstance(given, rnn.PackedSequence) else None
+    if forward is nn.TransformerEncoder.forward and _makes_nested(module, *args, **kwargs):  # type: ignore[arg-type]
+        return plain_sequences.encoder
+    return None
+
+
+def _makes_nested(
+    net: nn.TransformerEncoder, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
+) -> bool:
+    """Whether a call makes a nested tensor, if the mask's values allow it."""
+    first = net.layers[0]
+    asked = torch.backends.mha.get_fastpath_enabled() and getattr(net, "use_nested_tensor", False)
+    if not asked or src_key_padding_mask is None or mask is not None or src.dim() != 3 or first.training or torch.is_autocast_enabled():
+        return False
+    if any(type(layer).forward is not nn.TransformerEncoderLayer.forward for layer in net.layers):
+        return False
+    return not (torch.is_grad_enabled() and any(p.requires_grad for p in (src, *first.parameters())))
 
 
 def python_of(callee: Any) -> Callable[..., Any] | None:
@@ -78,7 +109,10 @@ def python_of(callee: Any) -> Callable[..., Any] | None:
     if _is_added(callee):
         return None
     if isinstance(callee, _OPERATORS):
-        found = custom_ops.OPDEFS.get(callee._qualified_op_name if isinstance(callee, torch._ops.OpOverloadPacket) else callee._schema.name)
+        name = callee._qualified_op_name if isinstance(callee, torch._ops.OpOverloadPacket) else callee._schema.name
+        if name == "torchvision::nms":
+            return plain_vision.nms
+        found = custom_ops.OPDEFS.get(name)
         return None if found is None else _body(found)
     return _body(callee) if isinstance(callee, custom_ops.CustomOpDef) else None
 

@@ -19,7 +19,7 @@ import torch
 from torch.nn.modules import container
 from torch.utils import hooks
 
-from dycl_tvm.frontend.python.source import plain_progress, plain_torch
+from dycl_tvm.frontend.python.source import plain_progress, plain_sequences, plain_torch, plain_vision
 from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import OPERATORS
@@ -27,7 +27,20 @@ from dycl_tvm.frontend.trace.heap.reach import OPERATORS
 #: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
 REWRITTEN_FILES = frozenset(
     str(m.__file__)
-    for m in (_collections_abc, collections, contextlib, copy, functools, queue, container, hooks, plain_progress, plain_torch)
+    for m in (
+        _collections_abc,
+        collections,
+        contextlib,
+        copy,
+        functools,
+        queue,
+        container,
+        hooks,
+        plain_progress,
+        plain_sequences,
+        plain_torch,
+        plain_vision,
+    )
 )
 #: Methods of ``nn.Module`` that do.
 _OF_MODULES = (

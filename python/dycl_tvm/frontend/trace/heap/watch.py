@@ -27,8 +27,6 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 LIMIT = 1 << 17
 #: Tensors of more elements are not compared byte by byte.
 SMALL = 4096
-
-
 #: Objects of these classes have no places; what small tensors hold is compared apart.
 _WITHOUT_PLACES = frozenset([tuple, torch.Tensor, torch.nn.Parameter])
 

@@ -191,11 +191,13 @@ def _binary(name: str, function: Callable[[Any, Any], Any], reflected: bool) -> 
     return method
 
 
-_COMPUTED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_COMPUTED = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+_REFUSED_OPERATORS = ("floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "or", "xor", "matmul")
 _REFUSED = (
-    *("floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "or", "xor", "matmul"),
     *("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "complex", "contains", "setitem", "delitem", "array", "format"),
     *("array_ufunc", "array_function", "float", "int", "index", "str", "repr", "hash", "reversed", "reduce_ex", "copy", "deepcopy"),
+    *(f"{side}{name}" for name in _REFUSED_OPERATORS for side in ("", "r", "i")),
 )
 
 
@@ -215,13 +217,10 @@ def _changed(name: str, sign: str) -> Callable[[Any, Any], Any]:
     return method
 
 
-for _name, _sign in _COMPUTED.items():
+for _name, _sign in (_COMPARED | _COMPUTED).items():
     setattr(RunTimeArray, f"__{_name}__", _binary(_sign, getattr(operator, _name), reflected=False))
-    if _name in ("add", "sub", "mul", "truediv"):
-        setattr(RunTimeArray, f"__r{_name}__", _binary(_sign, getattr(operator, _name), reflected=True))
-        setattr(RunTimeArray, f"__i{_name}__", _changed(f"__{_name}__", _sign))
+for _name, _sign in _COMPUTED.items():
+    setattr(RunTimeArray, f"__r{_name}__", _binary(_sign, getattr(operator, _name), reflected=True))
+    setattr(RunTimeArray, f"__i{_name}__", _changed(f"__{_name}__", _sign))
 for _name in _REFUSED:
     setattr(RunTimeArray, f"__{_name}__", _refused(_name))
-    if _name in _REFUSED[:10]:
-        setattr(RunTimeArray, f"__r{_name}__", _refused(f"r{_name}"))
-        setattr(RunTimeArray, f"__i{_name}__", _refused(f"i{_name}"))

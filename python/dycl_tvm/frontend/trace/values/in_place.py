@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.bounded import Bounded
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import same_random_numbers, unrecorded
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, map_tensors, tensors_of
@@ -25,8 +26,7 @@ _ELEMENTS = 1 << 22
 
 
 #: What was tried and raised nothing, of PyTorch's own operators: it is the same in every session.
-_tried: set[Any] = set()
-_MOST_TRIED = 1 << 15
+_tried = Bounded[Any, None](1 << 15)
 
 
 def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: torch.Tensor) -> None:
@@ -66,9 +66,7 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
             "copy what it reads: x[1:] += x[:-1].clone()",
         )
     if func.namespace == "aten":
-        if len(_tried) >= _MOST_TRIED:
-            _tried.clear()
-        _tried.add(key)
+        _tried[key] = None
 
 
 def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:

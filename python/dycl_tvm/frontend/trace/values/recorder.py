@@ -33,7 +33,7 @@ from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.ranges import range_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
-from dycl_tvm.frontend.trace.values.result_types import MOST_RESULTS, RESULTS, result_of
+from dycl_tvm.frontend.trace.values.result_types import RESULTS, result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
 from dycl_tvm.frontend.trace.values.tensors import (
@@ -275,8 +275,6 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
                     known, results = added_result(func, margs, mkwargs), metas  # users say what it gives
                 if known is None:
                     raise without_result(func, isinstance(error, NotImplementedError)) from error
-        if len(results) >= MOST_RESULTS:
-            results.clear()
         results[key] = known
     return known
 

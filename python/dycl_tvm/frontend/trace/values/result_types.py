@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.bounded import Bounded
 from dycl_tvm.frontend.trace.values.arguments import map_leaves, map_tensors, opname, tensors_of
 
 aten = torch.ops.aten
@@ -45,9 +46,8 @@ _CHEAP = frozenset(
 
 
 #: What PyTorch's own operators give on the device ``meta``, by what :func:`~.arguments.key_of` tells of their arguments: it is the same in
-#: every session, and nobody changes it. It is emptied when there are so many.
-RESULTS: dict[Any, Any] = {}
-MOST_RESULTS = 1 << 15
+#: every session, and nobody changes it.
+RESULTS = Bounded[Any, Any](1 << 15)
 
 
 def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

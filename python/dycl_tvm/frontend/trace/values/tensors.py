@@ -338,3 +338,9 @@ def as_constant(t: torch.Tensor) -> Constant | None:
     """Return the constant that a tensor holds now, if it holds one."""
     value = read(t)
     return value if isinstance(value, Constant) else None
+
+
+def known_numbers(t: torch.Tensor) -> list[Any] | None:
+    """Return the elements of a staged tensor that is known while staging."""
+    constant = as_constant(t) if isinstance(t, StagedTensor) else None
+    return None if constant is None else constant.data.tolist()

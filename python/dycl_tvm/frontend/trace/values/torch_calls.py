@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, of
 from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
 from dycl_tvm.frontend.trace.values.recorder import equal, item, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, storage_of
+from dycl_tvm.frontend.trace.values.vision import substitute_of
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.
@@ -42,7 +43,7 @@ class FunctionRecorder(TorchFunctionMode):
                     return made
             if func not in HANDLERS and current().handlers:
                 refuse_if_caught(func, tuple(args), kwargs or {})
-            return HANDLERS.get(func, func)(*args, **(kwargs or {}))
+            return (HANDLERS.get(func) or substitute_of(func) or func)(*args, **(kwargs or {}))
         except Exception as error:
             ours = judge(error, func, tuple(args), kwargs or {})
             if ours and isinstance(error, TypeError):  # PyTorch's operators would tell Python to ask the other operand
