@@ -148,7 +148,13 @@ def sizes(x):
 def padded(x):
     n, k = count(x), int((x > 1).sum())
     m = max(n, k)
-    return F.pad(x[:n], (0, 5 - n)), F.pad(x[:n], (n, 1), value=2.0), F.pad(x, (n, 0)), F.pad(x[:n], (0, m - n)) * 2, F.pad(x[:n], (0, k - n))
+    return (
+        F.pad(x[:n], (0, 5 - n)),
+        F.pad(x[:n], (n, 1), value=2.0),
+        F.pad(x, (n, 0)),
+        F.pad(x[:n], (0, m - n)) * 2,
+        F.pad(x[:n], (0, k - n)),
+    )
 
 
 def shaped(x):
@@ -270,7 +276,10 @@ def test_rolled(program, loops):
 
 
 REFUSED = {
-    "no rule for the operator": (lambda x: torch.linalg.vector_norm(x[x > 0]), r"is not supported of a tensor \[n\] of float32 whose length n"),
+    "no rule for the operator": (
+        lambda x: torch.linalg.vector_norm(x[x > 0]),
+        r"is not supported of a tensor \[n\] of float32 whose length n",
+    ),
     "two such dimensions": (lambda x: torch.outer(x, x)[: count(x), count(x) :], "a second dimension of unknown length"),
     "two such dimensions of operands": (lambda x: x[x > 0] + x[x > 0][:, None], "two dimensions of unknown length"),
     "arguments without a rule": (lambda x: x[x > 0].sum(()), r"sum\(\) is not supported with these arguments"),
