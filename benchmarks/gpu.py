@@ -3,7 +3,8 @@
 
 Every network is built for the GPU's architecture, called on inputs that take different paths, and compared with eager on the CPU. Then the
 contenders take turns on the same inputs: the artefact, eager on the GPU, and ``torch.compile`` with CUDA graphs; those of PyTorch
-only if it is installed with CUDA. Ends in an error if a result is wrong, or if there is no GPU.
+only if it is installed with CUDA. Last, random numbers are compared (``gpu_draws.py``). Ends in an error if a result is wrong, or if
+there is no GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_draws import check_draws
 
 import dycl_tvm
 from dycl_tvm import zoo
@@ -162,11 +164,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.networks:
         rows.append(measure(name, arch, options.inputs, options.rounds))
         print(f"{name}: {rows[-1].paths} paths, {rows[-1].wrong or 'right'}, {rows[-1].milliseconds}", flush=True)
-    text = table(rows, arch)
+    with tempfile.TemporaryDirectory() as folder:
+        wrong, reference = check_draws(arch, Path(folder), write_and_load)
+    text = f"{table(rows, arch)}\nRandom numbers, compared with {reference}: {'; '.join(wrong) or 'right'}\n"
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(text)
     print(text)
-    return 1 if any(row.wrong for row in rows) else 0
+    return 1 if wrong or any(row.wrong for row in rows) else 0
 
 
 if __name__ == "__main__":

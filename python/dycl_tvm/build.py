@@ -161,6 +161,8 @@ def build(
         "max_memory": max_memory,
         "keep_print": keep_print,
     }
+    if str(machine.target.kind) == "cuda":
+        staging["device"] = "cuda"
     graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **staging)
 
     # the model in eager against its graph
@@ -209,7 +211,7 @@ def stage(
         Whether the graph is as it is compiled, or as it was staged.
     model, example_inputs, example_kwargs, disable_passes, progress, options
         As :func:`build` has them. The options are ``input_shapes``, ``input_values``, ``name``, ``max_paths``, ``max_loop_trips``,
-        ``max_recursion``, ``max_seconds``, ``max_memory`` and ``keep_print``.
+        ``max_recursion``, ``max_seconds``, ``max_memory``, ``keep_print``, and ``device``: ``"cuda"`` draws random numbers as a GPU does.
 
     Raises
     ------

@@ -27,6 +27,7 @@ class StagingOptions(TypedDict, total=False):
     max_seconds: float | None
     max_memory: int | None
     keep_print: bool
+    device: str
 
 
 def stage_model(
@@ -43,6 +44,7 @@ def stage_model(
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
+    device: str = "cpu",
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
@@ -67,7 +69,9 @@ def stage_model(
     }
     options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
     with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, **options)
+        graph = stage(
+            model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, device=device, **options
+        )
         verify(graph)
     return graph
 

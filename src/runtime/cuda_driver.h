@@ -30,6 +30,8 @@ constexpr Result kUnknown = 999;
 // CUdevice_attribute and CUjit_option.
 constexpr int kComputeMajor = 75;
 constexpr int kComputeMinor = 76;
+constexpr int kMultiprocessors = 16;
+constexpr int kThreadsOfMultiprocessor = 39;
 constexpr int kMaxDynamicShared = 8;  // CUfunction_attribute
 constexpr int kJitErrorLog = 5;
 constexpr int kJitErrorLogBytes = 6;
@@ -68,6 +70,7 @@ constexpr int kConditionalSwitch = 2;
   X(ModuleLoadDataEx, "cuModuleLoadDataEx", (Module*, const void*, unsigned, int*, void**))  \
   X(ModuleUnload, "cuModuleUnload", (Module))                                                \
   X(ModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))              \
+  X(ModuleGetGlobal, "cuModuleGetGlobal_v2", (Pointer*, size_t*, Module, const char*))       \
   X(FuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                            \
   X(MemAlloc, "cuMemAlloc_v2", (Pointer*, size_t))                                           \
   X(MemFree, "cuMemFree_v2", (Pointer))                                                      \

@@ -79,6 +79,7 @@ int32_t CudaModel::Open(const Params& params) {
   if (current.result() != kSuccess) return Fail(current.result(), "cannot use GPU %d", ordinal_);
   if (int32_t status = LoadCode(number)) return status;
   if (int32_t status = FindFunctions()) return status;
+  if (int32_t status = TellThreads()) return status;
   LoadConditions();
   return CopyWeights(params);
 }
@@ -101,6 +102,31 @@ int32_t CudaModel::LoadCode(int number) {
               number, driver_.version / 1000, driver_.version % 1000 / 10, program_.arch,
               kProgram.name, NameOf(driver_, cubin), program_.ptx_version,
               log[0] != '\0' ? ": " : "", log);
+}
+
+int32_t CudaModel::TellThreads() {
+  Pointer place = 0;
+  size_t bytes = 0;
+  if (driver_.ModuleGetGlobal(&place, &bytes, module_, "dycl_resident_threads") != kSuccess) {
+    return DYCL_OK;  // no kernel asks
+  }
+  constexpr int kBlock = 256;  // of PyTorch's kernels that draw
+  int processors = 0, threads = 0;
+  Result r = driver_.DeviceGetAttribute(&processors, kMultiprocessors, device_);
+  if (r == kSuccess) r = driver_.DeviceGetAttribute(&threads, kThreadsOfMultiprocessor, device_);
+  int64_t resident = static_cast<int64_t>(processors) * (threads / kBlock) * kBlock;
+  if (r == kSuccess) r = Write(place, &resident, sizeof(resident));
+  return r == kSuccess ? DYCL_OK
+                       : Fail(r, "cannot tell the kernels of '%s' of the GPU", kProgram.name);
+}
+
+Result CudaModel::Write(Pointer to, const void* from, uint64_t bytes) const {
+  Stream stream = nullptr;
+  Result r = driver_.StreamCreate(&stream, 0);
+  if (r == kSuccess) r = driver_.MemcpyHtoDAsync(to, from, bytes, stream);
+  if (r == kSuccess) r = driver_.StreamSynchronize(stream);
+  if (stream != nullptr) driver_.StreamDestroy(stream);
+  return r;
 }
 
 // Where this fails the host takes all branches.
@@ -191,11 +217,7 @@ int32_t CudaModel::CopyWeights(const Params& params) {
   // One copy: the weights stand in the file as they will stand on the GPU.
   uint64_t bytes = static_cast<uint64_t>(end - begin);
   if (int32_t status = Allocate(bytes, "weights", &weights_block_)) return status;
-  Stream stream = nullptr;
-  Result r = driver_.StreamCreate(&stream, 0);
-  if (r == kSuccess) r = driver_.MemcpyHtoDAsync(weights_block_, begin, bytes, stream);
-  if (r == kSuccess) r = driver_.StreamSynchronize(stream);
-  if (stream != nullptr) driver_.StreamDestroy(stream);
+  Result r = Write(weights_block_, begin, bytes);
   if (r != kSuccess) return Fail(r, "cannot copy the weights of '%s' to the GPU", kProgram.name);
   for (uint32_t k = 0; k < count; ++k) {
     uint64_t at = static_cast<uint64_t>(static_cast<const char*>(params.weight(k)) - begin);

@@ -63,7 +63,11 @@ class CudaModel final : public DeviceModel {
  private:
   int32_t LoadCode(int number);
   void LoadConditions();
+  // Tells kernels that draw random numbers how many threads the GPU runs at once.
+  int32_t TellThreads();
   int32_t FindFunctions();
+  // Writes to the GPU, and waits for it.
+  Result Write(Pointer to, const void* from, uint64_t bytes) const;
   int32_t CopyWeights(const Params& params);
 
   const Driver& driver_;

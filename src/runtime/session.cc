@@ -222,13 +222,27 @@ int32_t DyclSession::ManualSeed(uint64_t seed) {
   if (running_.exchange(true)) {
     return dycl::UsageError("the session is running; give it a seed before or after");
   }
+  int32_t status = DYCL_OK;
   for (uint32_t k = 0; k < kProgram.state.size; ++k) {
-    if (strcmp(kProgram.state[k].name, dycl::random::kDefaultGenerator) == 0) {
+    if (strcmp(kProgram.state[k].name, dycl::random::kDefaultGenerator) != 0) continue;
+    if (device_ == nullptr) {
       dycl::random::Generator(state_tensors_[k]).Seed(seed);
+    } else {
+      status =
+          SeedOnDevice(static_cast<char*>(frame_.tensors[kProgram.state[k].tensor].data), seed);
     }
   }
   running_.store(false);
-  return DYCL_OK;
+  return status;
+}
+
+// The state of a generator on a GPU is its seed and how far it is.
+int32_t DyclSession::SeedOnDevice(char* state, uint64_t seed) {
+  if (int32_t status = device_->Begin()) return status;
+  uint64_t offset = 0;
+  bool good = device_->Store(state, &seed, 8) && device_->Store(state + 8, &offset, 8);
+  int32_t status = device_->End();
+  return good ? status : dycl::DeviceStatus();
 }
 
 int32_t DyclSession::SetNumThreads(int32_t num_threads) {

@@ -57,6 +57,7 @@ struct DyclSession {
   explicit DyclSession(DyclModel* model) : model_(model) {}
 
   void Bind();
+  int32_t SeedOnDevice(char* state, uint64_t seed);
   int32_t BindInput(uint32_t k, const DyclValue& value);
   int32_t BindTensor(const dycl::InputDesc& want, const DLTensor* given);
   int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);

@@ -22,11 +22,13 @@ def record(path: str, reference: str, model: Any, metadata: dict[str, Any], coun
         If the model cannot be run in eager.
     """
     from dycl_tvm.deploy import record_cases
+    from dycl_tvm.verify.as_on_gpu import drawing_as_on
 
     if not callable(model):
         raise UsageError(f"{reference} cannot be run in eager, so there is nothing to record; leave out --cases")
     calls = list(islice(_calls(reference, metadata), count))
-    return record_cases(path, model, [positional for positional, _ in calls], [named for _, named in calls])
+    with drawing_as_on((metadata.get("device") or {"kind": "cpu"})["kind"]):
+        return record_cases(path, model, [positional for positional, _ in calls], [named for _, named in calls])
 
 
 def _calls(reference: str, metadata: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:

@@ -67,7 +67,7 @@ def _handle(args: argparse.Namespace) -> int:
         rounds.append(
             {
                 "seed": seed,
-                "control": check_model(model, graph, call, seed=seed, input_values=fixed).__dict__,
+                "control": check_model(model, graph, call, seed=seed, input_values=fixed, device=options.get("device", "cpu")).__dict__,
                 "library": check_by_inputs(_Fresh(module), graph, call or random_call(graph, seed), "default", seed).__dict__,
             }
         )

@@ -7,6 +7,8 @@ and whose arguments are tensors of the call or places in a workspace.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -264,6 +266,16 @@ def _check_launch(launch: Launch, static_shared: int) -> None:
 
 def _source(functions: dict[Any, Any], target: tvm.target.Target) -> str:
     """Return the CUDA C++ of device functions, as TVM prints it."""
+    functions = {gv: fn.with_body(tvm_ffi.structural_map(fn.body, (tirx.FloatImm, _in_full))) for gv, fn in functions.items()}
     generate = tvm.get_global_func("target.build.cuda")
     with target, tvm.transform.PassContext(opt_level=3):
         return str(generate(tvm.IRModule(functions), target).inspect_source())
+
+
+def _in_full(number: Any) -> Any:
+    """Return a constant as TVM prints it in full: of a double it prints 15 digits after the point."""
+    value, dtype = float(number.value), str(number.ty.dtype)
+    if dtype != "float64" or not math.isfinite(value) or float(f"{value:.15f}") == value:
+        return number
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return tirx.call_pure_extern("float64", "__longlong_as_double", tirx.const(bits, "int64"))

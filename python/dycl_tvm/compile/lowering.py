@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import tvm
+import tvm_ffi
+
 from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
 from dycl_tvm.compile import arena
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
@@ -296,8 +299,8 @@ class Lowering:
 
     @functools.cached_property
     def _foldable(self) -> set[str]:
-        """Return the kernels that any machine can run."""
-        return {symbol for symbol, fn in self.functions.items() if not (fn.attrs and INSTRUCTIONS in fn.attrs)}
+        """Return the kernels that any machine can run, and with the same results."""
+        return {symbol for symbol, fn in self.functions.items() if not (fn.attrs and INSTRUCTIONS in fn.attrs) and not _is_of_gpu(fn)}
 
     def prepare_folding(self) -> None:
         """Compile at once all kernels that may be run at build time."""
@@ -520,3 +523,15 @@ def _values_read(graph: HCFG) -> set[int]:
                 needed.add(source)
                 work.append(source)
     return needed
+
+
+def _is_of_gpu(fn: Any) -> bool:
+    """Whether a kernel calls functions that a GPU has, by the names that ``compile/ops/philox.py`` has for them."""
+    found: list[str] = []
+
+    def visit(call: Any) -> None:
+        if getattr(call.op, "name", "") == "tirx.call_pure_extern":
+            found.append(str(call.args[0].value))
+
+    tvm_ffi.structural_walk(fn.body, [(tvm.ir.Call, visit)], order="pre")
+    return any(name.startswith(("dycl_", "__", "::")) for name in found)

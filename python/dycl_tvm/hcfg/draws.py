@@ -9,13 +9,15 @@ draws from a generator of that state, so they give on this machine what eager gi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from dycl_tvm.hcfg.types import TensorType
 
-#: What begins the name of a draw in a graph.
-NAMESPACE = "dycl_random"
+#: What begins the name of a draw in a graph, and of one as GPUs draw (:mod:`dycl_tvm.hcfg.cuda_draws`).
+NAMESPACE, CUDA_NAMESPACE = "dycl_random", "dycl_philox"
 #: The state of a generator: the bytes of ``torch.Generator.get_state()``.
 STATE = TensorType((torch.Generator().get_state().numel(),), "uint8")
 #: The name of the state variable that stands for PyTorch's default generator.
@@ -25,14 +27,49 @@ _Result = tuple[torch.Tensor, torch.Tensor]
 _library = torch.library.Library(NAMESPACE, "DEF")
 
 
+#: The seed of a new ``torch.Generator()``, with which a session begins.
+FIRST_SEED = torch.Generator().initial_seed()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of generators.
+
+    Attributes
+    ----------
+    namespace : str
+        Of its draws.
+    state : TensorType
+    of_seed : callable
+        Returns the state of a generator that was given a seed.
+    """
+
+    namespace: str
+    state: TensorType
+    of_seed: Callable[[int], torch.Tensor]
+
+    @property
+    def draws(self) -> Any:
+        """The operators that draw, as attributes."""
+        return getattr(torch.ops, self.namespace)
+
+    def first(self) -> torch.Tensor:
+        """Return the state with which the default generator of a session begins."""
+        return self.of_seed(FIRST_SEED)
+
+
+#: What the generators of a network for CPUs are.
+CPU = Kind(NAMESPACE, STATE, lambda seed: torch.Generator().manual_seed(seed).get_state())
+
+
 def default_state() -> torch.Tensor:
     """Return the state with which the default generator of a new process begins."""
-    return torch.Generator().get_state()
+    return CPU.first()
 
 
 def is_draw(op: str) -> bool:
     """Whether an operation of a graph is one of these, by its name."""
-    return op.startswith(f"{NAMESPACE}.")
+    return op.startswith((f"{NAMESPACE}.", f"{CUDA_NAMESPACE}."))
 
 
 def _operator(schema: str) -> Callable[[Callable[..., object]], Callable[..., object]]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import InputError
+from dycl_tvm.hcfg.cuda_draws import KINDS
 from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR
 from dycl_tvm.hcfg.interpreter import Watcher, graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin, Return, Switch
@@ -64,8 +65,10 @@ class InterpretedModule:
 
     def manual_seed(self, seed: int) -> None:
         """Give the random numbers a seed, as ``torch.manual_seed`` does; until then, and after :meth:`reset`, it is 67280421310721."""
-        state = torch.Generator().manual_seed(seed_bits(seed)).get_state()
-        self._state = [state if v.name == DEFAULT_GENERATOR else kept for v, kept in zip(self.graph.state, self._state)]
+        states: dict[object, torch.Tensor] = {kind.state: kind.of_seed(seed_bits(seed)) for kind in KINDS.values()}
+        for k, variable in enumerate(self.graph.state):
+            if variable.name == DEFAULT_GENERATOR:
+                self._state[k] = states[variable.type]
 
     @property
     def last_path(self) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+import dycl_tvm.hcfg.cuda_draws
 import dycl_tvm.hcfg.draws  # noqa: F401  (its operators become PyTorch's)
 from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.clocks import read_clock

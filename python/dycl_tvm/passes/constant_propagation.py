@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.hcfg.analysis import reverse_postorder
+from dycl_tvm.hcfg.cuda_draws import is_of_device
 from dycl_tvm.hcfg.hostops import NOT_PURE
 from dycl_tvm.hcfg.interpreter import run_host_op, run_tensor_op, tensor_type
 from dycl_tvm.hcfg.nodes import (
@@ -76,7 +77,7 @@ def _fold_tensor_op(step: TensorOp, mapping: dict[Value, Operand], memo: dict[An
     if not by_type and not all(isinstance(v, Constant) for v in operands):
         return False
     limit = max(MAX_BYTES, GROWTH * _bytes(v for v in set(operands) if isinstance(v, Constant)))
-    if _bytes(step.results()) > limit or not is_pure(step):
+    if _bytes(step.results()) > limit or not is_pure(step) or is_of_device(step.op, _most_elements(step)):
         return False
     # Copies of a step that a fork made must give one constant, not one each.
     key = (step.op, freeze((step.args, step.kwargs), lambda v: v.type if by_type else v), tuple(o is None for o in step.outputs))
@@ -102,6 +103,10 @@ def _fold_tensor_op(step: TensorOp, mapping: dict[Value, Operand], memo: dict[An
 def _bytes(values: Iterable[Value]) -> int:
     """Return the size of tensors in bytes."""
     return sum(v.type.nbytes for v in values if isinstance(v.type, TensorType))
+
+
+def _most_elements(step: TensorOp) -> int:
+    return max((v.type.numel for v in step.results() if isinstance(v.type, TensorType)), default=0)
 
 
 def _stand_in(value: Value) -> torch.Tensor:

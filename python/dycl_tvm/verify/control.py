@@ -84,6 +84,8 @@ class Checker:
         What all runs may take.
     as_data : set of int, optional
         Where the program is the graph before the passes: its steps that read a number for which passes may take the tensor.
+    device : str
+        As which machine the program draws random numbers.
     """
 
     def __init__(
@@ -95,9 +97,10 @@ class Checker:
         budget: Budget,
         *,
         as_data: set[int] | None = None,
+        device: str = "cpu",
     ) -> None:
         decisions = sum(isinstance(b.terminator, (Branch, Switch)) for b in graph.blocks)
-        self.program = Program(model, limit=400 + 3 * decisions)
+        self.program = Program(model, 400 + 3 * decisions, device)
         self.graph, self._as_data, self._passes = graph, as_data, as_data is not None
         #: Of a graph in the role of the program: which of its steps compute the same.
         self._alike = alike(model.graph) if isinstance(model, Interpreted) else {}
@@ -414,6 +417,7 @@ def check_control(
     level: Level = "default",
     seed: int = 0,
     budget: Budget | None = None,
+    device: str = "cpu",
 ) -> Control:
     """Check a staged graph against its program.
 
@@ -427,13 +431,15 @@ def check_control(
         Example inputs.
     budget : Budget, optional
         By default that of a build at this level.
+    device : str
+        As which machine the program draws random numbers, ``"cpu"`` or ``"cuda"``.
 
     Raises
     ------
     VerificationError
         If they differ: with the smallest path found and both results.
     """
-    checker = Checker(model, graph, args, kwargs, budget or BuildBudget(level).for_control())
+    checker = Checker(model, graph, args, kwargs, budget or BuildBudget(level).for_control(), device=device)
     lost = checker.program.snapshot.lost
     if lost:
         return Control(reason=f"the model holds {sorted(lost)[0]}, whose state cannot be put back after a run")

@@ -13,6 +13,7 @@ import torch
 from dycl_tvm.compile import Lowered
 from dycl_tvm.compile.program import KernelCall, Slot
 from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg.cuda_draws import CUDA, moved
 from dycl_tvm.hcfg.draws import STATE, is_draw
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
@@ -278,6 +279,9 @@ def _operand(sub: SubDNN, type_: TensorType, regime: Regime, whole: Sequence[int
     """Return an operand of a sub-DNN: of a draw the state of a generator somewhere in its course, or probabilities."""
     if not is_draw(sub.ops[0].op) or regime.name != "normal" or type_.dtype == "int64":
         return _draw(type_, regime, whole, noise)
+    if type_ == CUDA.state:
+        seed, passed = torch.randint(0, 1 << 40, (2,), generator=noise).tolist()
+        return moved(CUDA.of_seed(seed * seed), passed // 4 * 4)
     if type_ != STATE:
         return torch.rand(type_.shape, generator=noise).to(getattr(torch, type_.dtype))
     seed, passed = torch.randint(0, 1300, (2,), generator=noise).tolist()

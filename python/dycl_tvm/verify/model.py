@@ -27,6 +27,7 @@ def check_model(
     seed: int = 0,
     input_values: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
+    device: str = "cpu",
 ) -> Control:
     """Compare a model with the graph that was staged of it.
 
@@ -42,6 +43,8 @@ def check_model(
         Inputs of an ONNX model that are fixed.
     budget : Budget, optional
         By default that of a build at this level.
+    device : str
+        As which machine the model draws random numbers, ``"cpu"`` or ``"cuda"``.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def check_model(
     if isinstance(model, torch.export.ExportedProgram):
         return check_by_inputs(exported_reference(model), graph, (args, kwargs), level, seed)
     if callable(model):
-        return check_control(model, graph, args, kwargs, level=level, seed=seed, budget=budget)
+        return check_control(model, graph, args, kwargs, level=level, seed=seed, budget=budget, device=device)
     try:
         reference = onnx_reference(model, dict(input_values) if input_values else None)
     except DyclError:

@@ -67,7 +67,14 @@ class Proof:
             with self._phases.phase("verify", "the model against its graph"), _one_thread():
                 budget = self._budget.for_control()
                 self._control = check_model(
-                    model, self._staged, call, level=self._level, seed=self._seed, input_values=input_values, budget=budget
+                    model,
+                    self._staged,
+                    call,
+                    level=self._level,
+                    seed=self._seed,
+                    input_values=input_values,
+                    budget=budget,
+                    device=self._staging.get("device", "cpu"),
                 )
 
     def of_passes(self, graph: HCFG) -> None:

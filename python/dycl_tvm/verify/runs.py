@@ -20,6 +20,7 @@ from dycl_tvm.hcfg.interpreter import LimitError, Watcher, graph_initial, interp
 from dycl_tvm.hcfg.nodes import HCFG, HostOp
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
 from dycl_tvm.verify.align import Answers, Astray
+from dycl_tvm.verify.as_on_gpu import as_given_on, drawing_as_on
 from dycl_tvm.verify.crossings import Crossing, Endless, Watch
 from dycl_tvm.verify.inputs import copied
 from dycl_tvm.verify.oracle import Oracle
@@ -74,8 +75,8 @@ class Program:
         Operations of all runs, and what their arithmetic took: seconds, as an estimate that is the same on every machine.
     """
 
-    def __init__(self, model: Callable[..., Any], limit: int = 400) -> None:
-        self.model = model
+    def __init__(self, model: Callable[..., Any], limit: int = 400, device: str = "cpu") -> None:
+        self.model, self._device = model, device
         self.snapshot = Snapshot(model.state if isinstance(model, Interpreted) else model)  # graphs change nothing but their state
         self.operations, self.work = 0, 0.0
         self._limit = limit
@@ -94,7 +95,7 @@ class Program:
                 found.append(outcome)
                 printed = io.StringIO()
                 try:
-                    with _quiet(printed):
+                    with _quiet(printed), drawing_as_on(self._device):
                         outcome.value = watch.call(self.model, args, kwargs, _leaf_tensors((args, kwargs)))
                 except Endless:
                     raise Undecided("the program does not end with these answers") from None
@@ -109,7 +110,7 @@ class Program:
                     raise Undecided(next(iter(watch.log.unforced)))
                 if outcome.error is not None:
                     break
-                outcome.value = _kept(outcome.value)
+                outcome.value = as_given_on(self._device, _kept(outcome.value))
         finally:
             self.snapshot.restore()
         return found

@@ -22,6 +22,7 @@ unsigned emulated_activemask();
 // Gives a value of `lane` of the warp (or the thread's own); all lanes of `mask` must take part.
 uint64_t emulated_shuffle(unsigned mask, uint64_t value, unsigned lane);
 unsigned emulated_lane();
+void emulated_trap();
 }
 
 #define __global__
@@ -73,15 +74,22 @@ static inline std::common_type_t<A, B> min(A a, B b) {
   return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(a) : static_cast<T>(b);
 }
 
-// Quick approximations of a GPU. Macros, because glibc has functions of these names.
-#define __expf(x) std::exp(static_cast<float>(x))
+// Quick approximations of a GPU: here they are exact and rounded. Macros, because glibc has
+// functions of these names.
+static inline float EmulatedLog(float x) {
+  return static_cast<float>(std::log(static_cast<double>(x)));
+}
+static inline double sinpi(double x) { return std::sin(x * M_PI); }
+static inline double cospi(double x) { return std::cos(x * M_PI); }
+#define __expf(x) static_cast<float>(std::exp(static_cast<double>(static_cast<float>(x))))
 #define __exp10f(x) std::pow(10.0f, static_cast<float>(x))
-#define __logf(x) std::log(static_cast<float>(x))
+#define __logf(x) EmulatedLog(x)
+#define logf(x) EmulatedLog(x)
 #define __log2f(x) std::log2(static_cast<float>(x))
 #define __log10f(x) std::log10(static_cast<float>(x))
-#define __sinf(x) std::sin(static_cast<float>(x))
-#define __cosf(x) std::cos(static_cast<float>(x))
-#define __tanf(x) std::tan(static_cast<float>(x))
+#define __sinf(x) static_cast<float>(std::sin(static_cast<double>(static_cast<float>(x))))
+#define __cosf(x) static_cast<float>(std::cos(static_cast<double>(static_cast<float>(x))))
+#define __tanf(x) static_cast<float>(std::tan(static_cast<double>(static_cast<float>(x))))
 #define __powf(x, y) std::pow(static_cast<float>(x), static_cast<float>(y))
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
@@ -104,6 +112,7 @@ static inline double __longlong_as_double(long long x) { return EmulatedBits<dou
 #define CUDART_INF __longlong_as_double(0x7ff0000000000000ll)
 #define CUDART_NAN __longlong_as_double(0xfff8000000000000ll)
 
+static inline void __trap() { emulated_trap(); }
 static inline void __syncthreads() { emulated_syncthreads(); }
 static inline unsigned __activemask() { return emulated_activemask(); }
 

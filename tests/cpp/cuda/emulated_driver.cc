@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "blocks.h"
@@ -38,13 +39,16 @@ Settings FromEnvironment() {
   if (kernels != nullptr) settings.kernels = kernels;
   return settings;
 }
-std::map<uintptr_t, size_t> g_device;  // allocations on the device, by address
+std::map<uintptr_t, size_t> g_device;   // allocations on the device, by address
+std::map<uintptr_t, size_t> g_globals;  // variables of kernels that the host has asked for
 std::map<uintptr_t, size_t> g_pinned;
+bool g_trapped = false;
 size_t g_used = 0;
 int g_sticky = kSuccess;
 
 struct Module {
   std::string image;  // the text or the bytes: names of kernels stand in it
+  void* library = nullptr;
   const EmulatedKernel* kernels = nullptr;
   std::map<std::string, std::unique_ptr<struct Function>> functions;
 };
@@ -131,8 +135,8 @@ int CheckImage(const void* image, std::string* text) {
   return kSuccess;
 }
 
-const EmulatedKernel* LoadKernels() {
-  void* library = dlopen(g_settings.kernels.c_str(), RTLD_NOW | RTLD_LOCAL);
+const EmulatedKernel* LoadKernels(void** out) {
+  void* library = *out = dlopen(g_settings.kernels.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     fprintf(stderr, "emulated driver: %s\n", dlerror());
     return nullptr;
@@ -161,6 +165,9 @@ int Run(Stream* stream) {
 }
 
 }  // namespace emulated
+
+// What device code calls to stop.
+extern "C" __attribute__((visibility("default"))) void emulated_trap() { g_trapped = true; }
 
 // ---- what tests say to the emulation ------------------------------------------------------------
 API emulated_cuda_configure(int sm, int version, int reject_cubin, int fail_kernels, int devices,
@@ -219,9 +226,22 @@ API cuDeviceGetName(char* name, int size, int) {
   return kSuccess;
 }
 API cuDeviceGetAttribute(int* value, int attribute, int) {
-  if (attribute != 75 && attribute != 76) return kInvalidValue;
-  *value = attribute == 75 ? g_settings.sm / 10 : g_settings.sm % 10;
-  return kSuccess;
+  switch (attribute) {
+    case 16:  // multiprocessors, and how many threads one runs at once
+      *value = 2;
+      return kSuccess;
+    case 39:
+      *value = 1024;
+      return kSuccess;
+    case 75:
+      *value = g_settings.sm / 10;
+      return kSuccess;
+    case 76:
+      *value = g_settings.sm % 10;
+      return kSuccess;
+    default:
+      return kInvalidValue;
+  }
 }
 API cuDevicePrimaryCtxRetain(void** context, int) {
   *context = &g_settings;
@@ -248,7 +268,7 @@ API cuModuleLoadDataEx(void** out, const void* image, unsigned, int*, void**) {
   if (g_contexts == 0) return kInvalidContext;
   auto module = std::make_unique<Module>();
   if (int result = CheckImage(image, &module->image)) return result;
-  module->kernels = LoadKernels();
+  module->kernels = LoadKernels(&module->library);
   if (module->kernels == nullptr) return kInvalidImage;
   *out = module.release();
   return kSuccess;
@@ -276,6 +296,15 @@ API cuModuleGetFunction(void** out, void* handle, const char* name) {
     return kSuccess;
   }
   return kNotFound;
+}
+API cuModuleGetGlobal_v2(unsigned long long* out, size_t* bytes, void* handle, const char* name) {
+  Guard lock(g_mutex);
+  void* found = dlsym(static_cast<Module*>(handle)->library, name);
+  if (found == nullptr) return kNotFound;
+  *out = reinterpret_cast<uintptr_t>(found);
+  *bytes = sizeof(long);
+  g_globals[*out] = *bytes;
+  return kSuccess;
 }
 API cuFuncSetAttribute(void* function, int attribute, int value) {
   if (attribute != 8 || value > 96 * 1024) return kInvalidValue;
@@ -327,7 +356,9 @@ API cuMemFreeHost(void* memory) {
 API cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes, void* stream) {
   Guard lock(g_mutex);
   auto host = reinterpret_cast<uintptr_t>(from);
-  if (!OnDevice(to, bytes) || Touches(host)) return kInvalidValue;
+  if (!(OnDevice(to, bytes) || Contains(g_globals, to, bytes)) || Touches(host)) {
+    return kInvalidValue;
+  }
   void* target = reinterpret_cast<void*>(to);
   if (Contains(g_pinned, host, bytes)) {
     return Enqueue(
@@ -444,6 +475,6 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
     std::vector<void*> places;
     for (uintptr_t& value : values) places.push_back(&value);
     bool good = emulated::RunGrid(*function->kernel, {gx, gy, gz}, {bx, by, bz}, places.data());
-    return good ? kSuccess : kLaunchFailed;
+    return good && !std::exchange(g_trapped, false) ? kSuccess : kLaunchFailed;
   });
 }

@@ -261,3 +261,23 @@ def test_operands_may_repeat_and_be_constants(tmp_path: Path) -> None:
             return self.b(torch.relu(z) + z * z)
 
     check(Twice(), [(torch.randn(1, 16, 7, 7),)], tmp_path)
+
+
+class PooledAndNormalized(nn.Module):
+    """What is pooled to rows is not packed, and its scale and shift by channels are."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv, self.norm = conv(3, channels), nn.BatchNorm1d(channels)
+        self.left, self.right = nn.Linear(channels, 5), nn.Linear(channels, 5)
+        nn.init.normal_(self.norm.running_mean)  # type: ignore[arg-type]  # it is there
+        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.norm(torch.relu(self.conv(x)).mean((2, 3)))
+        return self.left(rows) if rows.sum() > 0 else self.right(rows)
+
+
+@pytest.mark.parametrize("channels", [32, 20])
+def test_a_pooled_image_meets_packed_numbers(channels: int, tmp_path: Path) -> None:
+    check(PooledAndNormalized(channels), [(torch.randn(1, 3, 8, 8) * s,) for s in (1.0, 5.0, -1.0)], tmp_path)

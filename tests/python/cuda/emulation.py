@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dycl_tvm
-from dycl_tvm.codegen.cuda import half
+from dycl_tvm.codegen.cuda import draws, half
 from dycl_tvm.codegen.cuda.source import kernels_of, uses_half
 
 DRIVER_UNITS = ("blocks.cc", "emulated_driver.cc", "graphs.cc", "ptx.cc")
@@ -135,4 +135,5 @@ def kernels_as_cpp(source: str) -> str:
         rows.append(f"    EMULATED_KERNEL({match[1]}, {cooperates}),\n")
     table = "".join(rows) + "    {nullptr, nullptr, 0, false},\n"
     halves = f'#include "half_on_cpu.h"\n{half.TYPE}#include "mma_on_cpu.h"\n' if uses_half(kernels) else ""
-    return f'#include "cuda_on_cpu.h"\n{halves}{kernels}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}}};\n'
+    device = f"{halves}{draws.functions_of(kernels)}{kernels}"
+    return f'#include "cuda_on_cpu.h"\n{device}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}}};\n'

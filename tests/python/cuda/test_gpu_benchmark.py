@@ -14,6 +14,8 @@ import pytest
 import torch
 from emulation import Driver
 
+import dycl_tvm
+
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu.py"
 
 
@@ -21,6 +23,7 @@ SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu.py"
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("gpu_benchmark", SCRIPT)
     assert spec is not None and spec.loader is not None
+    sys.path.insert(0, str(SCRIPT.parent))
     module = sys.modules["gpu_benchmark"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -45,6 +48,17 @@ def test_a_wrong_result_is_found(script: ModuleType, gpu: Driver, monkeypatch: p
     row = script.measure("act_rnn", "sm_72", 2, 1, broken)
     assert len(row.wrong) == 2
     assert "2 of 2 WRONG" in script.table([row], "sm_72")
+
+
+def test_random_numbers_are_compared(script: ModuleType, gpu: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["gpu_draws"]
+    monkeypatch.setattr(module, "_MANY", 9001)
+    art = dycl_tvm.build(module.draws, (torch.linspace(0.01, 0.99, 640).reshape(16, 40),), target="cuda -arch=sm_72", host="llvm")
+    monkeypatch.setattr(dycl_tvm, "build", lambda *_, **__: art)
+    wrong, reference = script.check_draws("sm_72", tmp_path, gpu.load, calls=2)
+    assert not wrong and reference == "what is known of PyTorch"
+    monkeypatch.setattr(module, "resident_threads", lambda: 4096)
+    assert any("many" in w for w in script.check_draws("sm_72", tmp_path, gpu.load, calls=1)[0])
 
 
 def test_without_a_gpu_it_says_so_and_fails() -> None:

@@ -323,3 +323,13 @@ def test_a_network_without_kernels(gpu: Driver, tmp_path: Path) -> None:
     x = torch.randn(3)
     net = gpu.load(dycl_tvm.build(Same(), (x,), target=TARGET, host="llvm"), tmp_path)
     torch.testing.assert_close(net(x), x)
+
+
+def test_constants_of_doubles_keep_their_digits(gpu: Driver, tmp_path: Path) -> None:
+    def small(x: torch.Tensor) -> torch.Tensor:
+        return (x.double() * 1.2345678901234567e-20 + 3.0000000000000004) * (x > 1e-17)
+
+    x = torch.tensor([0.5, -2.0, 3.0, 1e-16])
+    net = gpu.load(dycl_tvm.build(small, (x,), target=TARGET, host="llvm"), tmp_path)
+    torch.testing.assert_close(net(x), small(x), rtol=1e-15, atol=0)
+    assert net(x)[3] == small(x)[3] > 3

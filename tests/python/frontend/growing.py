@@ -142,7 +142,7 @@ torch.equal({c}, {c}.clone()) * y | torch.rand_like({c}.float()) | {c}.float().d
 {c}.isnan() | torch.stack([v.sum() for v in {c}]) | sum(v.sum() for v in {c}) * y | {c}.t() if {c}.dim() < 3 else {c}.mT
 self.wide[:, :{n}] | self.wide[:, : {n} + 1] * y[:, :1] | self.wide[0, :{n}].sum() * y | self.wide[:, :{n}].t() | self.wide[..., : {n} - 1]
 self.wide[:, :int(y.sum().abs()) % 7] | self.wide[:, :int(y.sum()) % 9 - 4] | self.wide[:, None, :{n}].reshape(-1)
-torch.arange({n}, {n} + 2)
+torch.arange({n}, {n} + 2) | torch.ones(2, {n}).tril({n} - 2) | {c}.float()[None].triu(diagonal=1) | {c}.tril({n} // 2)
 F.pad({c}.float(), (0, 1), value=0.5) | F.pad({c}.float(), (0, 15 - {c}.shape[-1])) | F.pad({c}, (0, {n})) | F.pad({c}.float(), (0, -1))
 torch.max({c}.float(), {c}.float() * 0.5) | torch.min({c}.float()) | F.dropout({c}.float(), 0.5, False) | {c}.max()
 {c}.index_select({O}, torch.tensor([0])) | {c}.float() + self.wide[0, :{n}]
@@ -203,7 +203,27 @@ ROLLED = [
     "while {n} < {M} and y.sum() < {L}:\n{body}\nwhile {n} < {M} + 3:\n{body}",
     "while {n} < {M} and y.sum() < {L}:\n    m = 0\n    while y[0, 0] < 3 - m:\n        y = y + 0.5\n        m += 1\n{body}",
 ]
-#: Others: these have a bound that Python knows, and are unrolled.
+#: These have a bound that Python knows. They are rolled where they have enough trips and these are alike; the others are unrolled.
+COUNTED = [
+    "for i in range({M} + 6):\n{body}\n    if y.sum() > {L}:\n        break",
+    "for i in range({M} + 6):\n{body}",
+    "for i in range({M} + 6):\n{body}\n    many.append(y[:, :2])\n    if y.sum() > {L}:\n        break\n"
+    "y = y + S(torch.stack(many)) if many else y * 2",
+    "for i in range(3, {M} * 3 + 12, 3):\n{body}\n    if y[0].sum() > {L}:\n        return y, i, many, {c}",
+    "for i in range({M} + 8):\n    if y[1, 0] > 0.9:\n        y = y - 0.2\n        continue\n{body}\n"
+    "    y = y + i * 0.01 + self.wide[:, i % 11][:, None] * 0.1\n    if i > 0 and y.sum() > {L}:\n        break\nelse:\n    acc = acc + i",
+    "for i in range({M} + 9, 0, -1):\n    y = y + self.table[i % 5] * 0.1 + torch.full((2, 3), i * 0.01)\n{body}\n"
+    "    y = y * 0.9 if i == {M} + 9 else y\n    if y.abs().sum() > {L}:\n        k = i\n        break",
+    "for i in range(9):\n    y = y + l[i % 2] if torch.is_tensor(l[i % 2]) else y\n{body}\n    if y.sum() > {L}:\n        break",
+    "for r in range(2):\n    for i in range({M} + 6):\n{deep}\n        if y.sum() > {L} * (r + 1):\n            break\n    y = y * 0.5",
+    "for i in range({M} + 6):\n{body}\n    for j in range(i):\n        y = y + 0.01 * j\n    if y.sum() > {L}:\n        break",
+    "out = y\nfor i in range(12):\n    out = y * (i + 1)\n{body}\n    if y.sum() > {L}:\n        break\ny = y + out * 0.1 + i",
+    "try:\n    for i in range({M} + 6):\n{deep}\n        if y.sum() > {L}:\n            raise ValueError(i)\n"
+    "except ValueError as e:\n    y = y + 5 + e.args[0]",
+    "while {n} < {M} + 2 and y.sum() < {L} * 3:\n    for i in range(9):\n        y = y + 0.03\n"
+    "        if y[0, 1] > 1.1:\n            break\n    y = y - 0.3\n{body}",
+]
+#: Others, unrolled too, if they have few trips.
 UNROLLED = [
     "for i in range({M}):\n{body}\n    if y.sum() > {L}:\n        break",
     "for i in range({M}):\n    if y.sum() > {L}:\n        break\n{body}\nelse:\n    y = y - 1",
@@ -241,7 +261,7 @@ class GrowingProgram:
             for k in range(1 + choose(5) // 3 + choose(9) // 8)
         ]
         self._bound, self._limit, self._reads = 2 + choose(11), self._one(["2", "4.5", "8", "15", "(x[1].sum() + 4)"]), reads
-        self._loop = ROLLED[0] if read is not None else self._one(ROLLED if choose(4) else UNROLLED)
+        self._loop = ROLLED[0] if read is not None else self._one(ROLLED if (kind := choose(4)) > 1 else COUNTED if kind else UNROLLED)
 
     def source(self) -> str:
         """Return the text of the module."""

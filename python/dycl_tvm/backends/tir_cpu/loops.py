@@ -76,7 +76,7 @@ def weighted_buffers(
 
 
 def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = None) -> Any:
-    """Load an operand at an index of the output.
+    """Load an operand at an index of the output, of which the operand may be packed where the output is not.
 
     Parameters
     ----------
@@ -89,6 +89,10 @@ def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = 
         The lane of a packed output.
     """
     at = [0 if size == 1 else i for size, i in zip(tensor.shape, index)]
+    if lane is None and tensor.block > 1:
+        channel = at[1]
+        packed = (at[0], channel // tensor.block, *at[2:], channel % tensor.block)
+        return buffer[packed]
     if lane is None:
         return buffer[tuple(at)] if at else buffer[()]
     if tensor.block > 1:

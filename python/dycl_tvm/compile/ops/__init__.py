@@ -16,6 +16,7 @@ from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     linear,
     norm,
     order,
+    philox,
     polynomials,
     pooling,
     random,

@@ -17,6 +17,7 @@ from dycl_tvm.frontend.exported import attention, control_flow
 from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, math_call
 from dycl_tvm.frontend.trace.values.recorder import dispatch, item, truth_of
 
@@ -167,8 +168,8 @@ SCALARS: dict[Any, Callable[..., Any]] = {
     torch.sym_float: lambda x: scalars.convert(x, "float"),
     torch.sym_int: lambda x: scalars.convert(x, "int"),
     torch.sym_not: scalars.logical_not,
-    torch.sym_max: lambda a, b: scalars.extremum([a, b], largest=True),
-    torch.sym_min: lambda a, b: scalars.extremum([a, b], largest=False),
+    torch.sym_max: lambda a, b: extremum([a, b], largest=True),
+    torch.sym_min: lambda a, b: extremum([a, b], largest=False),
     torch.sym_ite: scalars.select,
     operator.not_: scalars.logical_not,
     round: lambda x, *rest: type(x).__round__(x, *rest),  # type: ignore[attr-defined]

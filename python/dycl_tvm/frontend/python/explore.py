@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dycl_tvm.errors import DyclError, PathExplosionError, UnsupportedError
+from dycl_tvm.errors import DyclError, PathExplosionError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.flow.exits import exits, is_users, origin_of
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.trace.clock import clock
@@ -57,8 +57,11 @@ class Exploration:
                 session.decisions.split(fork)
             except Dead:
                 pass
-            except DyclError:
+            except StagingLimitError:
                 raise
+            except DyclError as error:
+                if not session.decisions.split_counted(error):
+                    raise
             except Exception as error:
                 self._user_error(error)
 
@@ -66,11 +69,14 @@ class Exploration:
         """An exception that the forward raised on this path."""
         session = self._session
         if session.builder.block is None or not is_users(error):
-            raise UnsupportedError(
+            refusal = UnsupportedError(
                 f"the forward raised {type(error).__name__} while it was compiled: {error}",
                 origin_of(error),
                 "check that the model runs in eager on the example inputs; if it does, this construct is not supported yet",
-            ) from error
+            )
+            if session.decisions.split_counted(refusal):
+                return
+            raise refusal from error
         waiting = session.decisions.opened
         if waiting:
             # other paths wait to be joined with this one, which will not come: part them

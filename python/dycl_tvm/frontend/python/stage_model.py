@@ -39,6 +39,7 @@ from dycl_tvm.frontend.trace.values.generators import Generators
 from dycl_tvm.frontend.trace.values.identity import Apart
 from dycl_tvm.garbage import apart_from_the_forward
 from dycl_tvm.hcfg.analysis import reverse_postorder
+from dycl_tvm.hcfg.cuda_draws import KINDS
 from dycl_tvm.hcfg.nodes import HCFG, Value
 
 
@@ -54,6 +55,7 @@ def stage(
     max_memory: int = MAX_MEMORY,
     name: str | None = None,
     keep_print: bool = False,
+    device: str = "cpu",
 ) -> HCFG:
     """Turn a model's forward into an HCFG.
 
@@ -74,6 +76,8 @@ def stage(
         How many seconds, and bytes of memory, may be spent.
     keep_print : bool
         Whether ``print`` becomes a host operation; without it, ``print`` is refused.
+    device : str
+        ``"cpu"`` or ``"cuda"``: as which machine it draws random numbers.
 
     Raises
     ------
@@ -88,18 +92,18 @@ def stage(
         limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion)
         inputs = Inputs(model, example_args, example_kwargs or {})
         # in a context of its own: what context variables hold is as before when staging ends
-        return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print)
+        return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print, device)
     except DyclError:
         raise
     except (Exception, ControlFlow) as error:
         raise InternalError("the forward was staged", error, origin_of(error)) from error
 
 
-def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool) -> HCFG:
+def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool, device: str) -> HCFG:
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
-    generators, recursive = Generators(), Recursive()
+    generators, recursive = Generators(KINDS[device]), Recursive()
 
     def stand_in(x: Any) -> Any:
         return twin_of_generator(x, generators) if isinstance(x, torch.Generator) else seal(twin(x))

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ForkRequired, Restart, with_others
 from dycl_tvm.frontend.trace.limits import MAX_TRIPS, Limits
 from dycl_tvm.frontend.trace.record import Builder, Event
 from dycl_tvm.hcfg.nodes import Block, Operand, Origin, Value
+
+#: So many trips of a loop are unrolled if all are.
+ALL_TRIPS = 2**62
 
 
 @dataclass(eq=False)
@@ -40,12 +43,21 @@ class Decision:
     simply: bool = False
     #: Whether numbers that grow by as much in every trip are lengths: one was needed as a size.
     counts: bool = False
+    #: Of a loop of which Python knows how many trips it makes: so many, from where it is rolled. Unrolled, it always ends by itself.
+    most: int | None = None
+    #: How many trips of such a loop are unrolled at first, because fewer did not do elsewhere.
+    begins_with: int = 0
     #: It is a call of a function that calls itself: "unrolled" once, this call is made as it stands; more often, all are. With ``peeled``,
     #: the first was already.
     recursion: bool = False
     peeled: bool = False
     #: It is a choice among objects; forked, it is made by one test an object.
     choice: bool = False
+
+    def begin_counted(self) -> int:
+        """Return how many trips of a loop are unrolled of which Python knows how many it makes."""
+        self.unroll = max(self.unroll, self.begins_with)
+        return self.unroll
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,8 @@ class Decisions:
         #: How often each decision was forked, and why the last time.
         self.forks: dict[Origin | None, int] = {}
         self.causes: dict[Origin | None, ForkRequired] = {}
+        #: How many trips are unrolled of loops of which Python knows how many they make.
+        self._unrolled: dict[Origin | None, int] = {}
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
@@ -162,7 +176,12 @@ class Decisions:
     def loop(self) -> Decision:
         """Begin a loop that may be rolled."""
         index = self._builder.cursor
-        decision: Decision = self._builder.event(("loop",), lambda: Decision(index, None, 0, None, self._origin(), 0, is_loop=True))
+
+        def make() -> Decision:
+            origin = self._origin()
+            return Decision(index, None, 0, None, origin, 0, is_loop=True, begins_with=self._unrolled.get(origin, 0))
+
+        decision: Decision = self._builder.event(("loop",), make)
         decision.target, decision.clock = decision, next(clock)
         return decision
 
@@ -181,6 +200,13 @@ class Decisions:
         for decision in self.opened:
             if decision not in around:
                 decision.target = around[0].target if around else loop
+
+    def split_counted(self, error: DyclError) -> bool:
+        """Split the last loop of this run of which Python knows how many trips it makes, if one is rolled: an error may be due to that."""
+        rolled = [result for key, result, _ in self._builder.events if key == ("loop",) and result.most is not None]
+        if rolled:
+            self.split(ForkRequired(rolled[-1], str(error), ALL_TRIPS))
+        return bool(rolled)
 
     # -- forks --------------------------------------------------------------------------------------------------------------
     def fork(self, decision: Any, reason: str, others: object = "") -> None:
@@ -241,11 +267,13 @@ class Decisions:
             loop.counts = True
             raise Restart(loop)
 
-    def unroll(self, decision: Decision, refusal: UnsupportedError) -> None:
+    def unroll(self, decision: Decision, refusal: DyclError) -> None:
         """Re-run with a loop unrolled, because its trips cannot be one. Does not return.
 
         It is unrolled up to the bound that the user gave; without one it has to end by itself, or is refused.
         """
+        if decision.most is not None:
+            raise ForkRequired(decision, str(refusal), ALL_TRIPS)
         if decision.unroll > 1:
             raise decision.refusal or refusal
         if decision.tried and not decision.simply:
@@ -296,7 +324,11 @@ class Decisions:
         builder.undo_to(decision.index)
         self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]
         if decision.is_loop:
-            again = replace(decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=decision.simply or fork.simply)
+            if decision.most is not None:
+                self._unrolled[decision.origin] = fork.unroll
+            again = replace(
+                decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=decision.simply or fork.simply, most=None
+            )
             self.pending.append([*events, (("loop",), again, None)])
         elif decision.choice:
             self.pending.append([*events, (("choose",), None, None)])

@@ -46,6 +46,10 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     x = x if view is None else view(x)
     if isinstance(x, Poison):
         use(x)
+    if isinstance(x, Grown) and x.length.settled is not None:
+        x = x.settled()
+    if scalars.is_symbolic(x) and type(scalars.length_of(x)) is int:
+        x = scalars.length_of(x)
     if isinstance(x, Grown):
         return {**leaves.add(read(at_front(x)), "tensor"), "along": x.along, "length": structure_of(number(x.length), leaves, origin)}
     if isinstance(x, torch.Tensor):

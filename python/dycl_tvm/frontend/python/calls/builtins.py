@@ -42,6 +42,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
+from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.identity import join_identities, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
@@ -63,6 +64,8 @@ def find(callee: Any) -> Substitute | None:
         return seeds.TABLE[torch.random.manual_seed]
     if found is None and isinstance(callee, types.BuiltinFunctionType):
         found = seeds.method_of(callee)
+    if callee is torch.random.fork_rng:
+        return seeds.forking()
     return found or unrepeatable.substitute_of(callee) or progress_bar(callee)
 
 
@@ -169,7 +172,7 @@ def _extremum(largest: bool) -> Substitute:
                 for v in tensors:
                     may_be_one(storage_of(best), storage_of(v), decision)
             return scalars.mark_mixed(best, _mixed(values))
-        return scalars.mark_mixed(scalars.extremum(values, largest), _mixed(values))
+        return scalars.mark_mixed(extremum(values, largest), _mixed(values))
 
     return substitute
 

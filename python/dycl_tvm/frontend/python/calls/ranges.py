@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.iterators import decided, sequence
-from dycl_tvm.frontend.python.flow.loops import SymbolicRange
+from dycl_tvm.frontend.python.flow.for_loops import SymbolicRange
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars

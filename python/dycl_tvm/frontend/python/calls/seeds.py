@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,10 +17,11 @@ from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.generators import Generators, born, state_of
+from dycl_tvm.frontend.trace.values.generators import Generators, born, kind_in_force, state_of
 from dycl_tvm.frontend.trace.values.random import seed_by
 from dycl_tvm.frontend.trace.values.recorder import dispatch
 from dycl_tvm.frontend.trace.values.tensors import as_constant
+from dycl_tvm.hcfg.draws import CPU
 
 _Generator = torch.Generator | None
 
@@ -55,6 +57,8 @@ def _initial_seed(generator: _Generator) -> Any:
             "initial_seed() of a generator that callers may have given another seed", current().origin(), "keep the seed in the model"
         )
     with plainly():
+        if kind_in_force() is not CPU:
+            return int.from_bytes(state.data[:8].clone().numpy().tobytes(), "little")
         return _with_state(torch.Generator(), state.data).initial_seed()
 
 
@@ -97,12 +101,49 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _refuse_default(generator: _Generator, name: str) -> None:
+    """Refuse methods of the CPU's default generator in a network for a GPU, whose tensors are drawn from another."""
+    if kind_in_force() is CPU or not (generator is None or current().get(Generators).is_default(generator)):
+        return
+    raise UnsupportedError(
+        f"{name}() of the default generator of the CPU, from which a network on a GPU does not draw",
+        current().origin(),
+        "use torch.manual_seed(), torch.random.fork_rng(), or a torch.Generator() of the model's own",
+    )
+
+
+@contextlib.contextmanager
+def _forked() -> Iterator[None]:
+    state = _get_state(None)
+    try:
+        yield
+    finally:
+        _set_state(None, state)
+
+
+def _fork(_callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args or kwargs:
+        raise UnsupportedError(
+            "fork_rng() with arguments in a network for a GPU",
+            current().origin(),
+            "call it without: the generators of all devices are kept",
+        )
+    return _forked()
+
+
+def forking() -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None:
+    """Return what is called in the place of ``torch.random.fork_rng``, which here knows the generator of the CPU only."""
+    return None if kind_in_force() is CPU else _fork
+
+
 class ProgramsGenerator(torch.Generator, OwnValue):
     """A generator of the program that is staged: its methods go to its state there, also where code calls them that is not rewritten."""
 
     def __getattribute__(self, name: str) -> Any:
         method = _METHODS.get(name)
         if method is not None and staging():
+            if name != "manual_seed" or sys._getframe(1).f_code.co_filename != torch.random.__file__:
+                _refuse_default(self, name)
             return functools.partial(method, self)
         return super().__getattribute__(name)
 
@@ -147,7 +188,12 @@ def _new(_callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _of_default(method: Callable[..., Any]) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
-    return lambda _callee, args, kwargs: method(None, *args, **kwargs)
+    def call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if method is not _initial_seed:
+            _refuse_default(None, callee.__name__)
+        return method(None, *args, **kwargs)
+
+    return call
 
 
 def method_of(callee: Any) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None:
@@ -160,11 +206,18 @@ def method_of(callee: Any) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], A
         raise UnsupportedError(
             f"the method {callee.__name__}() of a generator of random numbers", current().origin(), f"use one of {', '.join(_METHODS)}"
         )
-    return lambda _callee, args, kwargs: method(generator, *args, **kwargs)
+
+    def call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _refuse_default(generator, callee.__name__)
+        return method(generator, *args, **kwargs)
+
+    return call
 
 
 def unbound(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.Generator.get_state(generator)`` and its kind."""
+    if args:
+        _refuse_default(args[0], callee.__name__)
     return _METHODS[callee.__name__](*args, **kwargs)
 
 

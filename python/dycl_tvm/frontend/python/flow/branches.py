@@ -51,6 +51,8 @@ def join_paths(paths: list[PathState], scope: Scope, decision: Any, name: str, d
 class If:
     """One execution of an ``if`` statement. See :mod:`.rewrite` for the code that drives it."""
 
+    _told: Any = None
+
     def __init__(self, test: Any, names: tuple[str, ...], fork: bool, variables: dict[str, Any]) -> None:
         session = current()
         self.symbolic = self.restore = self.merged = False
@@ -59,6 +61,7 @@ class If:
         self.env: dict[str, Any] = {}
         self._round = 0
         cond = truth(test)
+        self._told = test.node.test if scalars.is_symbolic(test) else None
         if isinstance(cond, Value) and fork:
             cond = session.decisions.decide(cond)
         elif isinstance(cond, Value):
@@ -67,6 +70,7 @@ class If:
                 self._begin(cond, variables)
             else:
                 cond = decided
+                self._tell(decided)
         if not self.symbolic:
             self.side = bool(cond)
 
@@ -80,6 +84,18 @@ class If:
         session.builder.branch(cond, *self._sides)
         self._paths: list[PathState] = []
         self._kept = False
+        self._before: tuple[int, int, bool] | None = None
+
+    def _tell(self, side: bool) -> None:
+        """In a trip of a loop, one side of whose paths goes on alone: note what a test of a length tells of the number of trips."""
+        rolling = current().decisions.rolling
+        if self._told is not None and rolling and rolling[-1].loop is self._told.difference.counter.loop:
+            self._told.begin(side)
+
+    def _forget(self) -> None:
+        if self._before is not None:
+            self._told.end(self._before)
+        self._before = None
 
     def next(self) -> bool:
         """Return whether a side is to be run."""
@@ -87,7 +103,10 @@ class If:
         if not self.symbolic:
             return self._round == 1
         session = current()
+        self._forget()
         if self._round <= 2:
+            if self._told is not None:
+                self._before = self._told.begin(self._round == 1)
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             session.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths and not self._kept:
@@ -118,6 +137,8 @@ class If:
             return False
         session = current()
         session.heap.undoable.remove((self._scope.clock, self._token))
+        if error is not None:
+            self._forget()
         if isinstance(error, Jump):
             with exits().beyond(error.target.modes):
                 self._kept |= error.target.receive(error, self._token)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import DyclError
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.trace.control_flow import Dead
@@ -52,6 +52,8 @@ def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
 def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
     """Return ``items[index]``; ``inside`` says that the index is known to be one of them."""
     session = current()
+    if (loop := scalars.counted_by(index)) is not None:
+        session.decisions.unroll(loop, UnsupportedError("the number of a trip chooses one of several objects", session.origin()))
     if len(items) == 0:
         raise of_program(IndexError("index out of range"))
     position = index if inside else check_index(index, len(items))

@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The operators behind ``for`` and ``while``.
+"""Loops, and the operator behind ``while``.
 
-A loop whose trip count Python knows is unrolled. A loop whose condition is known only at run time is *rolled*: its body is
+A loop whose condition is known only at run time is *rolled*: its body is
 run with a header block whose parameters stand for what changes from one iteration to the next. Which places these are
 is found by iteration: first none; whatever differs at the end of the body becomes a parameter and the body is run
 again, until nothing new differs (a fixpoint: the set only grows, within the finite number of leaves of the state).
@@ -9,17 +9,14 @@ again, until nothing new differs (a fixpoint: the set only grows, within the fin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths, raised_alone
 from dycl_tvm.frontend.python.flow.exits import exits
-from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.parted_trips import PartedTrips
 from dycl_tvm.frontend.python.flow.truth import truth
-from dycl_tvm.frontend.python.source.plain_progress import shown_items
 from dycl_tvm.frontend.trace.control_flow import Dead, ForkRequired, Jump, Restart
 from dycl_tvm.frontend.trace.decisions import Round
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
@@ -27,21 +24,11 @@ from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.recorder import truths_of_fills
 from dycl_tvm.hcfg.nodes import Raise, Value
 
 #: A loop with a plain condition and a symbolic exit is unrolled up to this many iterations before it is rolled.
 UNROLL_LIMIT = 2048
-
-
-class SymbolicRange:
-    """``range(...)`` with a bound known only at run time."""
-
-    def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        if scalars.is_symbolic(step):
-            raise UnsupportedError("range() with a step known only at run time", current().origin(), "use a while loop")
-        self.start, self.stop, self.step = start, stop, step
 
 
 class Loop:
@@ -129,8 +116,10 @@ class Loop:
             self._end_run()
             self._runs.part(error)
             return True
+        if self._rolling and self._loop.most is not None and isinstance(error, DyclError) and not isinstance(error, StagingLimitError):
+            session.decisions.unroll(self._loop, error)
         if isinstance(error, ForkRequired) and self._rolling:
-            current().decisions.refuse_in_loop(error, self._loop)
+            session.decisions.refuse_in_loop(error, self._loop)
         mine = isinstance(error, Jump) and error.target is self
         if error is not None and not mine and not isinstance(error, Dead):
             if not self._leave_others_waiting(error):
@@ -161,7 +150,7 @@ class Loop:
             self._inner.close()
             self._leave_normally(capture_path(self._variables, self._outer.mark) if self._early_exits else None)
             return True
-        if self._should_roll(exits().departures):
+        if self._should_roll(exits().departures, alive):
             self._start_rolling()
             return True
         self._finish_continues(alive, breaking=False)
@@ -195,7 +184,7 @@ class Loop:
     def _raise_dead(self) -> bool:
         raise Dead
 
-    def _should_roll(self, departures: int) -> bool:
+    def _should_roll(self, departures: int, goes_on: bool) -> bool:
         return False
 
     def _finish_continues(self, alive: bool, breaking: bool) -> None:
@@ -309,6 +298,7 @@ class Loop:
             self._inner = Scope()
             self._inner.clock = began
             self._header.reopen()
+            self._header.end_trip()
             self.env = dict(self._at_header)
             return
         self._inner = Scope()
@@ -339,7 +329,7 @@ class Loop:
         session, scope, header = current(), self._inner, self._header
         assert scope is not None and header is not None and self._runs is not None
         if alive:
-            self._continues.append(capture_path(self._back_variables(), scope.mark))
+            self._continues.append(capture_path(self._variables, scope.mark))
         if self._runs.another():
             self._end_run()
             return True
@@ -348,6 +338,8 @@ class Loop:
             session.journal.rollback(scope.mark)
             header.reopen()
             env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing())
+            header.end_trip()
+            env = self._next_trip(env)
             self._refuse_advanced()
             journal = session.journal
             if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
@@ -358,6 +350,8 @@ class Loop:
         scope.close()
         session.decisions.end_rolled(self._saved[2], self._loop)
         self._rolling = False
+        if self._loop.most is not None and len(self._breaks) == self._saved[0]:
+            header.settle()
         self._leave_normally(self._exit)
         return True
 
@@ -429,10 +423,11 @@ class Loop:
     def _hidden(self) -> dict[str, Any]:
         return {} if current().limits.loop_trips is None else {"<trips>": 0}
 
-    def _back_variables(self) -> dict[str, Any]:
+    def _next_trip(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return what the header's variables are for the next trip: those at the end of this one, and the hidden ones."""
         assert self._header is not None
         trips = self._header.extra.get("<trips>")
-        return self._variables if trips is None else {**self._variables, "<trips>": trips + 1}
+        return variables if trips is None else {**variables, "<trips>": trips + 1}
 
 
 class Else:
@@ -495,6 +490,8 @@ class While(Loop):
                 return False
             self._record_exit(holds, variables)
             self._check_trips()
+            assert self._header is not None
+            self._header.begin_body()
             return True
         if self._rolling:
             if not holds:
@@ -514,84 +511,10 @@ class While(Loop):
         self._trips += 1
         return True
 
-    def _should_roll(self, departures: int) -> bool:
+    def _should_roll(self, departures: int, goes_on: bool) -> bool:
         symbolic = bool(self._breaks) or departures != self._leaves_before
         if self._bounded() or (self._endless and self._trips < self._loop.unroll):
             return False
         if self._endless:
             return symbolic
         return symbolic and self._trips > UNROLL_LIMIT
-
-
-class For(Loop):
-    """One execution of a ``for`` loop."""
-
-    def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
-        super().__init__(names, barrier, yields)
-        self._iterable = shown_items(iterable)
-
-    def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:
-        """Yield the items."""
-        if isinstance(self._iterable, SymbolicRange):
-            yield from self._iterate_rolled(self._iterable, variables)
-            return
-        if isinstance(self._iterable, Grown) and self._iterable.along == 0:
-            for index in self._iterate_rolled(SymbolicRange(0, self._iterable.sizes()[0], 1), variables):
-                yield self._iterable[index]
-            return
-        for item in iterate(self._iterable):
-            if self._dead:
-                break
-            self.restore = False
-            self._begin_iteration()
-            yield item
-            if self.stop:
-                return
-        self.completed = not self._dead
-
-    def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
-        self._refuse_yields()
-        self._step = counted.step
-        self._variables = self._own(variables)
-        index = counted.start
-        while self._trips < self._loop.unroll:
-            cond = self._in_range(index, counted)
-            if not isinstance(cond, Value):
-                break
-            if not self._peel(cond, self._variables):
-                self.completed = True
-                self._leave_normally(capture_path(self._variables, self._outer.mark))
-                return
-            self.restore = False
-            self._begin_iteration()
-            yield index
-            if self.stop or self.completed:
-                return
-            index = index + counted.step
-        cond = self._in_range(index, counted) if self._loop.unroll else True
-        if self._bounded() or not cond:
-            if isinstance(cond, Value):
-                self._end_at_bound(cond, self._variables)
-            self.completed = True
-            self._leave_normally(capture_path(self._variables, self._outer.mark))
-            return
-        self._enter_rolled(self._variables)
-        self._header = Header(self._entry, self._loop, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
-        self._rolling = True
-        while self._rolling:
-            self._begin_round()
-            self._index = self._header.extra["<index>"]
-            cond = self._in_range(self._index, counted)
-            assert isinstance(cond, Value)
-            self._record_exit(cond, self.env)
-            self._check_trips()
-            yield self._index
-
-    def _in_range(self, index: Any, counted: SymbolicRange) -> Any:
-        bounds = scalars.bounds_of(counted.stop)
-        if bounds is not None and not scalars.is_symbolic(index) and (index >= bounds[1] if counted.step > 0 else index <= bounds[0]):
-            return False
-        return truth(index < counted.stop if counted.step > 0 else index > counted.stop)
-
-    def _back_variables(self) -> dict[str, Any]:
-        return {**super()._back_variables(), "<index>": self._index + self._step}

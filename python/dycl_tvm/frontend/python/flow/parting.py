@@ -9,6 +9,7 @@ its beginning, and find nothing new: so here each path gets a return site of its
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -18,11 +19,10 @@ from dycl_tvm.frontend.trace.join.captured import Captured, Form, Items, NumberL
 from dycl_tvm.frontend.trace.join.join import Join, Joined, LastJoin
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_paths
 from dycl_tvm.frontend.trace.join.poison import Poison, forms_at
-from dycl_tvm.frontend.trace.join.varied import with_operands
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown import Grown, grown
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 
@@ -124,7 +124,7 @@ def _view(poisons: list[Poison], objects: list[Any], joined: Joined, args: list[
         if id(x) in known:
             return known[id(x)]
         if isinstance(x, Grown):
-            return with_operands(x, operands)
+            return _grown_view(x, operands)
         if isinstance(x, torch.Tensor):
             value = read(x)
             return fresh(cast(Value, operands[id(value)])) if id(value) in operands else x
@@ -134,3 +134,13 @@ def _view(poisons: list[Poison], objects: list[Any], joined: Joined, args: list[
         return x
 
     return view
+
+
+def _grown_view(t: Grown, operands: dict[int, Operand]) -> torch.Tensor:
+    """Return what a tensor with a length is on one path: its buffer and its length may be parameters of the joined block."""
+    value, counter = read(t), t.length.counter
+    buffer, length = (operands.get(id(v), v) for v in (value, counter.value))
+    if isinstance(length, Value):
+        with_length = replace(t.length, counter=counter if length is counter.value else replace(counter, value=length))
+        return grown(fresh(cast(Value, buffer)), t.along, with_length)
+    return fresh(cast(Value, buffer)).narrow(t.along, 0, t.length.at(int(length)))

@@ -75,6 +75,8 @@ def capture(x: Any, held: Mapping[Any, Any] = _AS_THEY_ARE, _depth: int = 0) -> 
 
     ``held`` has the contents of containers, by the keys of their places, that held something else then than they do now.
     """
+    if isinstance(x, Grown):
+        x = x.settled()
     if isinstance(x, torch.Tensor):
         return TensorLeaf(x, peek(x))
     if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):

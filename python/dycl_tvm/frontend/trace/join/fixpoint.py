@@ -104,6 +104,9 @@ class Header:
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
+        #: Whether Python counts the trips of the loop; and which numbers follow from more than how many there were.
+        self._is_counted = getattr(decision, "most", None) is not None
+        self._told: set[Path] = set()
         self._poisoned: dict[Path, Why] = {}
         self._differing = between_trips(decision)
         #: The first container that the body leaves with other items than it had.
@@ -173,6 +176,18 @@ class Header:
         """Return what a parameter is that was found nowhere."""
         return param
 
+    def end_trip(self) -> None:
+        """Forget what is known of the number of trips on the path at hand."""
+        self._growth.end_trip()
+
+    def begin_body(self) -> None:
+        """Note that the body begins here, behind a test that may have ended the loop."""
+        self._growth.begin_body(current().builder.here())
+
+    def settle(self) -> None:
+        """Go on where the loop has ended, with all the trips that Python counts."""
+        self._growth.settle()
+
     def reopen(self) -> None:
         """Set the changed places of the heap to what they hold at the header."""
         for place, contents in self._writes:
@@ -213,7 +228,7 @@ class Header:
 
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
-        sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed)
+        sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed, self._told)
         return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size(), *self._growth.size(), *self._varied.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
@@ -262,7 +277,10 @@ class Header:
             return made
         if isinstance(c, NumberLeaf) and path in self._general:
             kind: Any = scalars._kind(c.operand)
-            return scalars.wrap(self._param(path, scalars.ScalarType(kind), c.operand))
+            made = scalars.wrap(self._param(path, scalars.ScalarType(kind), c.operand))
+            if self._is_counted and path not in self._told and not isinstance(c.operand, Value):
+                made.node.counted = self.decision
+            return made
         if isinstance(c, Items) and any(
             p[: len(path)] == path for p in (*self._general, *self._poisoned, *self._renamed, *self._growth.paths(), *self._varied.forms)
         ):
@@ -348,6 +366,8 @@ class Header:
         ):
             if path in self._general:
                 found[path] = back.operand
+                if isinstance(back.operand, Value) and scalars.counted_by(back.obj) is not self.decision:
+                    self._told.add(path)
             elif not same_number(header, back):
                 self._general[path] = None
         elif isinstance(header, Items) and isinstance(back, Items) and same_structure(header, back):

@@ -39,6 +39,18 @@ def _around(t: Grown) -> tuple[object, ...]:
     return (t.buffer.dtype, *t.buffer.shape[: t.along], *t.buffer.shape[t.along + 1 :])
 
 
+def has_grown(before: Any, after: Any, depth: int = 8) -> bool:
+    """Whether a tensor is longer along one dimension than it was, or one in a container."""
+    if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        here, there = tensor_type(before), tensor_type(after)
+        longer = [m - n for n, m in zip(here.shape, there.shape) if n != m]
+        return len(here.shape) == len(there.shape) and here.dtype == there.dtype and len(longer) == 1 and longer[0] > 0
+    if type(before) is not type(after) or not isinstance(before, (tuple, list, dict)) or len(before) != len(after) or not depth:
+        return False
+    pairs = zip(*[c.values() if isinstance(c, dict) else c for c in (before, after)])
+    return any(has_grown(a, b, depth - 1) for a, b in pairs)
+
+
 class Growth:
     """What grows in a loop, as far as it is known in the round at hand.
 
@@ -56,7 +68,9 @@ class Growth:
         self._not_steady: set[Path] = set()
         #: The tensors that may lie in memory otherwise than contiguously.
         self._scattered: set[Path] = set()
-        self._last = self._attempts = 0
+        self._last, self._attempts = (loop.most or 1) - 1, 0
+        #: Whether the loop may end at its header, and then surely does when that is reached for the last time: that is claimed at first.
+        self._tested, self._claimed, self._claims = False, False, True
         self._broken = False
         self._failed = loop.simply
         self.counter: Counter | None = None
@@ -70,12 +84,14 @@ class Growth:
             len(self._scattered),
             self._attempts,
             self._failed,
+            self._claims,
             self._broken,
         )
 
     def open(self, param: Value) -> None:
         """Begin a round; ``param`` counts the trips."""
         self.counter, self._loop.tried = Counter(param, self._last, self._loop, broken=self._broken), True
+        self._claimed = False
 
     @property
     def found(self) -> bool:
@@ -93,7 +109,7 @@ class Growth:
             return None
         dim, step = self._tensors[path]
         type_ = tensor_type(entry.obj)
-        rank, more = len(type_.shape), step * (self._last + 1)
+        rank, more = len(type_.shape), step * (self._last + (not self._tested or not self._claims or self._last == 0))
         buffer = TensorType(tuple(n + more * (d == dim) for d, n in enumerate(type_.shape)), type_.dtype)
         padding = [0, 0] * (rank - 1 - dim) + [0, more]
         return buffer, emit_one(aten.constant_pad_nd.default, (entry.value, padding, 0), buffer)
@@ -168,6 +184,24 @@ class Growth:
         whole, behind = y.padded(), [0, 0] * (x.dim_() - 1 - x.along)
         return read(whole.narrow(x.along, 0, x.buffer.shape[x.along]) if missing < 0 else F.pad(whole, [*behind, 0, missing]))
 
+    def end_trip(self) -> None:
+        """Forget what is known of the number of trips on the path at hand."""
+        if self.counter is not None:
+            self.counter.first, self.counter.last, self.counter.told = 0, self._last, False
+
+    def begin_body(self, block: Block) -> None:
+        """Claim that the body does not run when the header is reached for the last time; ``block`` is where it begins."""
+        counter, self._tested, self._claimed = self.counter, True, True
+        if counter is not None and self._claims and counter.last > 0:
+            counter.claims.append((block, counter.last - 1))
+            counter.last -= 1
+
+    def settle(self) -> None:
+        """Go on where the loop has ended, with all the trips that Python counts."""
+        if self.counter is not None:
+            self.counter.first = self.counter.last = self._loop.most - 1
+            self.counter.told = True
+
     def next_trip(self) -> Operand:
         """Return the number of trips that have ended at the end of the body."""
         assert self.counter is not None
@@ -182,15 +216,21 @@ class Growth:
         if not self.found or counter is None:
             return True
         self._attempts += 1
+        if self._tested and self._claims and not self._claimed:
+            self._claims = False  # the buffers at the header were made for it
+            return False
         try:
             found = most_trips(header, counter, entry)
         except Broken:
-            self._broken = True
+            self._broken = not (self._tested and self._claims)
+            self._claims = False
             return False
         if found == counter.last:
             return True
         bound = current().limits.loop_trips
-        more = sorted(counter.thresholds | ({bound} if bound is not None and bound > counter.last else set()))
+        more = sorted(
+            {t for t in counter.thresholds if t > counter.last} | ({bound} if bound is not None and bound > counter.last else set())
+        )
         if found is not None:
             self._last = found
         elif more and self._attempts < _MOST_ATTEMPTS:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,17 +37,17 @@ from dycl_tvm.frontend.trace.join.captured import (
 )
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
-from dycl_tvm.frontend.trace.join.varied import Varied, varied
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, is_alike, number
+from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts, marks_of
-from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, emit_one, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
-from dycl_tvm.hcfg.types import INT, Type
+from dycl_tvm.hcfg.types import INT, TensorType, Type
 
 
 @dataclass
@@ -90,6 +92,8 @@ class Join:
         self._params: dict[Any, Value] = {}
         self._memo: dict[Any, Any] = {}
         self._targets: dict[int, set[int]] = {}
+        #: By the parameter that is a length: what tensors have it.
+        self._counters: dict[Value, Counter] = {}
         self._keep: list[Any] = []
         self._kept_objects: set[int] = set()
 
@@ -224,14 +228,19 @@ class Join:
         return self._memo[key]
 
     def _join_grown(self, found: list[TensorLeaf], what: Name) -> Any:
-        """Join tensors whose lengths are known only at run time: into one of the same length, or of another number of the run."""
-        form = varied(found)
-        if form is None or form.most < 1:
+        """Join tensors of which some grow in a loop, along one dimension; where their lengths differ, the joined length is a parameter."""
+        first = next(c.obj for c in found if isinstance(c.obj, Grown))
+        if any(isinstance(c.value, Stale) or any(marks_of(c.obj)) or not is_alike(c.obj, first) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
-            merged = self._one_grown(found)
-            merged = self._memo[key] = self._of_other_length(found, form, what) if merged is None else merged
+            buffers = [buffer_type(c.obj) for c in found]
+            whole = max(buffers, key=lambda b: b.shape[first.along])
+            same = all(c.value is found[0].value for c in found)
+            values: list[Operand] = [self._padded(path, c.value, b, whole) for path, c, b in zip(self.paths, found, buffers)]
+            value = found[0].value if same else self.phi(whole, values, what.variable)
+            merged = self._memo[key] = Grown(Storage(value), (), value, first.along, self._length(found, first.along))
+            merged.contiguous_ = all(is_contiguous(c.obj) for c in found)
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]
@@ -240,26 +249,34 @@ class Join:
             self._merge_memory(merged.storage_, found)
         return self._memo[key]
 
-    def _one_grown(self, found: list[TensorLeaf]) -> Grown | None:
-        """Join tensors that have one length."""
-        first = found[0].obj
-        if not isinstance(first, Grown) or len({(c.obj.buffer, c.obj.length) if isinstance(c.obj, Grown) else None for c in found}) > 1:
-            return None
-        same = all(c.value is found[0].value for c in found)
-        value = found[0].value if same else self.phi(first.buffer, [c.value for c in found])
-        merged = Grown(Storage(value), (), value, first.along, first.length)
-        merged.contiguous_ = all(c.obj.contiguous_ for c in found)  # type: ignore[attr-defined]  # all of them grow
-        return merged
+    def _padded(self, path: PathState, value: Value, buffer: TensorType, whole: TensorType) -> Value:
+        """Return a buffer that is as long as that of another path."""
+        if buffer == whole:
+            return value
+        padding = [n for a, b in zip(reversed(buffer.shape), reversed(whole.shape)) for n in (0, b - a)]
+        return self._on(path, lambda: emit_one(torch.ops.aten.constant_pad_nd.default, (value, padding, 0), whole))
 
-    def _of_other_length(self, found: list[TensorLeaf], form: Varied, what: Name) -> Grown:
+    def _length(self, found: list[TensorLeaf], along: int) -> Length:
+        lengths = [c.obj.length if isinstance(c.obj, Grown) else int(c.obj.shape[along]) for c in found]
+        if isinstance(lengths[0], Length) and len(set(lengths)) == 1:
+            return lengths[0]
+        made = [n if isinstance(n, int) else self._on(path, partial(self._operand, n)) for path, n in zip(self.paths, lengths)]
+        value = self.phi(INT, made)
+        if value not in self._counters:
+            ends = [n.bounds if isinstance(n, Length) else (n, n) for n in lengths]
+            self._counters[value] = Counter(value, max(e[1] for e in ends), self.decision, first=min(e[0] for e in ends))
+        return Length(self._counters[value], 1, 0)
+
+    def _operand(self, length: Length) -> Operand:
+        return scalars.operand_of(number(length))
+
+    def _on(self, path: PathState, record: Callable[[], Any]) -> Any:
+        """Record something at the end of a path."""
         builder = self.session.builder
-        before, buffers, lengths = builder.block, [], []
-        for path, leaf in zip(self.paths, found):
-            builder.block = path.block
-            buffers.append(form.buffer(leaf))
-            lengths.append(form.length(leaf))
+        before, builder.block = builder.block, path.block
+        made = record()
         builder.block = before
-        return form.tensor(self.phi(form.type, list(buffers), what.variable), self.phi(INT, lengths), self.decision)
+        return made
 
     def _merge_memory(self, merged: Storage, found: list[TensorLeaf]) -> None:
         """Let the memory of a joined tensor, and of those that it may be, know of each other."""

@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import marks_of, meta_of, with_marks
@@ -116,14 +117,21 @@ def _is_within(length: Length, size: int) -> bool:
     return True
 
 
+def _difference(a: Any, b: Any) -> int | None:
+    """Return how much larger one number is than another; None if that is not known."""
+    if not (scalars.is_symbolic(a) and scalars.is_symbolic(b)) or a.node.base[0] is not b.node.base[0]:
+        return None
+    return int(a.node.base[1] - b.node.base[1])
+
+
 def least_of(a: Any, b: Any) -> Any:
     """Return the smaller of two numbers."""
-    return a if _known(a)[1] <= _known(b)[0] else b if _known(b)[1] <= _known(a)[0] else scalars.extremum([a, b], largest=False)
+    return a if _known(a)[1] <= _known(b)[0] else b if _known(b)[1] <= _known(a)[0] else extremum([a, b], largest=False)
 
 
 def largest_of(a: Any, b: Any) -> Any:
     """Return the larger of two numbers."""
-    return a if _known(a)[0] >= _known(b)[1] else b if _known(b)[0] >= _known(a)[1] else scalars.extremum([a, b], largest=True)
+    return a if _known(a)[0] >= _known(b)[1] else b if _known(b)[0] >= _known(a)[1] else extremum([a, b], largest=True)
 
 
 def _bounded(x: Any, least: int, most: int) -> Any:
@@ -178,7 +186,7 @@ def span(length: Extent, part: slice) -> tuple[Any, Extent]:
     ends = [_known(stop)[0] - _known(start)[1], _known(stop)[1] - _known(start)[0]]
     if bounds[1] is None and type(bounds[0]) is int and bounds[0] < 0:
         ends = [min(least, -bounds[0]), min(most, -bounds[0])]
-    elif (step := scalars.difference(bounds[1], bounds[0])) is not None:
+    elif (step := _difference(bounds[1], bounds[0])) is not None:
         ends[1] = min(ends[1], step)
     if isinstance(claimed := scalars.length_of(count), Length) and type(start) is int and start == 0:
         return start, claimed

@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import made_once
 from dycl_tvm.frontend.trace.values.tensors import fresh
-from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR, default_state
+from dycl_tvm.hcfg.draws import CPU, DEFAULT_GENERATOR, Kind
 
 _HINT = "pass the random numbers in as an input"
 
@@ -31,13 +31,19 @@ def key_of(generator: Any) -> int:
 class Generators:
     """The states of the generators that live on between calls.
 
+    Parameters
+    ----------
+    kind : Kind
+        What generators are on the machine for which the program is staged.
+
     Attributes
     ----------
     name_of : callable or None
         Returns the user's name of a generator that was there before the program ran, None for others. None: there is no place for states.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = CPU) -> None:
+        self.kind = kind
         self.name_of: Callable[[torch.Generator], str | None] | None = None
         self._known: dict[int, tuple[torch.Generator, torch.Tensor, str]] = {}
         #: What stands for a generator while the model is staged, by its key, and the generator.
@@ -49,6 +55,10 @@ class Generators:
         twin = make() if known is None else known
         self._twins[key_of(twin)] = (twin, generator)
         return twin
+
+    def is_default(self, generator: torch.Generator) -> bool:
+        """Whether a generator is the default one, or stands for it."""
+        return key_of(self._twins.get(key_of(generator), (None, generator))[1]) == key_of(REAL_DEFAULT)
 
     def state(self, generator: torch.Generator | None) -> torch.Tensor:
         """Return the tensor that is the state of a generator (None: the default one)."""
@@ -69,7 +79,7 @@ class Generators:
             raise UnsupportedError("random numbers give another result at every call", current().origin(), _HINT)
         with plainly():
             if key_of(generator) == key_of(REAL_DEFAULT):
-                return default_state(), DEFAULT_GENERATOR
+                return self.kind.first(), DEFAULT_GENERATOR
             if generator.device.type != "cpu":
                 raise UnsupportedError(f"a generator of random numbers on {generator.device}", current().origin(), _HINT)
             name = self.name_of(generator)
@@ -79,7 +89,20 @@ class Generators:
                     current().origin(),
                     "make it in the forward (torch.Generator()), or keep it as an attribute of the model",
                 )
-            return generator.get_state(), name
+            return self._converted(generator), name
+
+    def _converted(self, generator: torch.Generator) -> torch.Tensor:
+        """Return the state of a generator of the model, as the kind has it."""
+        state, seeded = generator.get_state(), self.kind.of_seed(generator.initial_seed())
+        if self.kind is CPU:
+            return state
+        if not torch.equal(state, CPU.of_seed(generator.initial_seed())):
+            raise UnsupportedError(
+                "a generator from which numbers were drawn on the CPU, in a network for a GPU",
+                current().origin(),
+                "give it a seed before the build: generator.manual_seed(seed)",
+            )
+        return seeded
 
 
 class _Made(OfOneRun):
@@ -91,9 +114,14 @@ class _Made(OfOneRun):
 
 def born(generator: torch.Generator) -> torch.Generator:
     """Note that the program has made a generator."""
-    state = fresh(made_once(("first state of a generator",), default_state))
+    state = fresh(made_once(("first state of a generator",), kind_in_force().first))
     current().get(_Made).states[key_of(generator)] = (generator, state)
     return generator
+
+
+def kind_in_force() -> Kind:
+    """Return what generators are on the machine for which the program is staged."""
+    return current().get(Generators).kind
 
 
 def state_of(generator: torch.Generator | None) -> torch.Tensor:

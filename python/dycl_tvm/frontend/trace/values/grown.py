@@ -16,10 +16,10 @@ from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import tensors_of
-from dycl_tvm.frontend.trace.values.identity import Identity, join_identities
-from dycl_tvm.frontend.trace.values.layouts import meta_of
+from dycl_tvm.frontend.trace.values.identity import Identity, join_identities, share_identity
+from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
 from dycl_tvm.frontend.trace.values.lengths import Length
-from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage
+from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, ViewStep, peek
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import INT, ITEM_BYTES, TensorType
@@ -53,7 +53,7 @@ class Grown(StagedTensor):
         """Wrap what is a buffer in a storage, by a chain of views."""
         type_ = value.type
         assert isinstance(type_, TensorType)
-        assert length.constant <= type_.shape[along]
+        assert length.bounds[0] <= type_.shape[along]
         self: Grown = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, type_.shape, dtype=DTYPES[type_.dtype], device=torch.device("cpu"), dispatch_sizes_strides_policy="sizes"
         )
@@ -83,6 +83,21 @@ class Grown(StagedTensor):
         """Return the size of an element."""
         return ITEM_BYTES[self.buffer.dtype]
 
+    def settled(self) -> StagedTensor:
+        """Return the tensor with a plain shape where the number of trips is known; else itself."""
+        size = self.length.settled
+        if size is None:
+            return self
+        part = self.padded().narrow(self.along, 0, size)
+        assert isinstance(part, StagedTensor)
+        shape = tuple(part.shape)
+        if self.contiguous_:
+            made = StagedTensor(meta_of(shape, None, part.dtype), part.storage_, part.chain, peek(part))
+        else:
+            made = placed(self, part, self.padded(), self.along, keeps=True)
+        share_identity(made, self)
+        return made
+
     def copied_or_itself(self) -> Grown:
         """Return what is the tensor itself, or a copy, by how it lies in memory."""
         made = Grown(self.storage_, self.chain, peek(self), self.along, self.length)
@@ -107,14 +122,41 @@ class Grown(StagedTensor):
         current().decisions.fork(self.length.counter.loop, f"{what} {self.described()}")
 
 
+def placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps: bool) -> StagedTensor:
+    """Return a part of fixed shape that lies in memory as one does of a tensor whose length is not known."""
+    shape, around = tuple(part.shape), list(whole.shape)
+    around[along] += 1
+    dense, strides = (list(meta_of(tuple(n), None, part.dtype).stride()) for n in (shape, around))
+    if not keeps:
+        del strides[along]
+    turned = meta_of(shape[::-1], None, part.dtype).stride()[::-1]
+    found = [tuple(dense), tuple(strides), *([] if t.contiguous_ else [turned, tuple(2 * n for n in dense)])]
+    return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
+
+
 def number(length: Length) -> Any:
-    """Return a length as a number of the run."""
+    """Return a length as a number of the run, or as a plain one if it is known."""
+    if length.settled is not None:
+        return length.settled
     builder, value = current().builder, length.counter.value
     if length.factor != 1:
         value = builder.host_op("mul", (value, length.factor), INT)
     if length.constant:
         value = builder.host_op("add", (value, length.constant), INT)
     return scalars.grown(scalars.wrap(value), length)
+
+
+def buffer_type(t: torch.Tensor) -> TensorType:
+    """Return the type of a tensor, or of the buffer of one that grows."""
+    return t.buffer if isinstance(t, Grown) else tensor_type(t)
+
+
+def is_alike(t: torch.Tensor, other: Grown) -> bool:
+    """Whether a tensor differs from another at most by how long it is along the dimension that the other grows along."""
+    own, type_ = buffer_type(t), other.buffer
+    along = t.along if isinstance(t, Grown) else other.along
+    rest = [[n for d, n in enumerate(shape) if d != other.along] for shape in (own.shape, type_.shape)]
+    return along == other.along and own.dtype == type_.dtype and len(own.shape) == len(type_.shape) and rest[0] == rest[1]
 
 
 def grown(t: torch.Tensor, along: int, length: Length | int) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
@@ -75,6 +75,8 @@ def takes_grown(func: Any, args: Any, kwargs: Any) -> bool:
 
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of PyTorch on tensors that grow, or with lengths as sizes; NotImplemented if it is a call like any other."""
+    if any(map(_is_settled, leaves((args, kwargs)))):
+        return func(*map_leaves(_settled, args), **map_leaves(_settled, kwargs))
     found = [t for t in tensors_of(args, kwargs) if isinstance(t, Grown)]
     handler = HANDLERS.get(func) if found else _SIZED.get(func)
     if handler is not None and handler is not elementwise:
@@ -86,6 +88,16 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             refuse_if_caught(func, map_tensors(buffer_of, args), map_tensors(buffer_of, kwargs))
         return handler(func, *args, **kwargs)
     return found[0].refuse(f"{getattr(func, '__name__', func)}() is not supported of") if found else NotImplemented
+
+
+def _is_settled(x: Any) -> bool:
+    length = x.length if isinstance(x, Grown) else x.node.length if scalars.is_symbolic(x) else None
+    return length is not None and length.settled is not None
+
+
+def _settled(x: Any) -> Any:
+    """Return what has a plain shape, or is a plain number, where the number of trips is known."""
+    return x if not _is_settled(x) else x.settled() if isinstance(x, Grown) else x.node.length.settled
 
 
 def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -285,6 +285,17 @@ def mean(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any
     return new(result, total.along, t.length)
 
 
+def triangle(func: Any, t: Grown, diagonal: Any = 0) -> Any:
+    """Return what lies on one side of a diagonal, which may follow from the length; zeros elsewhere."""
+    if isinstance(diagonal, torch.Tensor) or t.dim_() < 2:
+        return refuse_call(func, t)
+    rows, columns = [torch.arange(n) for n in t.buffer.shape[-2:]]
+    beyond, bound = columns - rows[:, None], to_tensor(diagonal, torch.int64)
+    kept = beyond <= bound if func.__name__ == "tril" else beyond >= bound
+    whole = t.padded()
+    return new(torch.where(kept, whole, torch.zeros((), dtype=whole.dtype)), t.along, t.length)
+
+
 def running(func: Any, t: Grown, dim: int, dtype: Any = None) -> Any:
     """Return running sums: what lies behind the length comes after all that there is."""
     made: Grown = grown(func(t.padded(), dim, dtype=dtype), t.along, t.length)  # type: ignore[assignment]  # it grows
@@ -407,6 +418,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.argmin, _T.argmin], reduction(_most, partial=True, indices=True)),
     **dict.fromkeys([torch.mean, _T.mean], mean),
     **dict.fromkeys([torch.cumsum, _T.cumsum], running),
+    **dict.fromkeys([torch.tril, _T.tril, torch.triu, _T.triu], triangle),
     F.scaled_dot_product_attention: attention,
     F.dropout: dropout,
     F.linear: linear,

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     selected,
     sliced,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed
 from dycl_tvm.frontend.trace.values.grown_math import (
     FILLING,
     IN_PLACE,
@@ -30,11 +30,10 @@ from dycl_tvm.frontend.trace.values.grown_math import (
 )
 from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, peek, read, select_at, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, view_of
 
 _T = torch.Tensor
 
@@ -75,22 +74,10 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
     if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view
         part.storage_.growing = t.storage_.growing = t.length.counter.loop
     if not isinstance(part, Grown):
-        part = part if t.contiguous_ and t.along == 0 else _placed(t, part, whole, along, keeps=type(mine) is slice)
+        part = part if t.contiguous_ and t.along == 0 else placed(t, part, whole, along, keeps=type(mine) is slice)
     elif type(mine) is slice and mine == slice(None):
         part.below = t.below
     return view_of(t, part)
-
-
-def _placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps: bool) -> StagedTensor:
-    """Return a part of fixed shape that lies in memory as one does of a tensor whose length is not known."""
-    shape, around = tuple(part.shape), list(whole.shape)
-    around[along] += 1
-    dense, strides = (list(meta_of(tuple(n), None, part.dtype).stride()) for n in (shape, around))
-    if not keeps:
-        del strides[along]
-    turned = meta_of(shape[::-1], None, part.dtype).stride()[::-1]
-    found = [tuple(dense), tuple(strides), *([] if t.contiguous_ else [turned, tuple(2 * n for n in dense)])]
-    return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
 
 
 def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:

@@ -127,6 +127,11 @@ def join_identities(made: Any, found: Iterable[Any], decision: Any, more: Iterab
         _set(made, Identity(parts, decision, current().heap.birth(made)))
 
 
+def share_identity(made: Any, x: Any) -> None:
+    """Note that an object stands for another one."""
+    _set(made, identity_of(x))
+
+
 def mark_outside(x: Any, where: str, number: int = -1) -> None:
     """Note that an object comes from outside of the call: it is an ``input`` of a number, or of the ``state``."""
     _set(x, Identity(born=current().heap.birth(x), outside=where, number=number))

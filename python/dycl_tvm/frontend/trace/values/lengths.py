@@ -26,7 +26,9 @@ class Counter:
     last : int
         No trip begins with more.
     first : int
-        Nor with less.
+        None begins with fewer: where a test of a length has been passed, that is known.
+    told : bool
+        Whether the place at hand is reached after certain numbers of trips only.
     loop : object
         What to fork where a length must be a plain number: the loop.
     thresholds : set of int
@@ -40,11 +42,12 @@ class Counter:
     value: Value
     last: int
     loop: Any
+    first: int = 0
+    told: bool = False
     thresholds: set[int] = field(default_factory=set)
     #: (block of the body, number of trips): after more than these the block must not be reached.
     claims: list[tuple[Block, int]] = field(default_factory=list)
     broken: bool = False
-    first: int = 0
     #: Of a part that a tensor was split into: the split, and which of its parts it is.
     part: tuple[Split, int] | None = None
 
@@ -75,6 +78,12 @@ class Length:
         ends = (self.at(self.counter.first), self.at(self.counter.last))
         return min(ends), max(ends)
 
+    @property
+    def settled(self) -> int | None:
+        """The length, if the number of trips is known."""
+        counter = self.counter
+        return self.at(counter.last) if counter.told and counter.first == counter.last else None
+
     def most_trips(self, most: int) -> int:
         """Return after how many trips a length that grows is still no more than ``most``."""
         return (most - self.constant) // self.factor
@@ -85,7 +94,7 @@ class Length:
 
 
 Affine = Length | int
-_COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+COMPARE = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
 def combine(op: str, a: Affine, b: Affine) -> Affine | None:
@@ -97,10 +106,10 @@ def combine(op: str, a: Affine, b: Affine) -> Affine | None:
         if isinstance(a, int):
             a, b = b, a
         return _made(a.counter, a.factor * b, a.constant * b) if isinstance(a, Length) and isinstance(b, int) else None
-    if op in _COMPARISONS:
+    if op in COMPARE:
         difference = _sum(a, b, -1)
         if isinstance(difference, int):
-            return _COMPARISONS[op](difference, 0)
+            return COMPARE[op](difference, 0)
         return None if difference is None else _decided(op, difference)
     return None
 
@@ -125,18 +134,51 @@ def _made(counter: Counter, factor: int, constant: int) -> Affine:
 
 def _decided(op: str, difference: Length) -> bool | None:
     """Return the truth of ``difference op 0`` if it is the same in all trips; note after which trip it would change."""
-    holds, first, last = _COMPARISONS[op], difference.counter.first, difference.counter.last
+    holds, counter = COMPARE[op], difference.counter
     turns = sorted(
         {
             t
             for t in _around(-difference.constant, difference.factor)
-            if t > first and holds(difference.at(t), 0) != holds(difference.at(t - 1), 0)
+            if t > counter.first and holds(difference.at(t), 0) != holds(difference.at(t - 1), 0)
         }
     )
-    if any(t <= last for t in turns):
+    if any(t <= counter.last for t in turns):
         return None
-    difference.counter.thresholds.update(turns)
-    return holds(difference.at(first), 0)
+    counter.thresholds.update(turns)
+    return holds(difference.at(counter.first), 0)
+
+
+#: Where there may be more trips, a test of a length does not tell which.
+_MOST_TOLD = 4096
+
+
+@dataclass(frozen=True)
+class Test:
+    """A comparison whose answer depends on the number of trips: ``difference op 0``."""
+
+    op: str
+    difference: Length
+
+    @staticmethod
+    def of(op: str, a: Affine | None, b: Affine | None) -> Test | None:
+        """Return the test that a comparison of lengths is; None if it is none."""
+        difference = _sum(a, b, -1) if a is not None and b is not None and op in COMPARE else None
+        return Test(op, difference) if isinstance(difference, Length) else None
+
+    def begin(self, holds: bool) -> tuple[int, int, bool]:
+        """Go on where the test has an answer: return what was known of the number of trips before it, for :meth:`end`."""
+        counter = self.difference.counter
+        before = counter.first, counter.last, counter.told
+        if counter.last - counter.first < _MOST_TOLD:
+            trips = [t for t in range(counter.first, counter.last + 1) if COMPARE[self.op](self.difference.at(t), 0) == holds]
+            if 0 < len(trips) <= counter.last - counter.first:
+                counter.first, counter.last, counter.told = trips[0], trips[-1], True
+        return before
+
+    def end(self, before: tuple[int, int, bool]) -> None:
+        """Go on where nothing is known of the answer."""
+        counter = self.difference.counter
+        counter.first, counter.last, counter.told = before
 
 
 def _around(number: int, factor: int) -> range:

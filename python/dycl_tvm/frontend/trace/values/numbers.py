@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,29 +20,11 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
-from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, Test, combine
+from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Between which types values decide in eager mode.
-
-    Attributes
-    ----------
-    types : str
-        Such as ``an int or a float``.
-    tensor : bool
-        Whether it may be a tensor (float32, or of ints), of rank 0.
-    computed : bool
-        Whether the number was computed from such a one: it has the precision of a Python number, where eager may have rounded a tensor.
-    """
-
-    types: str
-    tensor: bool = False
-    computed: bool = False
 
 
 class Node:
@@ -62,6 +44,10 @@ class Node:
         How it grows from trip to trip of a loop, if it does so steadily.
     base : (Value, int)
         A number, and by how much this one is larger.
+    counted : object or None
+        The loop from whose number of the trip it follows, if Python knows that: unrolled, it is a plain number.
+    test : Test or None
+        Which comparison of lengths it is.
     """
 
     def __init__(self, value: Value, decision: Any = None, bounds: tuple[int, int] | None = None) -> None:
@@ -69,6 +55,8 @@ class Node:
         self.mixed: Mixed | None = None
         self.length: Length | None = None
         self.base: tuple[Value, int] = (value, 0)
+        self.counted: Any = None
+        self.test: Test | None = None
 
     @property
     def kind(self) -> str:
@@ -120,6 +108,10 @@ class Node:
         return self._plain("its text", "keep it a number; in a print that is kept, give it as an argument of its own: print(a, b)")
 
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
+        if self.length is not None and self.length.settled is not None:
+            return self.length.settled
+        if self.counted is not None:
+            current().decisions.unroll(self.counted, UnsupportedError(f"the number of a trip is needed as {what}", current().origin()))
         if self.is_int() and self.length is None:
             current().decisions.count_trips()
         return self.part(what, instead)
@@ -286,7 +278,12 @@ def _binary(op: str, swapped: bool) -> Any:
         affine = _affine(op, other, self) if swapped else _affine(op, self, other)
         if isinstance(affine, int):
             return affine
+        loop = counted_by(self) and counted_by(other, counted_by(self))
+        if loop and op in COMPARISONS and (known := _by_bounds(op, self, other)) is not None:
+            return known
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
+        if is_symbolic(result):
+            result.node.counted, result.node.test = loop, Test.of(op, length_of(self), length_of(other))
         if is_symbolic(result) and result.node.kind == "int":
             result.node.bounds = _bounds(op, *((other, self) if swapped else (self, other)))
             if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
@@ -300,6 +297,26 @@ def _binary(op: str, swapped: bool) -> Any:
     return method
 
 
+def counted(x: Any, ends: tuple[int, int], loop: Any) -> Any:
+    """Return the number of a trip of a loop that is rolled although Python knows it, and within which bounds it is."""
+    made = wrap(operand_of(x), loop)
+    made.node.bounds, made.node.counted, made.node.length = ends, loop, length_of(x)
+    return made
+
+
+def counted_by(x: Any, loop: Any = None) -> Any:
+    """Return the loop from whose number of the trip a number follows, ``loop`` for plain ones; None if there is more to it."""
+    return x.node.counted if is_symbolic(x) and loop in (None, x.node.counted) else None if is_symbolic(x) else loop
+
+
+def _by_bounds(op: str, a: Any, b: Any) -> bool | None:
+    """Return the truth of a comparison if it follows from the bounds of the numbers."""
+    of_a, of_b = bounds_of(a), bounds_of(b)
+    found = {COMPARE[op](x, y) for x in of_a for y in of_b} if of_a and of_b else {True, False}
+    apart = of_a and of_b and (of_a[1] < of_b[0] or of_b[1] < of_a[0])
+    return found.pop() if len(found) == 1 and (apart or op not in ("eq", "ne")) else None
+
+
 def _affine(op: str, a: Any, b: Any) -> Length | int | None:
     """Return what is known of an operation on numbers of which one at least grows steadily in a loop."""
     of_a, of_b = length_of(a), length_of(b)
@@ -310,7 +327,10 @@ def _affine(op: str, a: Any, b: Any) -> Length | int | None:
 
 def length_of(x: Any) -> Length | int | None:
     """Return how a number grows in a loop; itself, if it is a plain int."""
-    return x.node.length if is_symbolic(x) else x if type(x) is int else None
+    if not is_symbolic(x):
+        return x if type(x) is int else None
+    length: Length | None = x.node.length
+    return length if length is None or length.settled is None else length.settled
 
 
 def grown(x: Any, length: Length) -> Any:
@@ -379,7 +399,9 @@ def _logical(op: str) -> Any:
             return NotImplemented
         if _kind(right) != "bool" or self.node.kind != "bool":
             return _refuse_bits(op)(self)
-        return emit(op, self.node.value, right, type_=BOOL)
+        made = emit(op, self.node.value, right, type_=BOOL)
+        made.node.counted = counted_by(self) and counted_by(other, counted_by(self))
+        return made
 
     return method
 
@@ -519,6 +541,8 @@ def operand_of(x: Any) -> Operand:
 def truth_operand(x: Any) -> Operand:
     """Return the truth of a number as a bool operand."""
     _refuse_computed(x, "tested")
+    if counted_by(x) is not None:
+        current().decisions.fork(counted_by(x), "the number of a trip decides a test")
     op = operand_of(x)
     if not isinstance(op, Value):
         return bool(op)
@@ -553,25 +577,6 @@ def _is_infinite(op: Value) -> Any:
     return arithmetic("eq", emit("abs", op, type_=FLOAT).node.value, math.inf)
 
 
-#: What an int known only at run time can be.
-_INT64 = (-(2**63), 2**63 - 1)
-
-
-def extremum(values: list[Any], largest: bool) -> Any:
-    """``min`` or ``max`` of numbers, the first of equals, by comparisons in Python's order."""
-    best = values[0]
-    for value in values[1:]:
-        if not is_symbolic(value) and not is_symbolic(best):
-            best = max(best, value) if largest else min(best, value)
-            continue
-        bounds = [bounds_of(best) or _INT64, bounds_of(value) or _INT64]
-        better = value > best if largest else value < best
-        best = select(better, value, best)
-        if is_symbolic(best) and best.node.kind == "int":
-            best.node.bounds = tuple(map(max if largest else min, *bounds))
-    return best
-
-
 def select(cond: Any, a: Any, b: Any) -> Any:
     """``a if cond else b`` of numbers of one kind, both evaluated."""
     oc, oa, ob = operand_of(cond), operand_of(a), operand_of(b)
@@ -591,10 +596,3 @@ def bounds_of(x: Any) -> tuple[int, int] | None:
     if is_symbolic(x):
         return x.node.bounds  # type: ignore[no-any-return]
     return (x, x) if isinstance(x, int) else None
-
-
-def difference(a: Any, b: Any) -> int | None:
-    """Return how much larger one number is than another; None if that is not known."""
-    if not (is_symbolic(a) and is_symbolic(b)) or a.node.base[0] is not b.node.base[0]:
-        return None
-    return int(a.node.base[1] - b.node.base[1])

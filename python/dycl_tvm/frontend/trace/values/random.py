@@ -19,16 +19,19 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, sorted_leaves
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, Folded, constant_of, made_once
-from dycl_tvm.frontend.trace.values.generators import state_of
+from dycl_tvm.frontend.trace.values.generators import kind_in_force, state_of
+from dycl_tvm.frontend.trace.values.gpu_draws import check_origin, check_size, keep_of, refuse_on_gpu
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
 from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh_like, op_name, read, write
-from dycl_tvm.hcfg.draws import NAMESPACE, STATE, default_state
+from dycl_tvm.hcfg.cuda_draws import is_of_device
+from dycl_tvm.hcfg.draws import CPU
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
 aten = torch.ops.aten
-draws = getattr(torch.ops, NAMESPACE)
+#: Random operators as functions of a state; those that are recorded are of the kind in force.
+draws = CPU.draws
 Dispatch = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 Meta = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 #: Elements of one draw that PyTorch computes in another way if they are contiguous.
@@ -55,10 +58,11 @@ def seed_by(generator: torch.Generator | None, seed: Any) -> None:
     operand = scalars.operand_of(seed) if scalars.is_symbolic(seed) else None
     if operand is None:
         with plainly():
-            value: Value = made_once(("seed", type(seed), seed), lambda: torch.Generator().manual_seed(seed).get_state())
+            made = torch.Generator().manual_seed(seed)  # PyTorch says whether it is one
+            value: Value = made_once(("seed", made.initial_seed()), lambda: kind_in_force().of_seed(made.initial_seed()))
     else:
         number = current().builder.host_op("to_tensor", (operand,), TensorType((), "int64"))
-        value = _record(draws.seeded.default, (number,), [STATE])[0]
+        value = _record(draws.seeded.default, (number,), [kind_in_force().state])[0]
     write(state_of(generator), value)
 
 
@@ -85,6 +89,8 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
             "use rand, randn, randint, randperm, bernoulli, multinomial, dropout, uniform_, normal_, exponential_, geometric_, cauchy_ "
             "or log_normal_, or pass the random numbers in as an input",
         )
+    if kind_in_force() is not CPU:
+        check_origin(func)
     state = state_of(generator)
     target = bound["self"] if name.endswith("_") else None
     if target is not None:
@@ -162,9 +168,10 @@ class _Draw:
         values = [a for a in args if isinstance(a, Value)]
         if not values:
             _try(op, args)
+        check_size(shape, dtype)
         if 0 in shape:
             return made_once(("empty", tuple(shape), dtype), lambda: torch.empty(shape, dtype=dtype))
-        made, state = _record(op, (read(self._state), *args), [_type(shape, dtype), STATE])
+        made, state = _record(op, (read(self._state), *args), [_type(shape, dtype), kind_in_force().state])
         write(self._state, state)
         return made
 
@@ -180,15 +187,17 @@ def _try(op: Any, args: tuple[Any, ...]) -> None:
     first = args[0] if isinstance(args[0], int) else [min(n, 1) for n in args[0]]
     try:
         with plainly():
-            op(default_state(), first if op is not draws.permutation.default else min(first, 1), *args[1:])
+            op(CPU.first(), first if op is not draws.permutation.default else min(first, 1), *args[1:])
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise of_program(error) from None
 
 
 def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ...]:
     """Record a draw; one from a state that is known is made at once."""
+    op = getattr(kind_in_force().draws, op._opname).default
     values = [a for a in args if isinstance(a, Value)]
-    if not (all(isinstance(v, Constant) for v in values) and sum(t.numel for t in types) <= FOLD_LIMIT):
+    constant = all(isinstance(v, Constant) for v in values) and sum(t.numel for t in types) <= FOLD_LIMIT
+    if not constant or is_of_device(op_name(op), types[0].numel):
         made = current().builder.tensor_op(op_name(op), args, {}, types, values)
         assert all(v is not None for v in made)
         return made  # type: ignore[return-value]
@@ -201,6 +210,19 @@ def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ..
             known[key] = (tuple(map(constant_of, results)), values)
     found: tuple[Value, ...] = known[key][0]
     return found
+
+
+def gpu_dropout(dispatch: Dispatch, x: torch.Tensor, p: Any = 0.5, *_: Any, **__: Any) -> torch.Tensor:
+    """Record a dropout in training mode as one kernel of a GPU draws it."""
+    keep, scale = keep_of(x, p)
+    state = state_of(None)
+    kind, shape = kind_in_force(), tuple(x.shape)
+    check_size(shape, x.dtype)
+    made, after = _record(kind.draws.dropout.default, (read(state), list(shape), keep, x.dtype), [_type(shape, x.dtype), kind.state])
+    write(state, after)
+    kept = dispatch(aten.mul.Tensor, (x, fresh_like(meta_of(shape, x.stride(), x.dtype), made)), {})
+    result: torch.Tensor = dispatch(aten.mul.Scalar, (kept, scale), {})
+    return result
 
 
 # -- the operators -----------------------------------------------------------------------------------------------------
@@ -241,10 +263,13 @@ def _bernoulli(d: _Draw, bound: dict[str, Any]) -> Value:
         return d.of_size(draws.bernoulli.default, float(p))
     if not p.is_floating_point():
         raise of_program(RuntimeError(f'"bernoulli_tensor_cpu_p_" not implemented for {p.dtype}'))
+    if not (d.like.is_contiguous() and d.like.numel()):
+        refuse_on_gpu("bernoulli() of probabilities that are not contiguous, or empty", "copy them before: p.contiguous()")
     return d.in_order(d.run(draws.bernoulli_each.default, (d.in_memory(p), d.like.dtype), tuple(d.sizes), d.like.dtype))
 
 
 def _permutation(d: _Draw, bound: dict[str, Any]) -> Value:
+    refuse_on_gpu("randperm(), whose order is that of a sorting program of CUDA's", "use torch.argsort(torch.rand(n))")
     return d.run(draws.permutation.default, (int(bound["n"]), d.like.dtype), tuple(d.like.shape), d.like.dtype)
 
 
@@ -253,6 +278,8 @@ def _multinomial(d: _Draw, bound: dict[str, Any]) -> Value:
     with plainly():
         exponential = torch.empty_like(meta_of(tuple(weights.shape), tuple(weights.stride()), weights.dtype))
     by_columns = not exponential.is_contiguous() and exponential.dim() == 2
+    if int(bound["num_samples"]) != 1:
+        refuse_on_gpu("multinomial() of several samples", "draw one at a time: num_samples=1")
     args = (read(weights), int(bound["num_samples"]), bool(bound.get("replacement", False)), by_columns)
     return d.run(draws.multinomial.default, args, tuple(d.like.shape), d.like.dtype)
 

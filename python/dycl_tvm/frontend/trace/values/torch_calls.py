@@ -17,12 +17,15 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import judge
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
+from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import call_on_grown, takes_grown
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
 from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
-from dycl_tvm.frontend.trace.values.recorder import equal, item, to_tensor, truth_of
+from dycl_tvm.frontend.trace.values.random import gpu_dropout
+from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, storage_of
 from dycl_tvm.frontend.trace.values.vision import substitute_of
 from dycl_tvm.hcfg.nodes import Value
@@ -43,12 +46,19 @@ class FunctionRecorder(TorchFunctionMode):
                     return made
             if func not in HANDLERS and current().handlers:
                 refuse_if_caught(func, tuple(args), kwargs or {})
-            return (HANDLERS.get(func) or substitute_of(func) or func)(*args, **(kwargs or {}))
+            function = HANDLERS.get(func) or substitute_of(func) or func
+            if on_gpu():
+                return call_on_gpu(function, _dropout, func, tuple(args), kwargs or {})
+            return function(*args, **(kwargs or {}))
         except Exception as error:
             ours = judge(error, func, tuple(args), kwargs or {})
             if ours and isinstance(error, TypeError):  # PyTorch's operators would tell Python to ask the other operand
                 raise InternalError("an operation on tensors was staged", error, current().origin()) from error
             raise
+
+
+def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
+    return gpu_dropout(dispatch, *args, **kwargs)
 
 
 def _bool(t: torch.Tensor) -> bool:

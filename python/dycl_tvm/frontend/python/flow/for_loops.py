@@ -1,0 +1,170 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The operator behind ``for``.
+
+A loop over ``range`` with a bound known only at run time is rolled. One over a range that Python knows is unrolled, unless it has enough
+trips, these are alike, and a path leaves the loop in one of them or its state grows. Whether they are alike is found by trying. What asks
+Python for the number of the trip, and whatever else fails because the loop is rolled, runs the program again with one trip unrolled, then
+with all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.flow.exits import exits
+from dycl_tvm.frontend.python.flow.iteration import iterate
+from dycl_tvm.frontend.python.flow.loops import Loop
+from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.source.plain_progress import shown_items
+from dycl_tvm.frontend.trace.join.captured import capture_path
+from dycl_tvm.frontend.trace.join.fixpoint import Header
+from dycl_tvm.frontend.trace.join.growth import has_grown
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.hcfg.nodes import Value
+
+#: A loop of fewer trips, of which Python knows how many, is unrolled: its code is small, and faster.
+FEWEST_TRIPS = 8
+
+
+class SymbolicRange:
+    """``range(...)`` with a bound known only at run time."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        for bound in (start, stop, step):
+            if (loop := scalars.counted_by(bound)) is not None:
+                current().decisions.unroll(loop, UnsupportedError("a range depends on the number of a trip", current().origin()))
+        if scalars.is_symbolic(step):
+            raise UnsupportedError("range() with a step known only at run time", current().origin(), "use a while loop")
+        self.start, self.stop, self.step = start, stop, step
+
+
+class For(Loop):
+    """One execution of a ``for`` loop."""
+
+    def __init__(self, iterable: Any, names: tuple[str, ...], barrier: bool, yields: bool) -> None:
+        super().__init__(names, barrier, yields)
+        self._iterable = shown_items(iterable)
+        #: What is left of a range that Python knows, from a trip on that may be rolled.
+        self._left = range(0)
+        self._index: Any = None
+
+    def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:
+        """Yield the items."""
+        items = self._iterable
+        if isinstance(items, SymbolicRange):
+            yield from self._iterate_rolled(items, variables)
+            return
+        if isinstance(items, Grown) and items.along == 0:
+            for index in self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables):
+                yield items[index]
+            return
+        unrolled = self._loop.begin_counted() if type(items) is range else 0
+        self._variables = self._own(variables)
+        for number, item in enumerate(iterate(items)):
+            if self._dead:
+                break
+            self.restore = False
+            may_roll = type(items) is range and len(items) >= FEWEST_TRIPS and number - unrolled in (0, 1) and not self._yields
+            self._left = items[number:] if may_roll else range(0)
+            if may_roll:
+                self._enter_rolled(self._variables if number else variables)
+                self._leaves_before = exits().departures
+            self._begin_iteration()
+            yield item
+            if self._rolling:
+                yield from self._iterate_counted()
+                return
+            if self.stop:
+                return
+        self.completed = not self._dead
+
+    def _should_roll(self, departures: int, goes_on: bool) -> bool:
+        if not self._left or self.advanced or not (goes_on or self._continues):
+            return False
+        events = current().builder.events[self._start : current().builder.cursor]
+        if any(key == ("decide",) for key, _, _ in events):
+            return False
+        return departures != self._leaves_before or len(self._breaks) > self._saved[0] or self._has_grown()
+
+    def _has_grown(self) -> bool:
+        """Whether a variable, or what the trip has changed, is longer than before it."""
+        assert self._inner is not None
+        if any(has_grown(self._entry.get(name), value) for name, value in self._variables.items()):
+            return True
+        journal, mark = current().journal, self._inner.mark
+        before = journal.before(mark)
+        return any(has_grown(before[key], place.read()) for key, place in journal.changes(mark).items())
+
+    def _iterate_counted(self) -> Iterator[Any]:
+        """Roll what is left of a range that Python knows: the last trip leaves at its end."""
+        left, self._step = self._left, self._left.step
+        ends = min(left), max(left)
+        while self._rolling:
+            self._begin_round()
+            assert self._header is not None
+            self._index = self._header.extra["<index>"]
+            yield scalars.counted(self._index, ends, self._loop)
+
+    def _start_rolling(self) -> None:
+        self._loop.most = len(self._left) or None
+        super()._start_rolling()
+
+    def _hidden(self) -> dict[str, Any]:
+        return {"<index>": self._left[0]} if self._left else super()._hidden()
+
+    def _next_trip(self, variables: dict[str, Any]) -> dict[str, Any]:
+        following = self._index + self._step
+        if self._left:
+            more = scalars.operand_of(following < self._left.stop if self._step > 0 else following > self._left.stop)
+            if isinstance(more, Value):
+                self._record_exit(more, variables)
+        return {**variables, "<index>": following}
+
+    def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
+        self._refuse_yields()
+        self._step = counted.step
+        self._variables = self._own(variables)
+        index = counted.start
+        while self._trips < self._loop.unroll:
+            cond = self._in_range(index, counted)
+            if not isinstance(cond, Value):
+                break
+            if not self._peel(cond, self._variables):
+                self.completed = True
+                self._leave_normally(capture_path(self._variables, self._outer.mark))
+                return
+            self.restore = False
+            self._begin_iteration()
+            yield index
+            if self.stop or self.completed:
+                return
+            index = index + counted.step
+        cond = self._in_range(index, counted) if self._loop.unroll else True
+        if self._bounded() or not cond:
+            if isinstance(cond, Value):
+                self._end_at_bound(cond, self._variables)
+            self.completed = True
+            self._leave_normally(capture_path(self._variables, self._outer.mark))
+            return
+        self._enter_rolled(self._variables)
+        self._header = Header(self._entry, self._loop, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
+        self._rolling = True
+        while self._rolling:
+            self._begin_round()
+            self._index = self._header.extra["<index>"]
+            cond = self._in_range(self._index, counted)
+            assert isinstance(cond, Value)
+            self._record_exit(cond, self.env)
+            self._check_trips()
+            self._header.begin_body()
+            yield self._index
+
+    def _in_range(self, index: Any, counted: SymbolicRange) -> Any:
+        bounds = scalars.bounds_of(counted.stop)
+        if bounds is not None and not scalars.is_symbolic(index) and (index >= bounds[1] if counted.step > 0 else index <= bounds[0]):
+            return False
+        return truth(index < counted.stop if counted.step > 0 else index > counted.stop)
