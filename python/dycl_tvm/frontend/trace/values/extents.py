@@ -84,7 +84,7 @@ def summed(a: Extent, b: Extent) -> Extent:
 
 
 def _known(x: Any) -> tuple[int, int]:
-    return scalars.bounds_of(x) or scalars._INT64
+    return scalars.bounds_of(x) or (-(2**63), 2**63 - 1)
 
 
 def _place(bound: Any, length: Any) -> Any:
