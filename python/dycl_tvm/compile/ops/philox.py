@@ -92,20 +92,18 @@ class _Call:
         self.scope = _Scope()
         seed, offset = _seed_and_offset(self.scope, state)
         let, zero = self.scope.let, _const(0, "int64")
-        element = let(element.astype("int64"))
-        group, inner = element, zero
+        # indices have no names: where TVM copies a loop, it knows other bounds of a name in each copy, and stops
+        group, inner = element.astype("int64"), zero
         if way.neighbours > 1:
-            group = let(tirx.floordiv(element, _const(way.neighbours, "int64")))
-            inner = let(tirx.floormod(element, _const(way.neighbours, "int64")))
+            of = _const(way.neighbours, "int64")
+            group, inner = tirx.floordiv(group, of), tirx.floormod(group, of)
         thread, turn = group, zero
         if bounded and way.numel > SMALL:
-            stride = let(_stride(way))
-            thread, turn = let(tirx.truncmod(group, stride)), let(tirx.truncdiv(group, stride))
+            stride = _stride(way)
+            thread, turn = tirx.truncmod(group, stride), tirx.truncdiv(group, stride)
             if way.neighbours == 1:
-                turn, inner = (
-                    let(tirx.truncdiv(turn, _const(way.per_call, "int64"))),
-                    let(tirx.truncmod(turn, _const(way.per_call, "int64"))),
-                )
+                of = _const(way.per_call, "int64")
+                turn, inner = tirx.truncdiv(turn, of), tirx.truncmod(turn, of)
         assert CALL == 4  # the shift
         counter = let((offset >> _const(2, "uint64")) + turn.astype("uint64"))
         self.words = _philox(self.scope, seed, counter, let(thread.astype("uint64")))

@@ -154,3 +154,12 @@ def test_only_what_every_gpu_draws_alike_is_drawn_while_building(gpu: Driver, tm
     monkeypatch.setattr(DEVICE, "threads", THREADS)
     for want, got in zip(eager_of(from_a_known_state, 0, [torch.ones(3)])[0], net(torch.ones(3))):
         assert torch.equal(want, got)
+
+
+def test_a_full_check_compares_the_kernels_that_stand_for_those_of_the_gpu() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.rand(5000), torch.randn(3), torch.bernoulli(x), torch.multinomial(x[None], 1), F.dropout(x, 0.5, True)
+
+    art = dycl_tvm.build(program, (torch.linspace(0.1, 0.9, 9),), target=TARGET, host="llvm", verify="full")
+    kernels = art.certificate["kernels"]
+    assert kernels["checked"] == kernels["total"] and kernels["twin"]
