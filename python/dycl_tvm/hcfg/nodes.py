@@ -123,7 +123,8 @@ class HostOp:
 
     - ``clock``: what the clock ``text`` of Python's module ``time`` says; all that stands before it is done, and nothing that comes after.
 
-    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, None elsewhere.
+    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, None elsewhere. An
+    ``item`` that the program does not ask for, as it is how long a tensor is, has the text ``of a shape``.
     """
 
     op: str

@@ -77,7 +77,7 @@ def _key(step: Step) -> Any:
     if isinstance(step, HostOp):
         if step.op in NOT_PURE:
             return None
-        return ("host", step.op, freeze(step.args, lambda v: v), step.output.type)
+        return ("host", step.op, step.text, freeze(step.args, lambda v: v), step.output.type)
     if isinstance(step, SubDNNCall) or not is_pure(step):
         return None
     return ("tensor", step.op, freeze(step.args, lambda v: v), freeze(step.kwargs, lambda v: v), len(step.outputs))

@@ -19,6 +19,8 @@ _SHAPE_ONLY = frozenset(
 )
 #: Operators whose result numbers places along a dimension: which output, and which argument says the dimension.
 _PLACES = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
+#: Operators that count, of bools and of anything.
+_COUNTS = ("sum", "count_nonzero")
 #: Operators whose result holds some of the elements of their first argument and nothing else.
 _CARRY = frozenset(
     {
@@ -68,7 +70,7 @@ class Operator:
         self.writes = self.mutable or func._opname in _UNDECLARED
         self.shape_only = self.name in _SHAPE_ONLY
         self.random = torch.Tag.nondeterministic_seeded in func.tags
-        self.bounded = self.name in _PLACES or self.name in _CARRY
+        self.bounded = self.name in _PLACES or self.name in _CARRY or self.name in _COUNTS
         self.decided_by = _DECIDED_BY.get(self.name)
         self._terms = _TERMS.get(self.name)
 
@@ -91,6 +93,8 @@ class Operator:
                 return 0, first.numel() - 1
             dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
             return 0, (first.shape[dim] if first.dim() else 1) - 1
+        if name in _COUNTS and k == 0 and (name != "sum" or first.dtype == torch.bool):
+            return 0, first.numel()
         if name in _CARRY and inputs:
             return inputs[0]
         return None

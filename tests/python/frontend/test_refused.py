@@ -26,12 +26,12 @@ class Box:
         self.x = x
 
 
-def nonzero(x):
-    return torch.nonzero(x)  # HERE
+def rows_of_nonzero(x):
+    return torch.nonzero(x).roll(1)  # HERE
 
 
-def mask(x):
-    return x[x > 0]  # HERE
+def norm_of_mask(x):
+    return torch.linalg.vector_norm(x[x > 0])  # HERE
 
 
 def unique(x):
@@ -87,9 +87,9 @@ def shape_from_value(x):
     return torch.zeros(n)  # HERE
 
 
-def slice_by_value(x):
+def two_slices_by_value(x):
     n = int(x.sum())
-    return x[:, n:]  # HERE
+    return x[n:, n:]  # HERE
 
 
 def repeat_by_value(x):
@@ -179,8 +179,8 @@ def async_helper(x):
 
 
 CASES = [
-    nonzero,
-    mask,
+    rows_of_nonzero,
+    norm_of_mask,
     unique,
     numpy_call,
     numpy_array,
@@ -194,7 +194,7 @@ CASES = [
     print_by_map,
     file_io,
     shape_from_value,
-    slice_by_value,
+    two_slices_by_value,
     repeat_by_value,
     complex_numbers,
     format_a_value,

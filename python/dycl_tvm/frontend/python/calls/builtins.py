@@ -43,6 +43,7 @@ from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of, tenso
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.extremes import extremum
+from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.identity import join_identities, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, MATH_ROUNDING, math_call
@@ -430,6 +431,8 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         use(args[0])
     if issubclass(type(args[0]), RunTimeRange):
         return args[0].length()
+    if isinstance(args[0], Grown) and args[0].along == 0:
+        return number(args[0].length)
     method = special_method(args[0], "__len__")
     return len(args[0]) if method is None else method()
 

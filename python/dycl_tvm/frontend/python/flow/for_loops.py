@@ -23,6 +23,7 @@ from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.growth import has_grown
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.hcfg.nodes import Value
 
 #: A loop of fewer trips, of which Python knows how many, is unrolled: its code is small, and faster.
@@ -56,6 +57,10 @@ class For(Loop):
         items = self._iterable
         if isinstance(items, SymbolicRange):
             yield from self._iterate_rolled(items, variables)
+            return
+        if isinstance(items, Grown) and items.along == 0:
+            for index in self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables):
+                yield items[index]
             return
         unrolled = self._loop.begin_counted() if type(items) is range else 0
         self._variables = self._own(variables)

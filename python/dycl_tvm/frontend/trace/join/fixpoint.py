@@ -31,6 +31,7 @@ from dycl_tvm.frontend.trace.join.growth import COUNTER, Growth
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled, may_be_unset
+from dycl_tvm.frontend.trace.join.varied import VariedState
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.layouts import same_kind
@@ -123,6 +124,7 @@ class Header:
         self._homes: dict[Path, Storage] = {}
         self._identities = LoopIdentities(self._clock, decision)
         self._growth = Growth(decision)
+        self._varied = VariedState()
 
     def anew(self) -> Header:
         """Return the header of which nothing is known yet."""
@@ -227,7 +229,7 @@ class Header:
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
         sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed, self._told)
-        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size(), *self._growth.size())
+        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size(), *self._growth.size(), *self._varied.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -257,6 +259,14 @@ class Header:
             self._identities.header_memory(path, c.obj, grown)
             self._fresh[path], self._homes[path] = grown.storage_, storage_of(c.obj)
             return grown
+        if isinstance(c, TensorLeaf) and path in self._varied.forms:
+            form = self._varied.forms[path]
+            varied = form.tensor(
+                self._param(path, form.type, form.buffer(c)), self._param((*path, _LENGTH), INT, form.length(c)), self.decision
+            )
+            self._identities.header_memory(path, c.obj, varied)
+            self._fresh[path], self._homes[path] = varied.storage_, storage_of(c.obj)
+            return varied
         if isinstance(c, NumberLeaf) and (number := self._growth.number_at_header(path, c, self.block)) is not None:
             return number
         if isinstance(c, TensorLeaf) and path in self._general:
@@ -272,7 +282,7 @@ class Header:
                 made.node.counted = self.decision
             return made
         if isinstance(c, Items) and any(
-            p[: len(path)] == path for p in (*self._general, *self._poisoned, *self._renamed, *self._growth.paths())
+            p[: len(path)] == path for p in (*self._general, *self._poisoned, *self._renamed, *self._growth.paths(), *self._varied.forms)
         ):
             items = [self._generalise((*path, i), item) for i, item in enumerate(c.items)]
             return self._rebuilt(path, c, rebuild(c, items))
@@ -331,6 +341,11 @@ class Header:
             return
         if self._growth.notes(path, header, back):
             return
+        if path in self._varied.forms:
+            self._compare_varied(path, name, header, back, found)
+            return
+        if header.obj is not back.obj and self._varied.notes(path, [header, back]):
+            return
         if may_be_unset(header) != may_be_unset(back):
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
@@ -361,6 +376,19 @@ class Header:
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
 
+    def _compare_varied(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
+        """Compare a tensor whose length is a number of the run with what the body leaves."""
+        holds = self._varied.holds(path, back)
+        if holds is False or not isinstance(back, TensorLeaf):
+            del self._varied.forms[path]
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
+        elif holds:
+            form = self._varied.forms[path]
+            length_path = (*path, _LENGTH)
+            found[path], found[length_path] = form.buffer(back), form.length(back)
+            self._identities.note(path, back.obj)
+            self._homes[path] = storage_of(back.obj)
+
     def _compare_objects(self, path: Path, header: Items, back: Items) -> None:
         """Compare which containers a name has."""
         if not isinstance(back.obj, tuple):
@@ -383,6 +411,8 @@ class Header:
             self._compare((key, i), Name(place).item(label), h, b, found)
 
 
+#: The end of the path of a parameter that is how long a tensor is.
+_LENGTH = "<length>"
 _STALE = "a tensor may have been changed in place under another name"
 
 

@@ -224,10 +224,7 @@ class Join:
             self._keep += [c.obj for c in found]
             merged.storage_.sources = [storage_of(c.obj) for c in found]
             merged.storage_.shared = any(storage_of(c.obj).shared for c in found)
-            for c in found:
-                storage = storage_of(c.obj)
-                merged.storage_.mergers.append((weakref.ref(storage), self.decision))
-                storage.mergers.append((weakref.ref(merged.storage_), self.decision))
+            self._merge_memory(merged.storage_, found)
         return self._memo[key]
 
     def _join_grown(self, found: list[TensorLeaf], what: Name) -> Any:
@@ -247,6 +244,9 @@ class Join:
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
             self._keep += [c.obj for c in found]
+            merged.storage_.sources = [storage_of(c.obj) for c in found]
+            merged.storage_.shared = any(storage_of(c.obj).shared for c in found)
+            self._merge_memory(merged.storage_, found)
         return self._memo[key]
 
     def _padded(self, path: PathState, value: Value, buffer: TensorType, whole: TensorType) -> Value:
@@ -277,6 +277,13 @@ class Join:
         made = record()
         builder.block = before
         return made
+
+    def _merge_memory(self, merged: Storage, found: list[TensorLeaf]) -> None:
+        """Let the memory of a joined tensor, and of those that it may be, know of each other."""
+        for c in found:
+            storage = storage_of(c.obj)
+            merged.mergers.append((weakref.ref(storage), self.decision))
+            storage.mergers.append((weakref.ref(merged), self.decision))
 
     def _container(self, found: list[Items], what: Name) -> Any:
         first = found[0]

@@ -201,7 +201,7 @@ def _contents(state: PlaceState) -> str:
 def describe(c: Captured) -> str:
     """Say what kind of value something is."""
     if isinstance(c.obj, Grown):
-        return f"a tensor of {c.obj.buffer.dtype} that grows from trip to trip of a loop"
+        return c.obj.described()
     if isinstance(c, TensorLeaf):
         text = f"a tensor {list(c.obj.shape)} of {str(c.obj.dtype).removeprefix('torch.')}"
         text += " marked as a conjugate" * c.obj.is_conj() + " marked as negative" * c.obj.is_neg()

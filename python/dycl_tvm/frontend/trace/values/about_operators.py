@@ -12,6 +12,7 @@ from dycl_tvm.frontend.trace.values.composed import COMPOSED, INDEXING
 from dycl_tvm.frontend.trace.values.folding import FILLS
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS
 from dycl_tvm.frontend.trace.values.random import is_random
+from dycl_tvm.frontend.trace.values.ranges import RANGED
 from dycl_tvm.frontend.trace.values.tensors import op_name
 
 aten = torch.ops.aten
@@ -39,8 +40,6 @@ _VIEWS = {
     "_conj",
     "_neg_view",
 }
-#: Operators that return positions along a dimension, and which of their results these are.
-_POSITIONS = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
 #: What is no operation of the graph, though it is one of ATen.
 _NO_OPERATIONS = (aten._local_scalar_dense.default, aten.equal.default, aten.lift_fresh.default)
 
@@ -58,7 +57,7 @@ class About:
         Whether it is no operation of the graph, or may be none; gives a tensor of one number; takes indices; gives several views; one;
         may be recorded as several others.
     positions : int or None
-        Which of its results are positions along a dimension.
+        Which of its results are positions along a dimension, or may be a count.
     written : dict
         The arguments that it changes in place: names by positions.
     """
@@ -69,7 +68,7 @@ class About:
         name = opname(func)
         self.func, self.name, self.op = func, name, op_name(func)
         self.builtin = func.namespace in ("aten", "prims")
-        self.positions = _POSITIONS.get(name)
+        self.positions = RANGED.get(name)
         self.special = func in _NO_OPERATIONS or name in QUESTIONS or is_random(func)
         self.fills, self.indexes = name in FILLS, func in INDEXING
         self.splits, self.views, self.composed = name in _SPLITS, name in _VIEWS, func in COMPOSED

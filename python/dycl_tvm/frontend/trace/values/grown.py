@@ -1,7 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Tensors that grow along one dimension from trip to trip of a loop: a buffer of fixed shape, and how much of it there is.
+"""Tensors whose length along one dimension is known only at run time: a buffer of fixed shape, and how much of it there is.
 
-What lies behind the length in the buffer means nothing, and no result may depend on it. PyTorch asks such a tensor for its sizes by
+The length grows from trip to trip of a loop, is a number of the run within bounds (a slice up to it, what a mask picks), or differs
+between paths. What lies behind it in the buffer means nothing, and no result may depend on it. PyTorch asks such a tensor for its sizes by
 operators of ATen, which are refused: so only what :mod:`.grown_calls` knows can be done with it.
 """
 
@@ -25,7 +26,7 @@ from dycl_tvm.hcfg.types import INT, ITEM_BYTES, TensorType
 
 
 class Grown(StagedTensor):
-    """A tensor that grows.
+    """A tensor whose length along one dimension is known only at run time.
 
     Attributes
     ----------
@@ -109,9 +110,16 @@ class Grown(StagedTensor):
         """Return the shape; the dimension that grows is a number of the run."""
         return tuple([number(self.length) if d == self.along else n for d, n in enumerate(self.buffer.shape)])
 
+    def described(self) -> str:
+        """Say what kind of tensor it is, for messages."""
+        shape = ", ".join("n" if d == self.along else str(n) for d, n in enumerate(self.buffer.shape))
+        if getattr(self.length.counter.loop, "is_loop", False):
+            return f"a tensor [{shape}] of {self.buffer.dtype} that grows from trip to trip of a loop"
+        return f"a tensor [{shape}] of {self.buffer.dtype} whose length n is known only at run time (at most {self.length.bounds[1]})"
+
     def refuse(self, what: str) -> Any:
-        """Say that something cannot be done with the tensor: its loop is unrolled instead."""
-        current().decisions.fork(self.length.counter.loop, f"{what} a tensor that grows from trip to trip of a loop")
+        """Say that something cannot be done with the tensor: what decides its length parts the paths, or its loop is unrolled."""
+        current().decisions.fork(self.length.counter.loop, f"{what} {self.described()}")
 
 
 def placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps: bool) -> StagedTensor:

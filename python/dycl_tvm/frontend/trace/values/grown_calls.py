@@ -18,25 +18,59 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
-from dycl_tvm.frontend.trace.values.grown_math import Handler, elementwise, flat, is_contiguous, is_same, masked, new, refuse_call
-from dycl_tvm.frontend.trace.values.lengths import Length, combine
-from dycl_tvm.frontend.trace.values.recorder import to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, view_of
+from dycl_tvm.frontend.trace.values.grown_math import (
+    IN_PLACE,
+    Handler,
+    buffer_of,
+    elementwise,
+    refuse_call,
+)
+from dycl_tvm.frontend.trace.values.grown_parts import (
+    assigned,
+    in_place,
+    indexed,
+    iterated,
+    narrowed,
+    one_item,
+    selected_by,
+    to_list,
+    unbind,
+)
+from dycl_tvm.frontend.trace.values.grown_shapes import (
+    arange,
+    cat,
+    expand,
+    filled,
+    flatten,
+    like,
+    matrix_transpose,
+    may_be_size,
+    pad_plain,
+    pad_with,
+    permute,
+    reshape,
+    squeeze,
+    stack,
+    transpose,
+    unsqueeze,
+)
+from dycl_tvm.frontend.trace.values.indexing import split
+from dycl_tvm.frontend.trace.values.picked import index_add, index_select, masked_select, nonzero
+from dycl_tvm.frontend.trace.values.tensors import view_of
 
 _T = torch.Tensor
 #: Names by which NumPy calls arguments, which PyTorch takes too.
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1"}
 
 
-def takes_grown(args: Any, kwargs: Any) -> bool:
-    """Whether a tensor that grows, or a size that does, is among arguments."""
-    return any(isinstance(leaf, Grown) or _grows(leaf) for leaf in leaves((args, kwargs)))
-
-
-def _grows(x: Any) -> bool:
-    return scalars.is_symbolic(x) and x.node.length is not None
+def takes_grown(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a tensor whose length is known only at run time is among arguments, or a size that is."""
+    sized = func in _SIZED
+    if not (sized or current().growing):
+        return False
+    return any(isinstance(leaf, Grown) or (scalars.is_symbolic(leaf) and may_be_size(leaf, sized)) for leaf in leaves((args, kwargs)))
 
 
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,9 +85,9 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         handler = handler if _takes(handler, (func, *args), kwargs) else None
     if handler is not None:
         if func in MATH and current().handlers:
-            refuse_if_caught(func, map_tensors(_buffer, args), map_tensors(_buffer, kwargs))
+            refuse_if_caught(func, map_tensors(buffer_of, args), map_tensors(buffer_of, kwargs))
         return handler(func, *args, **kwargs)
-    return found[0].refuse(f"{getattr(func, '__name__', func)}() of") if found else NotImplemented
+    return found[0].refuse(f"{getattr(func, '__name__', func)}() is not supported of") if found else NotImplemented
 
 
 def _is_settled(x: Any) -> bool:
@@ -66,10 +100,6 @@ def _settled(x: Any) -> Any:
     return x if not _is_settled(x) else x.settled() if isinstance(x, Grown) else x.node.length.settled
 
 
-def _buffer(t: torch.Tensor) -> torch.Tensor:
-    return t.padded() if isinstance(t, Grown) else t
-
-
 def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a function is called as its handler knows it: with these arguments, of which ``t`` is a tensor that grows."""
     try:
@@ -79,14 +109,27 @@ def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     return "t" not in given or isinstance(given["t"], Grown)
 
 
-def _length(x: Any) -> Any:
-    return scalars.length_of(x) if scalars.is_symbolic(x) else None
-
-
 # -- questions ------------------------------------------------------------------------------------------------------------
 def _size(func: Any, t: Grown, dim: int | None = None) -> Any:
     sizes = t.sizes()
     return torch.Size(sizes) if dim is None else sizes[dim]
+
+
+def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
+    """Split along another dimension than that of unknown length, or by numbers of the run."""
+    if isinstance(x, Grown) and dim % x.dim_() != x.along:
+        return _each(x, x.padded().split(sizes, dim))
+    if isinstance(sizes, int):
+        return refuse_call(_T.split, x)
+    return split(x, sizes, dim)
+
+
+def _chunk(func: Any, t: Grown, chunks: int, dim: int = 0) -> Any:
+    return refuse_call(func, t) if dim % t.dim_() == t.along else _each(t, t.padded().chunk(chunks, dim))
+
+
+def _each(t: Grown, buffers: Any) -> Any:
+    return tuple([view_of(t, grown(b, t.along, t.length)) for b in buffers])  # type: ignore[arg-type]  # one of staging's
 
 
 def _numel(func: Any, t: Grown) -> Any:
@@ -97,280 +140,6 @@ def _of_buffer(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
     return func(t.padded(), *args, **kwargs)
 
 
-# -- parts ------------------------------------------------------------------------------------------------------------------
-def _getitem(func: Any, t: Grown, index: Any) -> Any:
-    entries = list(index) if isinstance(index, tuple) else [index]
-    if entries and all(isinstance(e, torch.Tensor) for e in entries):
-        return _gather(func, t, entries)
-    if any(not (e is None or e is Ellipsis or type(e) in (int, slice) or scalars.is_symbolic(e)) for e in entries):
-        return refuse_call(func, t)
-    taken = sum(e is not None and e is not Ellipsis for e in entries)
-    rest = [slice(None)] * (t.dim_() - taken)
-    at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries))
-    entries[at : at + 1] = rest
-    if len(entries) != taken + len(rest) + sum(e is None for e in entries):
-        return refuse_call(func, t)
-    dim, along, mine = 0, 0, slice(None)
-    others: list[Any] = []
-    for e in entries:
-        if e is not None and dim == t.along:
-            mine, along = e, sum(type(o) is not int for o in others)
-            e = slice(None)
-        if scalars.is_symbolic(e) or (type(e) is slice and any(map(scalars.is_symbolic, (e.start, e.stop, e.step)))):
-            return refuse_call(func, t)
-        others.append(e)
-        dim += e is not None
-    whole = t.padded()[tuple(others)]
-    part = _select(t, whole, along, mine) if not isinstance(mine, slice) else _slice(t, whole, along, mine)
-    assert isinstance(part, StagedTensor)
-    if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view
-        part.storage_.growing = t.storage_.growing = t.length.counter.loop
-    if not isinstance(part, Grown):
-        part = part if t.contiguous_ and t.along == 0 else placed(t, part, whole, along, keeps=isinstance(mine, slice))
-    elif type(mine) is slice and mine == slice(None):
-        part.below = t.below
-    return view_of(t, part)
-
-
-def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
-    """Read at positions, one for every dimension; those along the dimension that grows are known to lie in it."""
-    at = indices[t.along] if len(indices) == t.dim_() else None
-    if not isinstance(at, Grown) or at.below is None or combine("le", at.below, t.length) is not True:
-        return refuse_call(func, t)
-    from_end = at.dim_() - at.along
-    others = [i for i in indices if i is not at]
-    if any(isinstance(i, Grown) or i.dtype == torch.bool or (i.dim() >= from_end and i.shape[-from_end] != 1) for i in others):
-        return refuse_call(func, t)
-    positions = torch.clamp(at.padded(), max=t.buffer.shape[t.along] - 1)
-    result = func(t.padded(), tuple([positions if i is at else i for i in indices]))
-    return new(result, result.dim() - from_end, at.length)
-
-
-def _select(t: Grown, whole: torch.Tensor, along: int, index: Any) -> torch.Tensor:
-    length = t.length
-    at = scalars.length_of(index)
-    if isinstance(at, int):
-        if 0 <= at < length.bounds[0]:
-            return whole.select(along, at)
-        at = length.plus(at) if -length.bounds[0] <= at < 0 else None
-    if at is None or combine("ge", at, 0) is not True or combine("lt", at, length) is not True:
-        return refuse_call(torch.select, t)  # type: ignore[no-any-return]
-    position = read(to_tensor(number(at), torch.int64).reshape(1))
-    return select_at(whole, *home(whole), along, position)
-
-
-def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor:
-    length, least = t.length, t.length.bounds[0]
-    start = 0 if part.start is None else scalars.length_of(part.start)
-    stop = length if part.stop is None else scalars.length_of(part.stop)
-    if isinstance(start, Length) and stop == length and combine("ge", start, 0) is True:
-        behind = combine("sub", length, start)
-        start = -behind if isinstance(behind, int) and behind > 0 else start
-    if part.step not in (None, 1) or not isinstance(start, int) or stop is None or abs(start) > least:
-        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
-    if isinstance(stop, int):
-        if stop >= 2**62 or stop >= length.bounds[1]:
-            stop = length
-        elif 0 <= stop <= least and 0 <= start <= stop:
-            return whole.narrow(along, start, stop - start)
-        elif -least <= stop < 0:
-            stop = length.plus(stop)
-    if isinstance(stop, int) or (stop != length and combine("le", stop, length) is not True):
-        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
-    if start < 0 and stop == length:
-        positions = torch.arange(-start) + to_tensor(number(length.plus(start)), torch.int64)
-        return torch.index_select(whole, along, positions)
-    if start < 0 or combine("ge", stop, start) is not True:
-        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
-    rest = whole.narrow(along, start, whole.shape[along] - start)
-    return grown(rest, along, combine("sub", stop, start))  # type: ignore[arg-type]  # a length
-
-
-def _cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-    found = [t for t in tensors if isinstance(t, Grown)]
-    first = found[0]
-    dim = dim % first.dim_()
-    known = all(map(is_contiguous, tensors)) or first.dim_() not in (4, 5)  # PyTorch keeps the order of channels-last tensors
-    if dim != first.along:
-        if len(found) < len(tensors) or any(t.along != first.along or not is_same(t.length, first.length) for t in found):
-            return refuse_call(func, first)
-        size = min(t.buffer.shape[t.along] for t in found)
-        return _as_known(known, func([t.padded().narrow(t.along, 0, size) for t in found], dim), first.along, first.length)
-    rest = [t for t in tensors if isinstance(t, Grown) or t.dim() > 1 or t.shape[0]]  # PyTorch leaves out what is empty and of rank 1
-    if len(found) > 1 or rest[0] is not first or any(t.dtype != first.dtype for t in rest):
-        return refuse_call(func, first)
-    if len(rest) == 1:
-        return _as_known(known, first.padded().clone(), dim, first.length)
-    added = func(rest[1:], dim)
-    if [n for d, n in enumerate(added.shape) if d != dim] != [n for d, n in enumerate(first.buffer.shape) if d != dim]:
-        return refuse_call(func, first)
-    length = first.length.plus(added.shape[dim])
-    buffer: torch.Tensor = first.padded()
-    missing = length.bounds[1] - buffer.shape[dim]
-    if missing > 0:
-        buffer = F.pad(buffer, [0, 0] * (buffer.dim() - 1 - dim) + [0, missing])
-    size = buffer.shape[dim]
-    start = to_tensor(number(first.length), torch.int64)
-    positions = torch.arange(size)
-    shape = [size if d == dim else 1 for d in range(buffer.dim())]
-    if added.shape[dim] == 1:
-        return _as_known(known, torch.where(positions.reshape(shape) == start, added, buffer), dim, length)
-    shifted = positions - start
-    moved = torch.index_select(added, dim, shifted.clamp(0, added.shape[dim] - 1))
-    inside = ((shifted >= 0) & (shifted < added.shape[dim])).reshape(shape)
-    return _as_known(known, torch.where(inside, moved, buffer), dim, length)
-
-
-def _as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
-    """Return what grows of a tensor; whether it is ``known`` to be contiguous."""
-    made = new(t, along, length)
-    made.contiguous_ = known
-    return made
-
-
-# -- shapes -------------------------------------------------------------------------------------------------------------------
-def _transpose(func: Any, t: Grown, dim0: int = -2, dim1: int = -1) -> Any:
-    a, b = dim0 % t.dim_(), dim1 % t.dim_()
-    return grown(t.padded().transpose(a, b), {a: b, b: a}.get(t.along, t.along), t.length)
-
-
-def _matrix_transpose(func: Any, t: Grown) -> Any:
-    return _transpose(func, t) if t.dim_() == 2 else refuse_call(func, t)
-
-
-def _permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
-    order = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
-    return grown(t.padded().permute(order), order.index(t.along), t.length)
-
-
-def _unsqueeze(func: Any, t: Grown, dim: int) -> Any:
-    dim = dim % (t.dim_() + 1)
-    return _as_known(t.contiguous_, t.padded().unsqueeze(dim), t.along + (dim <= t.along), t.length)
-
-
-def _select_method(func: Any, t: Grown, dim: int, index: Any) -> Any:
-    return _getitem(func, t, (*[slice(None)] * (dim % t.dim_()), index))
-
-
-def _narrow(func: Any, t: Grown, dim: int, start: Any, length: Any) -> Any:
-    if (type(start) is int and start < 0) or isinstance(start, torch.Tensor):
-        return refuse_call(func, t)
-    return _getitem(func, t, (*[slice(None)] * (dim % t.dim_()), slice(start, start + length)))
-
-
-def _expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
-    wanted = flat(sizes)
-    if isinstance(x, Grown):
-        along = x.along + len(wanted) - x.dim_()
-        stays = type(wanted[along]) is int and wanted[along] == -1
-        if not stays and not is_same(_length(wanted[along]), x.length):
-            return refuse_call(func, x)
-        wanted[along] = -1
-        return grown(x.padded().expand(wanted), along, x.length) if _are_plain(wanted) else refuse_call(func, x)
-    at, length = _one_length(wanted)
-    if at is None or (x.dim() >= len(wanted) - at and x.shape[at - len(wanted)] != 1):
-        return NotImplemented
-    wanted[at] = _most(length)
-    return grown(x.expand(wanted), at, length)
-
-
-def _are_plain(sizes: Sequence[Any]) -> bool:
-    return all(type(n) is int for n in sizes)
-
-
-def _one_length(sizes: Sequence[Any]) -> tuple[int | None, Any]:
-    """Return which size is a length, and the length; None if none is, or another is a number of the run."""
-    at = [i for i, n in enumerate(sizes) if isinstance(_length(n), Length)]
-    if len(at) != 1 or not _are_plain([n for i, n in enumerate(sizes) if i != at[0]]):
-        return None, None
-    return at[0], _length(sizes[at[0]])
-
-
-def _reshape(func: Any, t: Grown, *sizes: Any) -> Any:
-    wanted, shape = flat(sizes), list(t.buffer.shape)
-    at, length = _one_length(wanted)
-    others = math.prod(n for d, n in enumerate(shape) if d != t.along)
-    if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
-        at, length = wanted.index(-1), t.length
-    if at is None or not is_same(length, t.length):
-        return refuse_call(func, t)
-    if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
-        rest = math.prod(n for n in left if n != -1)
-        if left.count(-1) > 1 or rest == 0 or others % rest:
-            return refuse_call(func, t)
-        wanted = [others // rest if i != at and n == -1 else n for i, n in enumerate(wanted)]
-    if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
-        return refuse_call(func, t)
-    wanted[at] = shape[t.along]
-    if not t.contiguous_ and (at, wanted) != (t.along, shape):  # it is a view, or a copy
-        if func is _T.view:
-            return refuse_call(func, t)
-        t.storage_.growing = t.length.counter.loop
-    return _as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
-
-
-def _pad(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
-    """Pad with a number, behind what there is along the dimension that grows; to a fixed length too."""
-    entries = list(pad)
-    behind = 2 * (t.dim_() - 1 - t.along)
-    left, right = entries[behind : behind + 2] or (0, 0)
-    added = scalars.length_of(right)
-    entries[behind : behind + 2] = [0, 0] if entries[behind:] else []
-    if mode != "constant" or scalars.is_symbolic(value) or not _are_plain([*entries, left]) or left or added is None or len(entries) % 2:
-        return refuse_call(func, t)
-    total = combine("add", t.length, added)
-    if total is None or combine("ge", total, 0) is not True:
-        return refuse_call(func, t)
-    whole = func(masked(t.padded(), t.along, t.length, value or 0), entries, mode, value)
-    missing = (total if isinstance(total, int) else total.bounds[1]) - whole.shape[t.along]
-    whole = func(whole, [0] * (behind + 1) + [missing], mode, value)
-    return whole if isinstance(total, int) else new(whole, t.along, total)
-
-
-# -- making tensors ------------------------------------------------------------------------------------------------------------
-def _arange(func: Any, *args: Any, **kwargs: Any) -> Any:
-    length = _length(args[0]) if len(args) == 1 else None
-    if len(args) == 2 and not any(map(scalars.is_symbolic, kwargs.values())):
-        start, end = map(scalars.length_of, args)
-        count = combine("sub", end, start) if start is not None and end is not None else None
-        if isinstance(count, int) and count >= 0 and kwargs.get("dtype") in (None, torch.int64, torch.int32):
-            made = torch.arange(count, **kwargs)
-            return made + to_tensor(args[0], made.dtype)
-    if not isinstance(length, Length) or any(map(scalars.is_symbolic, kwargs.values())):
-        return NotImplemented
-    made = new(func(_most(length), **kwargs).clone(), 0, length)
-    made.below = length if kwargs.get("dtype") in (None, torch.int64, torch.int32) else None
-    return made
-
-
-def _most(length: Length) -> int:
-    """Return the largest length, of a tensor that has to have one in all trips."""
-    if length.bounds[0] < 0:
-        current().decisions.fork(length.counter.loop, "a tensor is made whose length may be negative in some trips of a loop")
-    return length.bounds[1]
-
-
-def _like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
-    if "memory_format" in kwargs:
-        return refuse_call(func, t)
-    return _as_known(t.contiguous_, func(t.padded(), *args, **kwargs).clone(), t.along, t.length)
-
-
-def _filled(func: Any, *args: Any, **kwargs: Any) -> Any:
-    like, sizes = (args[:1], args[1:]) if args and isinstance(args[0], torch.Tensor) else ((), args)
-    buffers = tuple(map(_buffer, like))
-    sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
-    wanted = flat(sized) if sized else None
-    if wanted is None or _are_plain(wanted):
-        return func(*buffers, *sizes, **kwargs)
-    at, length = _one_length(wanted)
-    if at is None:
-        return NotImplemented
-    wanted[at] = _most(length)
-    return new(func(*buffers, wanted, *rest, **kwargs).clone(), at, length)
-
-
-_WITH_NUMBER = (torch.full, _T.new_full)
 _PROPERTIES = ("dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse", "is_quantized", "is_nested", "is_meta", "ndim")
 
 
@@ -386,24 +155,41 @@ HANDLERS: dict[Any, Handler] = {
     _T.size: _size,
     _T.__len__: lambda func, t: _size(func, t, 0),
     **dict.fromkeys([_T.numel, _T.nelement, torch.numel], _numel),
-    _T.__getitem__: _getitem,
-    **dict.fromkeys([F.pad, torch._C._nn.pad], _pad),
-    **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], _cat),
-    **dict.fromkeys(_named(["transpose", "swapaxes", "swapdims"], _T, torch), _transpose),
-    _T.mT.__get__: _transpose,  # type: ignore[attr-defined]
-    **dict.fromkeys([_T.t, torch.t, _T.T.__get__], _matrix_transpose),  # type: ignore[attr-defined]
-    **dict.fromkeys(_named(["select"], _T, torch), _select_method),
-    **dict.fromkeys(_named(["narrow"], _T, torch), _narrow),
-    **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like], _like),
-    **dict.fromkeys([_T.permute, torch.permute], _permute),
-    **dict.fromkeys([_T.unsqueeze, torch.unsqueeze], _unsqueeze),
-    **dict.fromkeys([_T.expand, _T.broadcast_to], _expand),
-    **dict.fromkeys([_T.reshape, _T.view, torch.reshape], _reshape),
-    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full], _filled),
+    _T.__getitem__: indexed,
+    _T.__setitem__: assigned,
+    **dict.fromkeys([_T.nonzero, torch.nonzero], nonzero),
+    torch.argwhere: nonzero,
+    **dict.fromkeys([_T.masked_select, torch.masked_select], masked_select),
+    **dict.fromkeys([_T.index_add, torch.index_add, _T.index_add_], index_add),
+    **dict.fromkeys([_T.index_select, torch.index_select], index_select),
+    **dict.fromkeys([F.pad, torch._C._nn.pad], pad_with),
+    **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat),
+    torch.stack: stack,
+    **dict.fromkeys([_T.unbind, torch.unbind], unbind),
+    **dict.fromkeys([_T.flatten, torch.flatten], flatten),
+    **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
+    _T.item: one_item,
+    **dict.fromkeys(_named(["split", "split_with_sizes"], _T, torch), _parts),
+    **dict.fromkeys([_T.chunk, torch.chunk], _chunk),
+    **dict.fromkeys(IN_PLACE, in_place),
+    _T.__iter__: iterated,
+    _T.tolist: to_list,
+    **dict.fromkeys(_named(["transpose", "swapaxes", "swapdims"], _T, torch), transpose),
+    _T.mT.__get__: transpose,  # type: ignore[attr-defined]
+    **dict.fromkeys([_T.t, torch.t, _T.T.__get__], matrix_transpose),  # type: ignore[attr-defined]
+    **dict.fromkeys(_named(["select"], _T, torch), selected_by),
+    **dict.fromkeys(_named(["narrow"], _T, torch), narrowed),
+    **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like], like),
+    **dict.fromkeys([_T.permute, torch.permute], permute),
+    **dict.fromkeys([_T.unsqueeze, torch.unsqueeze], unsqueeze),
+    **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
+    **dict.fromkeys([_T.reshape, _T.view, torch.reshape], reshape),
+    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full], filled),
 }
 #: Functions that take sizes, of tensors that do not grow.
 _SIZED: dict[Any, Handler] = {
-    torch.arange: _arange,
-    **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], _filled),
-    **dict.fromkeys([_T.expand, _T.broadcast_to], _expand),
+    torch.arange: arange,
+    **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], filled),
+    **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
+    **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
 }

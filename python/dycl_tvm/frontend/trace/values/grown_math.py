@@ -14,11 +14,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.values.arguments import map_tensors, tensors_of
+from dycl_tvm.frontend.trace.session import apart
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, is_same
+from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
-from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.storage import DTYPES
 
 _T = torch.Tensor
 Handler = Callable[..., Any]
@@ -27,12 +34,7 @@ Handler = Callable[..., Any]
 def refuse_call(func: Any, *tensors: Any) -> Any:
     """Say that a function is called in a way that is not known of tensors that grow."""
     found = next(t for t in tensors_of(tensors) if isinstance(t, Grown))
-    return found.refuse(f"this way of calling {getattr(func, '__name__', func)}() with")
-
-
-def is_same(a: Any, b: Any) -> bool:
-    """Whether two lengths are one."""
-    return a is not None and b is not None and (a == b if isinstance(a, int) and isinstance(b, int) else combine("sub", a, b) == 0)
+    return found.refuse(f"{getattr(func, '__name__', func).strip('_')}() is not supported with these arguments and")
 
 
 def is_contiguous(t: torch.Tensor) -> bool:
@@ -73,34 +75,40 @@ def _filled(t: Grown, fill: Any) -> torch.Tensor:
     return masked(t.padded(), t.along, t.length, fill)
 
 
+def buffer_of(t: torch.Tensor) -> torch.Tensor:
+    """Return the buffer of a tensor whose length is known only at run time; another tensor itself."""
+    return t.padded() if isinstance(t, Grown) else t
+
+
 # -- element by element ------------------------------------------------------------------------------------------------------
 def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute element by element: what does not grow broadcasts along the dimension that grows."""
+    """Compute element by element: what has no such dimension, or one of a single element, broadcasts along it."""
     tensors = tensors_of(args, kwargs)
-    found = [t for t in tensors if isinstance(t, Grown)]
-    first = found[0]
-    from_end = first.dim_() - first.along
-    size = min(t.buffer.shape[t.along] for t in found)
+    first = next(t for t in tensors if isinstance(t, Grown))
     if kwargs.get("out") is not None or (func in _CHOICES and len(args) + len(kwargs) < 3):
         return refuse_call(func, first)
-    for t in tensors:
-        if isinstance(t, Grown):
-            fits = t.dim_() - t.along == from_end and is_same(t.length, first.length)
-        else:
-            fits = t.dim() < from_end or t.shape[-from_end] == 1
-        if not fits:
-            return refuse_call(func, first)
-    if func in _PARTIAL and first.length.bounds[0] < 1:
+    partial = func in _PARTIAL
+    numbers = [x for x in leaves((args, kwargs)) if is_symbolic(x) or (type(x) in (int, bool) and x == 0)]
+    if partial and first.length.bounds[0] < 1 and numbers and not first.is_floating():
         return refuse_call(func, first)
+    agreed = broadcast(tensors)
+    if agreed is None:
+        return first.refuse(f"{getattr(func, '__name__', func).strip('_')}() would have two dimensions of unknown length, with")
+    buffers, from_end, length = agreed
+    some = None if bounds_of(length)[0] > 0 else to_tensor(as_number(length), torch.int64) > 0
 
     def buffer(t: torch.Tensor) -> torch.Tensor:
-        if not isinstance(t, Grown):
-            return t
-        whole = _filled(t, 1) if func in _PARTIAL and not t.is_floating() else t.padded()
-        return whole.narrow(t.along, 0, size)
+        whole = buffers.get(id(t), t)
+        if not partial or t.dtype.is_floating_point or t.dtype.is_complex:
+            return whole
+        if not isinstance(t, Grown):  # where there are no elements nothing is divided by it
+            return whole if some is None else torch.where(some, whole, torch.ones((), dtype=whole.dtype))
+        return masked(whole, t.along, length, 1) if isinstance(length, Length) else whole
 
     result = func(*map_tensors(buffer, args), **map_tensors(buffer, kwargs))
-    made: Grown = grown(result, result.dim() - from_end, first.length)  # type: ignore[assignment]  # it grows
+    if isinstance(length, int):
+        return result
+    made: Grown = grown(result, result.dim() - from_end, length)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
     leads = args and args[0] is first and first.contiguous_ and list(buffer(first).shape) == list(result.shape)  # PyTorch lays out as it
     made.contiguous_ = form is torch.contiguous_format or (form is None and (leads or all(map(is_contiguous, tensors))))
@@ -140,6 +148,11 @@ def rank_of(t: torch.Tensor) -> int:
     return t.dim_() if isinstance(t, Grown) else t.dim()
 
 
+def dtype_of(t: torch.Tensor) -> torch.dtype:
+    """Return the type of the elements."""
+    return DTYPES[t.buffer.dtype] if isinstance(t, Grown) else t.dtype
+
+
 def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
     """Multiply matrices of which one grows, or both along the dimension that is summed over."""
     if min(rank_of(a), rank_of(b)) < 2:
@@ -149,11 +162,12 @@ def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
     in_a = a.along - a.dim_() if isinstance(a, Grown) else None
     in_b = b.along - b.dim_() if isinstance(b, Grown) else None
     if in_a == -1 or in_b == -2:
-        if not (isinstance(a, Grown) and isinstance(b, Grown) and (in_a, in_b) == (-1, -2) and is_same(a.length, b.length)):
+        if in_a not in (-1, None) or in_b not in (-2, None):
             return refuse_call(func, a, b)
-        size = min(a.buffer.shape[-1], b.buffer.shape[-2])
-        left, right = a.padded().narrow(-1, 0, size), b.padded().narrow(-2, 0, size)
-        return func(masked(left, left.dim() - 1, a.length, 0), masked(right, right.dim() - 2, b.length, 0))
+        (left, right), length = equalized([a, b], [rank_of(a) - 1, rank_of(b) - 2])
+        if isinstance(length, int):
+            return func(left, right)
+        return func(masked(left, left.dim() - 1, length, 0), masked(right, right.dim() - 2, length, 0))
     if in_a is not None and in_b is not None:
         return refuse_call(func, a, b)
     if isinstance(a, Grown) and in_a == -2:
@@ -192,17 +206,31 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
         dims = list(range(t.dim_())) if dim is None else [d % t.dim_() for d in flat((dim,)) if type(d) is int]
         typed = {} if dtype is None else {"dtype": dtype}
         fill = neutral(t.padded().dtype)
-        if not dims or fill is None or (indices and len(dims) > 1) or (dim is None and (keepdim or indices)):
+        if not dims or fill is None or (indices and dim is not None and len(dims) > 1) or (dim is None and keepdim):
+            return refuse_call(func, t)
+        if indices and dim is None and t.dim_() > 1:
             return refuse_call(func, t)
         if t.along in dims:
             if partial and t.length.bounds[0] < 1:
-                return refuse_call(func, t)
+                check_not_empty(func, t, *([] if dim is None else [dim, keepdim]))
             buffer = _filled(t, fill)
             return func(buffer, **typed) if dim is None else func(buffer, dim, keepdim, **typed)
         along = t.along if keepdim else t.along - sum(d < t.along for d in dims)
         return new(func(t.padded(), dim, keepdim, **typed), along, t.length)
 
     return handler
+
+
+def check_not_empty(func: Any, t: Grown, *args: Any) -> None:
+    """Raise at run time what a function raises of no elements."""
+    shape = [0 if d == t.along else n for d, n in enumerate(t.buffer.shape)]
+    try:
+        with apart(), plainly():
+            func(torch.empty(shape, dtype=t.padded().dtype), *args)
+    except (RuntimeError, IndexError, ValueError) as error:
+        require(number(t.length) > 0, type(error)(str(error)))
+        return
+    refuse_call(func, t)
 
 
 def _least(dtype: torch.dtype) -> Any:
@@ -217,10 +245,22 @@ def extreme(neutral: Callable[[torch.dtype], Any]) -> Handler:
     """Return how to take the largest or the least of all elements, or of two tensors element by element."""
     of_all = reduction(neutral, partial=True)
 
-    def handler(func: Any, t: torch.Tensor, other: torch.Tensor | None = None) -> Any:
+    def handler(func: Any, t: torch.Tensor, other: Any = None, keepdim: bool = False, dim: int | None = None) -> Any:
         if isinstance(other, torch.Tensor):
             return elementwise(func, t, other)
-        return of_all(func, t) if other is None else refuse_call(func, t)
+        dim = other if dim is None else dim
+        if dim is None or not isinstance(t, Grown):
+            return of_all(func, t)
+        fill = neutral(dtype_of(t))
+        if type(dim) is not int or fill is None:
+            return refuse_call(func, t)
+        if dim % t.dim_() == t.along:
+            if t.length.bounds[0] < 1:
+                check_not_empty(func, t, dim, keepdim)
+            return func(_filled(t, fill), dim, keepdim)
+        made = func(t.padded(), dim, keepdim)
+        along = t.along if keepdim else t.along - (dim % t.dim_() < t.along)
+        return type(made)([new(part, along, t.length) for part in made])
 
     return handler
 
@@ -243,13 +283,6 @@ def mean(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any
         return total / count
     result = func(t.padded(), dim, keepdim, dtype=dtype)
     return new(result, total.along, t.length)
-
-
-def index_select(func: Any, t: Grown, dim: int, index: torch.Tensor) -> Any:
-    """Take parts along another dimension than the one that grows."""
-    if isinstance(index, Grown) or dim % t.dim_() == t.along:
-        return refuse_call(func, t, index)
-    return new(func(t.padded(), dim, index), t.along, t.length)
 
 
 def triangle(func: Any, t: Grown, diagonal: Any = 0) -> Any:
@@ -333,7 +366,7 @@ def embedding(
     func: Any, t: Grown, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, **gradients: Any
 ) -> Any:
     """Look rows up: what lies behind the length is no index."""
-    if isinstance(weight, Grown) or max_norm is not None or t.length.bounds[0] < 1:
+    if isinstance(weight, Grown) or max_norm is not None:
         return refuse_call(func, t, weight)
     return new(func(_filled(t, 0), weight, padding_idx, **gradients), t.along, t.length)
 
@@ -357,6 +390,15 @@ _PARTIAL = frozenset(
         *_named([f"__{name}__" for name in ("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow")], _T),
     ]
 )
+_ONES = "add sub mul div clamp clamp_min clamp_max neg abs exp sqrt sigmoid tanh relu masked_fill logical_not"
+#: Functions that change a tensor in place, and those that give the same anew; some of these fill it.
+IN_PLACE: dict[Any, Any] = {
+    **{getattr(_T, f"{name}_"): getattr(_T, name) for name in _ONES.split()},
+    **{getattr(_T, f"__i{name}__"): getattr(_T, f"__{name}__") for name in ("add", "sub", "mul", "truediv")},
+    _T.zero_: torch.zeros_like,
+    _T.fill_: torch.full_like,
+}
+FILLING = (torch.zeros_like, torch.full_like)
 _CONVERSIONS = ["to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "type_as"]
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([*_named(_ELEMENTWISE.split(), torch, _T), *_named([f"__{n}__" for n in _OPERATORS.split()], _T)], elementwise),
@@ -379,7 +421,6 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.tril, _T.tril, torch.triu, _T.triu], triangle),
     F.scaled_dot_product_attention: attention,
     F.dropout: dropout,
-    **dict.fromkeys([torch.index_select, _T.index_select], index_select),
     F.linear: linear,
     F.layer_norm: layer_norm,
     F.rms_norm: rms_norm,

@@ -48,6 +48,16 @@ class Counter:
     #: (block of the body, number of trips): after more than these the block must not be reached.
     claims: list[tuple[Block, int]] = field(default_factory=list)
     broken: bool = False
+    #: Of a part that a tensor was split into: the split, and which of its parts it is.
+    part: tuple[Split, int] | None = None
+
+
+@dataclass(eq=False)
+class Split:
+    """A tensor that was split into parts by numbers of the run: how long it is, and how many parts there are."""
+
+    whole: Affine
+    count: int
 
 
 @dataclass(frozen=True)

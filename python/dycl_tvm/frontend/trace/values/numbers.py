@@ -42,6 +42,8 @@ class Node:
         What the number is in eager mode, if values decide its type.
     length : Length or None
         How it grows from trip to trip of a loop, if it does so steadily.
+    base : (Value, int)
+        A number, and by how much this one is larger.
     counted : object or None
         The loop from whose number of the trip it follows, if Python knows that: unrolled, it is a plain number.
     test : Test or None
@@ -52,6 +54,7 @@ class Node:
         self.value, self.decision, self.bounds = value, decision, bounds
         self.mixed: Mixed | None = None
         self.length: Length | None = None
+        self.base: tuple[Value, int] = (value, 0)
         self.counted: Any = None
         self.test: Test | None = None
 
@@ -150,9 +153,9 @@ def _kind(op: Operand) -> str:
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-def emit(op: str, *args: Operand, type_: ScalarType) -> Any:
+def emit(op: str, *args: Operand, type_: ScalarType, text: str | None = None) -> Any:
     """Record a host operation and wrap its result."""
-    return wrap(current().builder.host_op(op, args, type_))
+    return wrap(current().builder.host_op(op, args, type_, text))
 
 
 def as_float(op: Operand) -> Operand:
@@ -283,6 +286,9 @@ def _binary(op: str, swapped: bool) -> Any:
             result.node.counted, result.node.test = loop, Test.of(op, length_of(self), length_of(other))
         if is_symbolic(result) and result.node.kind == "int":
             result.node.bounds = _bounds(op, *((other, self) if swapped else (self, other)))
+            if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
+                base, more = self.node.base
+                result.node.base = (base, more + (other if op == "add" else -other))
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)

@@ -31,6 +31,7 @@ from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, marks_of, meta_of, result_by_layouts, with_marks
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
+from dycl_tvm.frontend.trace.values.ranges import range_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.result_types import RESULTS, result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
@@ -208,15 +209,12 @@ _OF_TYPES = frozenset(
 
 
 def _note_positions(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
-    """Note that positions lie within their dimension, so that indexing with them needs no check."""
+    """Note between which numbers positions and counts lie, so that indexing with them needs no check."""
     which = about.positions
     assert which is not None
-    if which >= len(outputs) or outputs[which] is None:
-        return
-    bound, t = _bind(about.func, args, kwargs), args[0]
-    dim = bound.get("dim", -1 if about.name in ("topk", "sort", "argsort") else None)
-    size = t.numel() if dim is None else t.shape[dim] if t.dim() else 1
-    known_bounds()[outputs[which]] = (0, int(size) - 1)  # type: ignore[index]  # checked above
+    found = range_of(about.name, _bind(about.func, args, kwargs), args[0]) if which < len(outputs) and outputs[which] is not None else None
+    if found is not None:
+        known_bounds()[outputs[which]] = found  # type: ignore[index]  # it is there
 
 
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""What has to be caught above ATen: methods that turn a tensor into a number, and indices that are host scalars."""
+"""What has to be caught above ATen: methods that turn a tensor into a number, and what takes host scalars for indices."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, number_of, tensor_of
-from dycl_tvm.frontend.trace.values.blame import judge, of_program
-from dycl_tvm.frontend.trace.values.cuts import cut, refuse_here
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, tensor_of
+from dycl_tvm.frontend.trace.values.blame import judge
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import call_on_grown, takes_grown
 from dycl_tvm.frontend.trace.values.identity import settle
-from dycl_tvm.frontend.trace.values.indices import check_index
+from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
+from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
 from dycl_tvm.frontend.trace.values.random import gpu_dropout
-from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, known_bounds, to_tensor, truth_of
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of
+from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, to_tensor, truth_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, storage_of
 from dycl_tvm.frontend.trace.values.vision import substitute_of
 from dycl_tvm.hcfg.nodes import Value
 
@@ -40,7 +40,7 @@ class FunctionRecorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of PyTorch."""
         try:
-            if current().growing and takes_grown(args, kwargs or {}):
+            if takes_grown(func, args, kwargs or {}):
                 made = call_on_grown(func, tuple(args), kwargs or {})
                 if made is not NotImplemented:
                     return made
@@ -121,119 +121,6 @@ def _format(t: torch.Tensor, spec: str) -> str:
 
 def _from_dlpack(x: Any) -> Any:
     return _refuse("an exchange by DLPack")(x) if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
-
-
-def _numbers_in(index: Any) -> Any:
-    """Return an index with Python's numbers in place of NumPy's."""
-    return tuple(map(number_of, index)) if type(index) is tuple else number_of(index)
-
-
-def _entries(t: torch.Tensor, index: Any) -> list[Any]:
-    """Return the parts of an index, an ellipsis as the slices that it stands for."""
-    entries = list(index) if isinstance(index, tuple) else [index]
-    position = next((i for i, e in enumerate(entries) if e is Ellipsis), None)
-    if position is not None:
-        missing = t.dim() - sum(1 for e in entries if e is not None and e is not Ellipsis)
-        entries[position : position + 1] = [slice(None)] * missing
-    return entries
-
-
-def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]]]:
-    """Split an index into a static part and the dimensions that a single number selects, counted after the static part."""
-    entries = _entries(t, index)
-    if not any(map(_selects, entries)):
-        if any(isinstance(e, slice) and any(scalars.is_symbolic(p) for p in (e.start, e.stop, e.step)) for e in entries):
-            rolling = current().decisions.rolling
-            refuse_here(rolling[-1].loop if rolling else None, "a slice whose bounds are known only at run time has no fixed shape")
-        return index, []
-    if any(isinstance(e, (list, tuple, np.ndarray, bool)) or (isinstance(e, torch.Tensor) and not _selects(e)) for e in entries):
-        raise UnsupportedError(
-            "an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors"
-        )
-    static, selected, dim = [], [], 0
-    for e in entries:
-        if _selects(e):
-            static.append(slice(None))
-            selected.append((dim, e))
-            dim += 1
-        else:
-            static.append(e)
-            dim += 0 if isinstance(e, int) and not isinstance(e, bool) else 1
-    return tuple(static), selected
-
-
-def _selects(entry: Any) -> bool:
-    """Whether an entry of an index is a run-time number: a host scalar, or an integer tensor of rank 0, which PyTorch reads like one."""
-    if isinstance(entry, torch.Tensor):
-        return entry.dim() == 0 and entry.dtype in _INDEX_DTYPES and as_constant(entry) is None
-    return scalars.is_symbolic(entry)
-
-
-#: Not uint8, which is a mask.
-_INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
-
-
-def _position(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
-    """Return a run-time number as an index tensor of one element, with Python's meaning of negative indices."""
-    if isinstance(index, torch.Tensor):
-        bounds = known_bounds().get(read(index))
-        if bounds is not None and bounds[0] >= 0 and bounds[1] < int(t.shape[dim]):
-            return index.to(torch.int64).reshape(1)  # needs no check, so it need not come to the host
-        index = item(index)
-    kind = scalars._kind(scalars.operand_of(index))
-    if kind != "int":
-        raise of_program(IndexError(f"only integers can index a tensor, not a {kind}"))
-    size = int(t.shape[dim])
-    checked = check_index(index, size)
-    return to_tensor(checked, torch.int64).reshape(1)
-
-
-def _getitem(t: torch.Tensor, index: Any) -> Any:
-    index = _numbers_in(index)
-    made = cut(t, _entries(t, index))
-    if made is not NotImplemented:
-        return made
-    static, selected = _lower_index(t, index)
-    if not selected:
-        if current().handlers:
-            refuse_if_caught(torch.Tensor.__getitem__, (t, index), {})
-        return torch.Tensor.__getitem__(t, index)
-    return _select(torch.Tensor.__getitem__(t, static), selected)
-
-
-def _select(t: torch.Tensor, selected: list[tuple[int, Any]]) -> torch.Tensor:
-    """Select at run-time indices, one dimension each; the result is a view, as it is in eager."""
-    for dim, i in reversed(selected):
-        position = read(_position(t, dim, i))
-        t = select_at(t, *home(t), dim, position)
-    return t
-
-
-def _select_method(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
-    return _select(t, [(dim % t.dim(), index)]) if _selects(index) else torch.select(t, dim, index)
-
-
-def _narrow(t: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
-    if _selects(start) or scalars.is_symbolic(length):
-        raise UnsupportedError(
-            "narrow() at a position known only at run time",
-            current().origin(),
-            "select single items, or gather with positions: torch.index_select(x, dim, start + torch.arange(length))",
-        )
-    return torch.narrow(t, dim, start, length)
-
-
-def _setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
-    index = _numbers_in(index)
-    static, selected = _lower_index(t, index)
-    if scalars.is_symbolic(value):
-        value = to_tensor(value, t.dtype)
-    if not selected:
-        if current().handlers:
-            refuse_if_caught(torch.Tensor.__setitem__, (t, index, value), {})
-        return torch.Tensor.__setitem__(t, index, value)
-    part = _select(torch.Tensor.__getitem__(t, static), selected)
-    return torch.Tensor.__setitem__(part, Ellipsis, value)
 
 
 def _allclose(a: torch.Tensor, b: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
@@ -328,6 +215,25 @@ def _unknown(what: str) -> Callable[..., Any]:
     return method
 
 
+def _of_mask(picks: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what gives as many elements as a mask says, which is known at build time if the mask is."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        func = torch.nonzero if picks is nonzero else torch.masked_select
+        args = (kwargs.pop("input"), *args) if "input" in kwargs else args
+        mask = args[0] if picks is nonzero else args[1] if len(args) > 1 else kwargs.get("mask")
+        known = not isinstance(mask, torch.Tensor) or mask.dim() == 0 or as_constant(mask) is not None or "out" in kwargs
+        return func(*args, **kwargs) if known else picks(func, *args, **kwargs)
+
+    return function
+
+
+def _where(*args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].dim() and as_constant(args[0]) is None:
+        return nonzero(torch.nonzero, args[0], as_tuple=True)
+    return torch.where(*args, **kwargs)
+
+
 _T = torch.Tensor
 HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.__bool__: _bool,
@@ -338,12 +244,16 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.__int__: _plain("int"),
     _T.__float__: _plain("float"),
     _T.__index__: _plain("index"),
-    _T.__getitem__: _getitem,
-    _T.__setitem__: _setitem,
-    _T.select: _select_method,
-    torch.select: _select_method,
-    _T.narrow: _narrow,
-    torch.narrow: _narrow,
+    _T.__getitem__: getitem,
+    _T.__setitem__: setitem,
+    _T.select: select,
+    torch.select: select,
+    _T.narrow: narrow,
+    torch.narrow: narrow,
+    _T.split: split,
+    torch.split: split,
+    torch.split_with_sizes: split,
+    _T.split_with_sizes: split,
     _T.__format__: _format,
     _T.numpy: _numpy,
     _T.__array__: _refuse("a conversion to a NumPy array"),
@@ -354,6 +264,12 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.equal: equal,
     _T.allclose: _allclose,
     torch.allclose: _allclose,
+    _T.nonzero: _of_mask(nonzero),
+    torch.nonzero: _of_mask(nonzero),
+    torch.argwhere: _of_mask(nonzero),
+    torch.where: _where,
+    _T.masked_select: _of_mask(masked_select),
+    torch.masked_select: _of_mask(masked_select),
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
     _T.new_tensor: _new_tensor,

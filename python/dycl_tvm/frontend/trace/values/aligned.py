@@ -1,0 +1,117 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Operands whose lengths along one dimension have to agree, where it is known only at run time whether they do.
+
+What eager refuses there is an error at run time. A length of one is spread over the other's, as PyTorch does it, where it may be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import combine
+from dycl_tvm.frontend.trace.values.numbers import select
+from dycl_tvm.frontend.trace.values.recorder import to_tensor
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two lengths are one."""
+    return a is not None and b is not None and (a == b if isinstance(a, int) and isinstance(b, int) else combine("sub", a, b) == 0)
+
+
+def extent_at(t: torch.Tensor, from_end: int) -> Extent | None:
+    """Return how long a tensor is along a dimension counted from the end; None if it has no such dimension."""
+    if isinstance(t, Grown):
+        return t.length if t.dim_() - t.along == from_end else t.buffer.shape[-from_end] if t.dim_() >= from_end else None
+    return int(t.shape[-from_end]) if t.dim() >= from_end else None
+
+
+def all_of_a_split(tensors: Sequence[torch.Tensor]) -> Extent | None:
+    """Return how long the tensor was that was split into these parts; None if they are not all parts of one, in order."""
+    parts = [t.length.counter.part if isinstance(t, Grown) and (t.length.factor, t.length.constant) == (1, 0) else None for t in tensors]
+    first = parts[0]
+    if first is None or first[0].count != len(parts) or any(p is None or p[0] is not first[0] or p[1] != i for i, p in enumerate(parts)):
+        return None
+    return first[0].whole
+
+
+def fitted(t: torch.Tensor, along: int, size: int, value: Any = 0) -> torch.Tensor:
+    """Return a buffer with so many elements along a dimension; those that it did not have are ``value``."""
+    missing = size - t.shape[along]
+    return t.narrow(along, 0, size) if missing <= 0 else F.pad(t, [0, 0] * (t.dim() - 1 - along) + [0, missing], "constant", value)
+
+
+def broadcast(tensors: Sequence[torch.Tensor]) -> tuple[dict[int, torch.Tensor], int, Extent] | None:
+    """Return tensors of fixed shape for operands that PyTorch broadcasts, by their ids, the dimension from the end, and its length.
+
+    None if two dimensions have a length of the run.
+    """
+    found = [t for t in tensors if isinstance(t, Grown)]
+    from_end = found[0].dim_() - found[0].along
+    if any(t.dim_() - t.along != from_end for t in found):
+        return None
+    lengths: list[Extent] = [t.length for t in found]
+    plain = [int(t.shape[-from_end]) for t in tensors if not isinstance(t, Grown) and t.dim() >= from_end and t.shape[-from_end] != 1]
+    common: Extent = lengths[0]
+    if plain and any(n != plain[0] for n in plain):
+        return None
+    room = min(t.buffer.shape[t.along] for t in found)
+    if plain or any(not is_same(n, common) for n in lengths):
+        common = _agreed([*plain[:1], *lengths])
+        room = bounds_of(common)[1]
+    made = {}
+    for t in found:
+        whole: torch.Tensor = t.padded()
+        if not is_same(t.length, common) and t.length.bounds[0] <= 1:
+            places = torch.arange(room) * (to_tensor(as_number(t.length), torch.int64) != 1)
+            whole = whole.index_select(t.along, places.clamp(max=t.buffer.shape[t.along] - 1))
+        made[id(t)] = fitted(whole, t.along, room)
+    return made, from_end, common
+
+
+def _agreed(extents: list[Extent]) -> Extent:
+    """Return the length that operands are broadcast to; lengths that are neither one nor that are an error at run time."""
+    common = extents[0]
+    for extent in extents[1:]:
+        if is_same(extent, common):
+            continue
+        (least_a, most_a), (least_b, most_b) = bounds_of(common), bounds_of(extent)
+        a, b = as_number(common), as_number(extent)
+        fine = a == b
+        for x, least, most in ((a, least_a, most_a), (b, least_b, most_b)):
+            fine = fine | (x == 1) if least <= 1 <= most else fine
+        require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
+        if not (isinstance(common, int) and common != 1) and not least_a > 1:
+            known = isinstance(extent, int) and extent != 1
+            common = extent if known else extent_of(select(a == 1, b, a), min(least_a, least_b), max(most_a, most_b))
+    return common
+
+
+def equalized(
+    tensors: Sequence[torch.Tensor], dims: Sequence[int], error: type[Exception] = RuntimeError
+) -> tuple[list[torch.Tensor], Extent]:
+    """Return tensors of fixed shape for operands that are as long as each other along a dimension each, and the length.
+
+    One that is longer or shorter is an error at run time.
+    """
+    extents = [extent_at(t, _rank(t) - d) for t, d in zip(tensors, dims)]
+    common = next((e for e in extents if isinstance(e, int)), extents[0])
+    assert common is not None
+    for extent in extents:
+        if not is_same(extent, common):
+            require(
+                as_number(extent) == as_number(common),  # type: ignore[arg-type]  # all have the dimension
+                error("the sizes of two tensors must match at a dimension whose length is known only at run time"),
+            )
+    room = bounds_of(common)[1]
+    return [fitted(t.padded() if isinstance(t, Grown) else t, d, room) for t, d in zip(tensors, dims)], common
+
+
+def _rank(t: torch.Tensor) -> int:
+    return t.dim_() if isinstance(t, Grown) else t.dim()

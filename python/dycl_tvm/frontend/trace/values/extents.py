@@ -1,0 +1,297 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Lengths that are any number of the run within bounds, and the parts of tensors that such numbers bound.
+
+A part that begins at the front is the front of a buffer. One that begins elsewhere is a view of its own kind (:class:`NarrowAt`), as long
+as it can be at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.extremes import extremum
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.layouts import marks_of, meta_of, with_marks
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length, combine
+from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
+from dycl_tvm.frontend.trace.values.tensors import OwnStep, StagedTensor, emit_one, home, read, view_of
+from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.hcfg.types import TensorType
+
+INSTEAD = "keep the full tensor and mask it (torch.where), or select single items"
+aten = torch.ops.aten
+Extent = Length | int
+
+
+class OfTheRun:
+    """What is asked, in the place of the loop in which a tensor grows, where a tensor must have a fixed shape."""
+
+    def __init__(self) -> None:
+        rolling = current().decisions.rolling
+        self._around = rolling[-1].loop if rolling else None
+
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Say that its shape depends on values; in a loop, which may know them if it is unrolled, unroll that."""
+        refuse_here(self._around, reason)
+
+
+def refuse_here(loop: Any, reason: str) -> None:
+    """Refuse a shape that depends on values, or unroll the loop that is being rolled."""
+    decisions = current().decisions
+    refusal = UnsupportedError(reason, current().origin(), INSTEAD)
+    if loop is not None and decisions.holds(loop):
+        decisions.unroll(loop, refusal)
+    raise refusal
+
+
+# -- lengths ------------------------------------------------------------------------------------------------------------------
+def as_number(extent: Extent) -> Any:
+    """Return a length as a number of the run, or plain."""
+    return number(extent) if isinstance(extent, Length) else extent
+
+
+def bounds_of(extent: Extent) -> tuple[int, int]:
+    """Return the least and the largest that a length may be."""
+    return extent.bounds if isinstance(extent, Length) else (extent, extent)
+
+
+def extent_of(n: Any, least: int, most: int) -> Extent:
+    """Return a number of the run, of which these bounds are known, as a length."""
+    known = scalars.length_of(n)
+    if known is not None and (isinstance(known, int) or (known.bounds[0] >= least and known.bounds[1] <= most)):
+        return known
+    value = scalars.operand_of(n)
+    if least == most or not isinstance(value, Value):
+        return most if isinstance(value, Value) else int(value)
+    return Length(Counter(value, most, OfTheRun(), first=least), 1, 0)
+
+
+def summed(a: Extent, b: Extent) -> Extent:
+    """Return the sum of two lengths."""
+    known = combine("add", a, b)
+    if known is not None:
+        return known  # type: ignore[return-value]  # a sum is a length
+    (least_a, most_a), (least_b, most_b) = bounds_of(a), bounds_of(b)
+    return extent_of(as_number(a) + as_number(b), least_a + least_b, most_a + most_b)
+
+
+def _known(x: Any) -> tuple[int, int]:
+    return scalars.bounds_of(x) or (-(2**63), 2**63 - 1)
+
+
+def _place(bound: Any, length: Any) -> Any:
+    """Return the place that the bound of a slice names in a dimension of a length, by Python's rules."""
+    if isinstance(grows := scalars.length_of(bound), Length) and type(length) is int and _is_within(grows, length):
+        return bound
+    if scalars.is_symbolic(bound) and bound.node.length is None:
+        current().decisions.count_trips()
+    least, most = _known(bound)
+    longest = _known(length)
+    if least < 0:
+        wrapped = bound + length
+        bound = wrapped if most < 0 else scalars.select(bound < 0, wrapped, bound)
+        ends = (least + longest[0], most + longest[1] if most < 0 else max(most, longest[1] - 1))
+        bound = _bounded(bound, *ends)
+    return least_of(largest_of(bound, 0), length)
+
+
+def _is_within(length: Length, size: int) -> bool:
+    """Whether a length is within a size in all trips of its loop, or may be claimed to be: that is proved with the loop's bound."""
+    if combine("ge", length, 0) is not True:
+        return False
+    if combine("le", length, size) is True:
+        return True
+    rolling = [r.loop for r in current().decisions.rolling]
+    block, trips = current().builder.block, length.most_trips(size)
+    if block is None or length.counter.loop not in rolling or length.factor < 0 or trips < 0 or length.counter.broken:
+        return False
+    length.counter.claims.append((block, trips))
+    return True
+
+
+def _difference(a: Any, b: Any) -> int | None:
+    """Return how much larger one number is than another; None if that is not known."""
+    if not (scalars.is_symbolic(a) and scalars.is_symbolic(b)) or a.node.base[0] is not b.node.base[0]:
+        return None
+    return int(a.node.base[1] - b.node.base[1])
+
+
+def least_of(a: Any, b: Any) -> Any:
+    """Return the smaller of two numbers."""
+    return a if _known(a)[1] <= _known(b)[0] else b if _known(b)[1] <= _known(a)[0] else extremum([a, b], largest=False)
+
+
+def largest_of(a: Any, b: Any) -> Any:
+    """Return the larger of two numbers."""
+    return a if _known(a)[0] >= _known(b)[1] else b if _known(b)[0] >= _known(a)[1] else extremum([a, b], largest=True)
+
+
+def _bounded(x: Any, least: int, most: int) -> Any:
+    if scalars.is_symbolic(x) and x.node.length is None:
+        x.node.bounds = (least, most)
+    return x
+
+
+def is_number_of_run(x: Any) -> bool:
+    """Whether a bound of a slice is a number, or an integer tensor of rank 0, that is known only at run time."""
+    if isinstance(x, torch.Tensor):
+        return x.dim() == 0 and x.dtype in _INTEGERS
+    return scalars.is_symbolic(x) and bool(x.node.is_int())
+
+
+#: Not bool, which Python takes as 0 and 1, and not uint8.
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+class _Decided(OfOneRun):
+    """Numbers of the run of which it was decided what they are."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Value, int] = {}
+
+
+#: As many lengths are tried, each of which is a path.
+_MOST_LENGTHS = 64
+
+
+def decided_length(t: Grown) -> int:
+    """Return how long a tensor is, where Python has to know it: each length is a path of its own."""
+    counter, known = t.length.counter, current().get(_Decided).numbers
+    if counter.value not in known:
+        if counter.last - counter.first >= _MOST_LENGTHS or not isinstance(counter.loop, OfTheRun):
+            t.refuse("Python takes the items one by one of")
+        found = scalars.wrap(counter.value)
+        tried = range(counter.first, counter.last)
+        known[counter.value] = next((n for n in tried if current().decisions.decide(scalars.truth_operand(found == n))), counter.last)
+    return t.length.at(known[counter.value])
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------------------
+def span(length: Extent, part: slice) -> tuple[Any, Extent]:
+    """Return where a slice of step 1 begins in a dimension of a length, and how long it is."""
+    bounds = [None if b is None else item(b) if isinstance(b, torch.Tensor) else b for b in (part.start, part.stop)]
+    there = as_number(length)
+    least, most = _known(there)
+    start = 0 if bounds[0] is None else _place(bounds[0], there)
+    stop = there if bounds[1] is None else _place(bounds[1], there)
+    count = stop - start if not (type(start) is int and start == 0) else stop
+    ends = [_known(stop)[0] - _known(start)[1], _known(stop)[1] - _known(start)[0]]
+    if bounds[1] is None and type(bounds[0]) is int and bounds[0] < 0:
+        ends = [min(least, -bounds[0]), min(most, -bounds[0])]
+    elif (step := _difference(bounds[1], bounds[0])) is not None:
+        ends[1] = min(ends[1], step)
+    if isinstance(claimed := scalars.length_of(count), Length) and type(start) is int and start == 0:
+        return start, claimed
+    if not scalars.is_symbolic(count):
+        ends = [count, count]
+    elif bounds[1] is not None and ends[0] < 0:
+        count = scalars.select(count > 0, count, 0)
+    ends = [max(0, min(ends[0], most)), max(0, min(ends[1], most))]
+    return start, extent_of(_bounded(max(count, 0) if type(count) is int else count, ends[0], ends[1]), ends[0], ends[1])
+
+
+def sliced(whole: torch.Tensor, along: int, length: Extent, part: slice) -> torch.Tensor:
+    """Return a slice of step 1 along a dimension of which there is so much."""
+    start, taken = span(length, part)
+    size = int(whole.shape[along])
+    if type(part.start) is int and part.start >= 0:  # beyond the end there is nothing, wherever it begins
+        start = min(part.start, size)
+    if scalars.is_symbolic(start):
+        return grown(narrow_at(whole, along, start, bounds_of(taken)[1]), along, taken)
+    return grown(whole.narrow(along, start, size - start), along, taken)
+
+
+def selected(whole: torch.Tensor, along: int, length: Extent, index: Any) -> Any:
+    """Return an index into a dimension of which there is so much, as a number that is within it; another is an IndexError."""
+    index = item(index) if isinstance(index, torch.Tensor) else index
+    there = as_number(length)
+    (least, most), shortest = _known(index), _known(there)[0]
+    if not (least >= -shortest and most < shortest):
+        inside = index >= 0 if most < 0 else index < there if least >= 0 else (index >= -there) & (index < there)
+        inside = index >= -there if most < 0 else inside
+        require(inside, IndexError("index out of range of a dimension whose length is known only at run time"))
+    return index + there if most < 0 else index if least >= 0 else scalars.select(index < 0, index + there, index)
+
+
+def check_narrow(start: Any, count: Any, length: Extent) -> Any:
+    """Return where ``narrow()`` begins; what eager refuses is an error at run time."""
+    start, there = item(start) if isinstance(start, torch.Tensor) else start, as_number(length)
+    require(count >= 0, RuntimeError("narrow(): length must be non-negative."))
+    least, most = _known(start)
+    if not (least >= 0 and most <= _known(there)[0]):
+        require((start >= -there) & (start <= there), IndexError("start is out of the range of the dimension"))
+    start = start if least >= 0 else scalars.select(start < 0, start + there, start)
+    require(start + count <= there, RuntimeError("start + length exceeds the size of the dimension"))
+    return start
+
+
+class NarrowAt(OwnStep):
+    """The view operator of a part that begins at a number of the run; what would lie behind the end is the last element again."""
+
+    _opname = "a slice at a run-time position"
+
+    def read(self, base: Value, dim: int, start: Value, count: int) -> Value:
+        type_ = base.type
+        assert isinstance(type_, TensorType)
+        positions = self._shifted(start, count, 1, type_.shape[dim] - 1)
+        return emit_one(aten.index_select.default, (base, dim, positions), _with(type_, dim, count))
+
+    def write(self, base: Value, value: Value, dim: int, start: Value, count: int) -> Value:
+        type_ = base.type
+        assert isinstance(type_, TensorType)
+        size = type_.shape[dim]
+        source = self._shifted(start, size, -1, count - 1)
+        moved = emit_one(aten.index_select.default, (value, dim, source), type_)
+        shape = tuple(size if d == dim else 1 for d in range(len(type_.shape)))
+        places = _positions(size)
+        end = emit_one(aten.add.Tensor, (start, count), TensorType((1,), "int64"))
+        inside = emit_one(
+            aten.logical_and.default,
+            (
+                emit_one(aten.ge.Tensor, (places, start), TensorType((size,), "bool")),
+                emit_one(aten.lt.Tensor, (places, end), TensorType((size,), "bool")),
+            ),
+            TensorType((size,), "bool"),
+        )
+        mask = emit_one(aten.view.default, (inside, list(shape)), TensorType(shape, "bool"))
+        return emit_one(aten.where.self, (mask, moved, base), type_)
+
+    @staticmethod
+    def _shifted(start: Value, count: int, sign: int, last: int) -> Value:
+        type_ = TensorType((count,), "int64")
+        at = _positions(count)
+        op = aten.add.Tensor if sign > 0 else aten.sub.Tensor
+        return emit_one(aten.clamp.default, (emit_one(op, (at, start), type_), 0, max(last, 0)), type_)
+
+
+NARROW_AT = NarrowAt()
+
+
+def _positions(count: int) -> Value:
+    with plainly():
+        return constants().of(torch.arange(count))
+
+
+def _with(type_: TensorType, dim: int, count: int) -> TensorType:
+    return TensorType((*type_.shape[:dim], count, *type_.shape[dim + 1 :]), type_.dtype)
+
+
+def narrow_at(base: torch.Tensor, dim: int, start: Any, count: int) -> StagedTensor:
+    """Return the view of so many elements from a number of the run on, which is within the dimension."""
+    if not count:
+        return base.narrow(dim, 0, 0)  # type: ignore[return-value]  # one of staging's
+    at = read(to_tensor(start, torch.int64).reshape(1))
+    storage, chain = home(base)
+    like = meta_of(tuple(base.shape), base.stride(), base.dtype)
+    with plainly():
+        meta = with_marks(like.narrow(dim, 0, count), *marks_of(base))
+    value = NARROW_AT.read(read(base), dim, at, count)
+    return view_of(base, StagedTensor(meta, storage, (*chain, (NARROW_AT, (dim, at, count), {})), value))

@@ -1,0 +1,205 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Items and parts of tensors whose length is known only at run time, and what is assigned to them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import is_same
+from dycl_tvm.frontend.trace.values.extents import (
+    check_narrow,
+    decided_length,
+    is_number_of_run,
+    selected,
+    sliced,
+)
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed
+from dycl_tvm.frontend.trace.values.grown_math import (
+    FILLING,
+    IN_PLACE,
+    elementwise,
+    new,
+    refuse_call,
+    valid,
+)
+from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask
+from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, view_of
+
+_T = torch.Tensor
+
+
+def indexed(func: Any, x: torch.Tensor, index: Any) -> Any:
+    return part_of(func, x, index) if isinstance(x, Grown) else getitem(x, index)
+
+
+def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
+    if not isinstance(x, Grown):
+        return setitem(x, index, value)
+    if x.storage_.cut and not isinstance(value, Grown):
+        part = part_of(_T.__getitem__, x, index)
+        if isinstance(part, StagedTensor) and not isinstance(part, Grown) and part.storage_ is x.storage_:
+            return _T.__setitem__(part, Ellipsis, to_tensor(value, part.dtype) if scalars.is_symbolic(value) else value)
+    return refuse_call(func, x)
+
+
+def part_of(func: Any, t: Grown, index: Any) -> Any:
+    entries = entries_of(t.dim_(), index)
+    if len(entries) == 1 and is_mask(entries[0]):
+        return by_mask(func, t, 0, entries[0])
+    if entries and all(isinstance(e, torch.Tensor) and not selects(e) for e in entries):
+        return _gather(func, t, entries)
+    if any(not (e is None or type(e) in (int, slice) or selects(e)) for e in entries):
+        return refuse_call(func, t)
+    taken = sum(e is not None for e in entries)
+    if taken > t.dim_():
+        return refuse_call(func, t)
+    entries += [slice(None)] * (t.dim_() - taken)
+    at = next(i for i, e in enumerate(entries) if e is not None and sum(o is not None for o in entries[:i]) == t.along)
+    mine, along = entries[at], sum(e is None or type(e) is slice for e in entries[:at])
+    whole = getitem(t.padded(), tuple([slice(None) if i == at else e for i, e in enumerate(entries)]))
+    if isinstance(whole, Grown):
+        return whole.refuse("a slice would give a second dimension of unknown length to")
+    part = _slice(t, whole, along, mine) if type(mine) is slice else _select(t, whole, along, mine)
+    assert isinstance(part, StagedTensor)
+    if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view
+        part.storage_.growing = t.storage_.growing = t.length.counter.loop
+    if not isinstance(part, Grown):
+        part = part if t.contiguous_ and t.along == 0 else placed(t, part, whole, along, keeps=type(mine) is slice)
+    elif type(mine) is slice and mine == slice(None):
+        part.below = t.below
+    return view_of(t, part)
+
+
+def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
+    """Read at positions, one for every dimension; those along the dimension that grows are known to lie in it."""
+    at = indices[t.along] if len(indices) == t.dim_() else None
+    if not isinstance(at, Grown) or at.below is None or combine("le", at.below, t.length) is not True:
+        return refuse_call(func, t)
+    from_end = at.dim_() - at.along
+    others = [i for i in indices if i is not at]
+    if any(isinstance(i, Grown) or i.dtype == torch.bool or (i.dim() >= from_end and i.shape[-from_end] != 1) for i in others):
+        return refuse_call(func, t)
+    positions = torch.clamp(at.padded(), max=t.buffer.shape[t.along] - 1)
+    result = func(t.padded(), tuple([positions if i is at else i for i in indices]))
+    return new(result, result.dim() - from_end, at.length)
+
+
+def _select(t: Grown, whole: torch.Tensor, along: int, index: Any) -> torch.Tensor:
+    length = t.length
+    at = scalars.length_of(index)
+    if isinstance(at, int):
+        if 0 <= at < length.bounds[0]:
+            return whole.select(along, at)
+        at = length.plus(at) if -length.bounds[0] <= at < 0 else None
+    known = at is not None and combine("ge", at, 0) is True and combine("lt", at, length) is True
+    place = number(at) if known else selected(whole, along, length, index)  # type: ignore[arg-type]  # it is known
+    return select_at(whole, *home(whole), along, read(to_tensor(place, torch.int64).reshape(1)))
+
+
+def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor:
+    made = _slice_by_lengths(t, whole, along, part)
+    if made is not None:
+        return made
+    if part.step not in (None, 1) or not all(b is None or type(b) is int or is_number_of_run(b) for b in (part.start, part.stop)):
+        return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
+    return sliced(whole, along, t.length, part)
+
+
+def _slice_by_lengths(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor | None:
+    """Return a slice whose bounds are known to lie in the tensor in all trips; None if they are not."""
+    length, least = t.length, t.length.bounds[0]
+    start = 0 if part.start is None else scalars.length_of(part.start)
+    stop = length if part.stop is None else scalars.length_of(part.stop)
+    if isinstance(start, Length) and stop == length and combine("ge", start, 0) is True:
+        behind = combine("sub", length, start)
+        start = -behind if isinstance(behind, int) and behind > 0 else start
+    if part.step not in (None, 1) or not isinstance(start, int) or stop is None or abs(start) > least:
+        return None
+    if isinstance(stop, int):
+        if stop >= 2**62 or stop >= length.bounds[1]:
+            stop = length
+        elif 0 <= stop <= least and 0 <= start <= stop:
+            return whole.narrow(along, start, stop - start)
+        elif -least <= stop < 0:
+            stop = length.plus(stop)
+    if isinstance(stop, int) or (stop != length and combine("le", stop, length) is not True):
+        return None
+    if start < 0 and stop == length:
+        positions = torch.arange(-start) + to_tensor(number(length.plus(start)), torch.int64)
+        return torch.index_select(whole, along, positions)
+    if start < 0 or combine("ge", stop, start) is not True:
+        return None
+    rest = whole.narrow(along, start, whole.shape[along] - start)
+    return grown(rest, along, combine("sub", stop, start))  # type: ignore[arg-type]  # a length
+
+
+def selected_by(func: Any, t: Grown, dim: int, index: Any) -> Any:
+    return part_of(func, t, (*[slice(None)] * (dim % t.dim_()), index))
+
+
+def narrowed(func: Any, t: Grown, dim: int, start: Any, length: Any) -> Any:
+    start, length = [item(x) if isinstance(x, torch.Tensor) else x for x in (start, length)]
+    if not all(type(x) is int or is_number_of_run(x) for x in (start, length)):
+        return refuse_call(func, t)
+    dim = dim % t.dim_()
+    start = check_narrow(start, length, t.length if dim == t.along else t.buffer.shape[dim])
+    return part_of(func, t, (*[slice(None)] * dim, slice(start, start + length)))
+
+
+def one_item(func: Any, t: Grown) -> Any:
+    others = math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along)
+    require((number(t.length) == 1) & (others == 1), RuntimeError("only a tensor of one element can be converted to a number"))
+    return item(t.padded().narrow(t.along, 0, 1).reshape(()))
+
+
+def in_place(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+    functional, whole = IN_PLACE[func], t.padded()
+    if not t.storage_.cut or kwargs.get("out") is not None:
+        return refuse_call(func, t)
+    made = functional(whole, *args, **kwargs) if functional in FILLING else elementwise(functional, t, *args, **kwargs)
+    if isinstance(made, Grown) and (not is_same(made.length, t.length) or made.along != t.along or made.dim_() != t.dim_()):
+        return refuse_call(func, t)
+    result = made.padded() if isinstance(made, Grown) else made
+    if tuple(result.shape) != tuple(whole.shape) or not torch.can_cast(result.dtype, whole.dtype):
+        return refuse_call(func, t)
+    _T.copy_(whole, torch.where(valid(t.length, whole.shape[t.along], t.dim_(), t.along), result.to(whole.dtype), whole))
+    return t
+
+
+# -- items, one by one: how many there are is decided, so each number of them is a path of its own ---------------------------------
+def _settled(t: Grown) -> torch.Tensor:
+    return t.padded().narrow(t.along, 0, decided_length(t))
+
+
+def unbind(func: Any, t: Grown, dim: int = 0) -> Any:
+    dim = dim % t.dim_()
+    if dim == t.along:
+        return _settled(t).unbind(dim)
+    return tuple([part_of(func, t, (*[slice(None)] * dim, i)) for i in range(t.buffer.shape[dim])])
+
+
+def iterated(func: Any, t: Grown) -> Any:
+    return iter(unbind(func, t))
+
+
+def to_list(func: Any, t: Grown) -> Any:
+    return _listed(_settled(t))
+
+
+def _listed(t: torch.Tensor) -> Any:
+    if t.numel() > _MOST_ITEMS:
+        raise UnsupportedError(f"tolist() of up to {t.numel()} elements known only at run time", current().origin(), "work on the tensor")
+    return item(t) if t.dim() == 0 else [_listed(row) for row in t.unbind(0)]
+
+
+_MOST_ITEMS = 4096

@@ -1,0 +1,337 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Shapes of tensors whose length is known only at run time: joined, turned, padded, and made by sizes that are such lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import all_of_a_split, equalized, fitted, is_same
+from dycl_tvm.frontend.trace.values.extents import (
+    Extent,
+    as_number,
+    bounds_of,
+    extent_of,
+    largest_of,
+    refuse_here,
+    summed,
+)
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown_math import (
+    buffer_of,
+    dtype_of,
+    flat,
+    is_contiguous,
+    masked,
+    new,
+    rank_of,
+    refuse_call,
+)
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.recorder import to_tensor
+
+_T = torch.Tensor
+
+
+def may_be_size(x: Any, sized: bool) -> bool:
+    bounds = scalars.bounds_of(x)
+    return x.node.length is not None or (sized and bounds is not None and bounds[1] <= MOST_ELEMENTS)
+
+
+def length_of_size(x: Any) -> Any:
+    """Return a number of the run as a length: one that grows in a loop, or of which bounds are known; None for anything else."""
+    if not scalars.is_symbolic(x):
+        return None
+    if x.node.length is not None or not may_be_size(x, True):
+        return x.node.length
+    bounds = scalars.bounds_of(x) or (0, 0)
+    require(x >= 0, RuntimeError("a tensor cannot have a negative dimension"))
+    return extent_of(largest_of(x, 0), max(bounds[0], 0), max(bounds[1], 0))
+
+
+#: Up to which number a dimension may be as long as a number of the run says.
+MOST_ELEMENTS = 1 << 16
+
+
+def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+    first = next(t for t in tensors if isinstance(t, Grown))
+    rest = [t for t in tensors if isinstance(t, Grown) or t.dim() != 1 or t.shape[0]]  # PyTorch leaves out what is empty and of rank 1
+    if any(rank_of(t) != first.dim_() or dtype_of(t) != dtype_of(first) for t in rest):
+        return refuse_call(func, first)
+    dim = dim % first.dim_()
+    known = all(map(is_contiguous, tensors)) or first.dim_() not in (4, 5)  # PyTorch keeps the order of channels-last tensors
+    if any(t.along != first.along for t in rest if isinstance(t, Grown)):
+        return refuse_call(func, first)
+    if dim != first.along:
+        buffers, length = equalized(rest, [first.along] * len(rest))
+        return grown_or_plain(func(buffers, dim), first.along, length, known)
+    others = {tuple(n for d, n in enumerate(t.buffer.shape if isinstance(t, Grown) else t.shape) if d != dim) for t in rest}
+    if len(others) > 1:
+        return refuse_call(func, first)
+    if len(rest) == 1:
+        return as_known(known, first.padded().clone(), dim, first.length)
+    whole, length = buffer_of(rest[0]), rest[0].length if isinstance(rest[0], Grown) else int(rest[0].shape[dim])
+    total = all_of_a_split(rest)
+    for t in rest[1:]:
+        whole, length = _with_behind(whole, length, t, dim, None if total is None else bounds_of(total)[1])
+    return grown_or_plain(whole, dim, length if total is None else total, known)
+
+
+def _with_behind(whole: torch.Tensor, length: Extent, t: torch.Tensor, dim: int, room: int | None = None) -> tuple[torch.Tensor, Extent]:
+    """Return a buffer with another tensor behind what there is in it, and how much there is then; ``room`` is how much there is at most."""
+    added, more = (t.padded(), t.length) if isinstance(t, Grown) else (t, int(t.shape[dim]))
+    total = summed(length, more)
+    if isinstance(length, int):
+        return torch.cat([whole, added], dim), total
+    size = max(bounds_of(total)[1], whole.shape[dim]) if room is None else room
+    buffer = fitted(whole, dim, size)
+    start, positions = to_tensor(number(length), torch.int64), torch.arange(size)
+    shape = [size if d == dim else 1 for d in range(buffer.dim())]
+    if added.shape[dim] == 0:
+        return buffer, total
+    if added.shape[dim] == 1:
+        return torch.where(positions.reshape(shape) == start, added, buffer), total
+    shifted = positions - start
+    moved = torch.index_select(added, dim, shifted.clamp(0, added.shape[dim] - 1))
+    inside = ((shifted >= 0) & (shifted < added.shape[dim])).reshape(shape)
+    return torch.where(inside, moved, buffer), total
+
+
+def stack(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+    first = next(t for t in tensors if isinstance(t, Grown))
+    if any(rank_of(t) != first.dim_() or (isinstance(t, Grown) and t.along != first.along) for t in tensors):
+        return refuse_call(func, first)
+    dim = dim % (first.dim_() + 1)
+    buffers, length = equalized(tensors, [first.along] * len(tensors))
+    return grown_or_plain(func(buffers, dim), first.along + (dim <= first.along), length, True)
+
+
+def grown_or_plain(t: torch.Tensor, along: int, length: Extent, known: bool) -> torch.Tensor:
+    """Return as much of a tensor as there is; whether it is ``known`` to be contiguous."""
+    return t.narrow(along, 0, length) if isinstance(length, int) else as_known(known, t, along, length)
+
+
+def as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
+    """Return what grows of a tensor; whether it is ``known`` to be contiguous."""
+    made = new(t, along, length)
+    made.contiguous_ = known
+    return made
+
+
+# -- shapes -------------------------------------------------------------------------------------------------------------------
+def transpose(func: Any, t: Grown, dim0: int = -2, dim1: int = -1) -> Any:
+    a, b = dim0 % t.dim_(), dim1 % t.dim_()
+    return grown(t.padded().transpose(a, b), {a: b, b: a}.get(t.along, t.along), t.length)
+
+
+def matrix_transpose(func: Any, t: Grown) -> Any:
+    return transpose(func, t) if t.dim_() == 2 else refuse_call(func, t)
+
+
+def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
+    order = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
+    return grown(t.padded().permute(order), order.index(t.along), t.length)
+
+
+def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
+    dim = dim % (t.dim_() + 1)
+    return as_known(t.contiguous_, t.padded().unsqueeze(dim), t.along + (dim <= t.along), t.length)
+
+
+def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
+    wanted = flat(sizes)
+    if isinstance(x, Grown):
+        along = x.along + len(wanted) - x.dim_()
+        stays = type(wanted[along]) is int and wanted[along] == -1
+        if not stays and not is_same(length_of_size(wanted[along]), x.length):
+            return refuse_call(func, x)
+        wanted[along] = -1
+        return grown(x.padded().expand(wanted), along, x.length) if _are_plain(wanted) else refuse_call(func, x)
+    at, length = _one_length(wanted)
+    if at is None or (x.dim() >= len(wanted) - at and x.shape[at - len(wanted)] != 1):
+        return NotImplemented
+    wanted[at] = _most(length)
+    return grown(x.expand(wanted), at, length)
+
+
+def _are_plain(sizes: Sequence[Any]) -> bool:
+    return all(type(n) is int for n in sizes)
+
+
+def _one_length(sizes: Sequence[Any]) -> tuple[int | None, Any]:
+    """Return which size is a length, and the length; None if none is, or another is a number of the run."""
+    at = [i for i, n in enumerate(sizes) if isinstance(length_of_size(n), Length)]
+    if len(at) != 1 or not _are_plain([n for i, n in enumerate(sizes) if i != at[0]]):
+        return None, None
+    return at[0], length_of_size(sizes[at[0]])
+
+
+def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
+    wanted, shape = flat(sizes), list(t.buffer.shape)
+    at, length = _one_length(wanted)
+    others = math.prod(n for d, n in enumerate(shape) if d != t.along)
+    if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
+        at, length = wanted.index(-1), t.length
+    if at is None and len(asked := [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]) == 1 and -1 not in wanted:
+        at, length = asked[0], t.length  # as many elements as there are
+        require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
+    elif at is not None and not is_same(length, t.length) and -1 not in wanted:
+        require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
+        length = t.length
+    if at is None or not is_same(length, t.length):
+        return refuse_call(func, t)
+    if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
+        rest = math.prod(n for n in left if n != -1)
+        if left.count(-1) > 1 or rest == 0 or others % rest:
+            return refuse_call(func, t)
+        wanted = [others // rest if i != at and n == -1 else n for i, n in enumerate(wanted)]
+    if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
+        return refuse_call(func, t)
+    wanted[at] = shape[t.along]
+    if not t.contiguous_ and (at, wanted) != (t.along, shape):  # it is a view, or a copy
+        if func is _T.view:
+            return refuse_call(func, t)
+        t.storage_.growing = t.length.counter.loop
+    return as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
+
+
+def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
+    first, last = start_dim % t.dim_(), end_dim % t.dim_()
+    if first >= last:
+        return t
+    if math.prod(n for d, n in enumerate(t.buffer.shape) if first <= d <= last and d != t.along) == 1:
+        return reshape(_T.reshape, t, [*t.sizes()[:first], -1, *t.sizes()[last + 1 :]])
+    if first <= t.along <= last:
+        return refuse_call(func, t)
+    rows = math.prod(t.buffer.shape[first : last + 1])
+    return reshape(_T.reshape, t, [*t.sizes()[:first], rows, *t.sizes()[last + 1 :]])
+
+
+def squeeze(func: Any, t: Grown, dim: Any = None) -> Any:
+    dims = [d % t.dim_() for d in flat((dim,))] if dim is not None else []
+    if dim is None or t.along in dims:  # it depends on the length
+        return refuse_call(func, t)
+    gone = [d for d in dims if t.buffer.shape[d] == 1]
+    whole: torch.Tensor = t.padded()
+    for d in sorted(gone, reverse=True):
+        whole = whole.squeeze(d)
+    return as_known(t.contiguous_, whole, t.along - sum(d < t.along for d in gone), t.length)
+
+
+def pad_with(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
+    """Pad with a number, along the dimension whose length is known only at run time too, and by such lengths."""
+    entries = list(pad)
+    behind = 2 * (t.dim_() - 1 - t.along)
+    left, right = entries[behind : behind + 2] or (0, 0)
+    entries[behind : behind + 2] = [0, 0] if entries[behind:] else []
+    if mode != "constant" or scalars.is_symbolic(value) or not _are_plain(entries) or len(pad) % 2:
+        return refuse_call(func, t)
+    whole = masked(t.padded(), t.along, t.length, value or 0)
+    return _padded(func, func(whole, entries, mode, value) if any(entries) else whole, t.along, t.length, left, right, value or 0)
+
+
+def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
+    """Pad a tensor of fixed shape by numbers of the run along one dimension."""
+    entries = list(pad)
+    pairs = {k // 2 for k, n in enumerate(entries) if scalars.is_symbolic(n)}
+    if mode != "constant" or scalars.is_symbolic(value) or len(pairs) != 1 or len(entries) % 2:
+        return NotImplemented
+    pair = pairs.pop()
+    left, right = entries[2 * pair : 2 * pair + 2]
+    entries[2 * pair : 2 * pair + 2] = [0, 0]
+    along = x.dim() - 1 - pair
+    whole = func(x, entries, mode, value) if any(entries) else x
+    return _padded(func, whole, along, int(x.shape[along]), left, right, value or 0)
+
+
+def _padded(func: Any, whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> Any:
+    """Pad a buffer, which holds the number behind its length already; what is negative takes something off."""
+    ends = [scalars.bounds_of(n) for n in (left, right)]
+    if any(b is None or b[1] > MOST_ELEMENTS for b in ends):
+        refuse_here(None, f"{func.__name__}() by a number that is known only at run time, and whose bounds are not known")
+    (low_left, high_left), (low_right, high_right) = ends  # type: ignore[misc]  # both are known
+    known = combine("add", length, known_right) if left == 0 and (known_right := scalars.length_of(right)) is not None else None
+    least, most = bounds_of(length)
+    if known is not None and combine("ge", known, 0) is True:
+        total: Extent = known  # type: ignore[assignment]  # a sum is a length
+    else:
+        size = as_number(length) + left + right
+        require(size >= 0, RuntimeError("padding would give a tensor a negative size"))
+        total = extent_of(largest_of(size, 0), max(least + low_left + low_right, 0), max(most + high_left + high_right, 0))
+    room = bounds_of(total)[1]
+    if type(left) is int and left == 0:
+        return grown_or_plain(fitted(whole, along, room, value), along, total, True)
+    places = torch.arange(room) - to_tensor(left, torch.int64)
+    shape = [room if d == along else 1 for d in range(whole.dim())]
+    size = int(whole.shape[along])
+    moved = fitted(whole, along, max(size, 1)).index_select(along, places.clamp(0, max(size - 1, 0)))
+    inside = ((places >= 0) & (places < to_tensor(as_number(length), torch.int64))).reshape(shape)
+    return grown_or_plain(torch.where(inside, moved, torch.full((), value, dtype=whole.dtype)), along, total, True)
+
+
+# -- making tensors ------------------------------------------------------------------------------------------------------------
+def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Count up to, or between, numbers of the run."""
+    if any(map(scalars.is_symbolic, kwargs.values())):
+        return NotImplemented
+    whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
+    if len(args) == 2 and whole:
+        start, end = map(scalars.length_of, args)
+        count: Any = combine("sub", end, start) if start is not None and end is not None else None
+        count = _steps(args[0], args[1]) if count is None else count
+        if count is None or (isinstance(count, int) and count < 0):
+            return NotImplemented
+        made = torch.arange(count if isinstance(count, int) else _most(count), **kwargs)
+        made = made + (to_tensor(args[0], made.dtype) if scalars.is_symbolic(args[0]) else args[0])
+        return made if isinstance(count, int) else new(made, 0, count)
+    length = length_of_size(args[0]) if len(args) == 1 else None
+    if not isinstance(length, Length):
+        return NotImplemented
+    made = new(func(_most(length), **kwargs).clone(), 0, length)
+    made.below = length if whole else None
+    return made
+
+
+def _steps(start: Any, end: Any) -> Extent | None:
+    """Return how many numbers lie between two; None if they have no bounds. The second must not be smaller."""
+    low, high = scalars.bounds_of(start), scalars.bounds_of(end)
+    if low is None or high is None or high[1] - low[0] > MOST_ELEMENTS:
+        return None
+    require(end >= start, RuntimeError("upper bound and lower bound inconsistent with step sign"))
+    return extent_of(largest_of(end - start, 0), max(high[0] - low[1], 0), max(high[1] - low[0], 0))
+
+
+def _most(length: Length) -> int:
+    """Return the largest length, of a tensor that has to have one in all trips."""
+    if length.bounds[0] < 0:
+        current().decisions.fork(length.counter.loop, "a tensor is made whose length may be negative in some trips of a loop")
+    return length.bounds[1]
+
+
+def like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+    if "memory_format" in kwargs:
+        return refuse_call(func, t)
+    return as_known(t.contiguous_, func(t.padded(), *args, **kwargs).clone(), t.along, t.length)
+
+
+def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
+    like, sizes = (args[:1], args[1:]) if args and isinstance(args[0], torch.Tensor) else ((), args)
+    buffers = tuple(map(buffer_of, like))
+    sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
+    wanted = flat(sized) if sized else None
+    if wanted is None or _are_plain(wanted):
+        return func(*buffers, *sizes, **kwargs)
+    at, length = _one_length(wanted)
+    if at is None:
+        return NotImplemented
+    wanted[at] = _most(length)
+    return new(func(*buffers, wanted, *rest, **kwargs).clone(), at, length)
+
+
+_WITH_NUMBER = (torch.full, _T.new_full)
