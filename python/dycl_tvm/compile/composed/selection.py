@@ -54,13 +54,15 @@ def scatter_number(x: Tensor, dim: int, index: Tensor, value: float, *, reduce: 
 def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     if not x.dim() or not x.numel() or not size:
         return torch.full((size, x.dim()), fill_value)
-    counted = (x.reshape(-1) != 0).to(torch.int64).cumsum(0)
-    number = torch.arange(size)
-    flat = torch.searchsorted(counted, number + 1)
-    places, span = [], x.numel()
-    for extent in x.shape:
-        span //= extent
-        places.append(flat // span % extent)
+    found = x.reshape(-1) != 0
+    counted, number = found.to(torch.int64).cumsum(0), torch.arange(size)
+    row = torch.where(found, counted - 1, size).clamp(max=size)  # in the last row stands what is not wanted
+    flat = torch.zeros(size + 1, dtype=torch.int64).scatter(0, row, torch.arange(x.numel()))[:size]
+    places: list[Tensor] = []
+    for extent in reversed(x.shape[1:]):
+        places.insert(0, flat % extent)
+        flat = flat // extent
+    places.insert(0, flat)
     return torch.where((number < counted[-1]).unsqueeze(1), torch.stack(places, 1), fill_value)
 
 

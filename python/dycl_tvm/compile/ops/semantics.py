@@ -143,12 +143,7 @@ def floor_divide(a: Any, b: Any) -> Any:
     """Return the quotient rounded down, as ``torch.floor_divide``."""
     dtype = dtype_of(a)
     if "float" not in dtype:
-        b = safe_divisor(b)
-        quotient = tirx.truncdiv(a, b)
-        rest = a - quotient * b
-        zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
-        wrong = tirx.And(rest != zero, _differ(rest < zero, b < zero)) if not dtype.startswith("uint") else tirx.const(False, "bool")
-        return tirx.Select(wrong, quotient - one, quotient)
+        return tirx.floordiv(a, safe_divisor(b))  # names its operands once: in chains they are inlined
     zero = tirx.const(0, dtype)
     mod = libm("fmod", a, b)
     quotient = (a - mod) / b
@@ -170,7 +165,7 @@ def remainder(a: Any, b: Any) -> Any:
     dtype = dtype_of(a)
     zero = tirx.const(0, dtype)
     if "float" not in dtype:
-        return tirx.Select(b == zero, zero, a - floor_divide(a, b) * b)
+        return tirx.Select(b == zero, zero, tirx.floormod(a, safe_divisor(b)))
     mod = libm("fmod", a, b)
     return tirx.Select(tirx.And(mod != zero, _differ(b < zero, mod < zero)), mod + b, mod)
 

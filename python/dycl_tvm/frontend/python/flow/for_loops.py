@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.join.growth import has_grown
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown_parts import row_of
 from dycl_tvm.hcfg.nodes import Value
 
 #: A loop of fewer trips, of which Python knows how many, is unrolled: its code is small, and faster.
@@ -60,7 +61,7 @@ class For(Loop):
             return
         if isinstance(items, Grown) and items.along == 0:
             for index in self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables):
-                yield items[index]
+                yield row_of(items, index)
             return
         unrolled = self._loop.begin_counted() if type(items) is range else 0
         self._variables = self._own(variables)

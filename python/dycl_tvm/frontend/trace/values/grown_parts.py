@@ -80,6 +80,15 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
     return view_of(t, part)
 
 
+def row_of(t: Grown, index: Any) -> torch.Tensor:
+    """Return a row at an index of the run that is known to be one of the rows that there are."""
+    whole = t.padded()
+    part = select_at(whole, *home(whole), 0, read(to_tensor(index, torch.int64).reshape(1)))
+    if not t.storage_.cut:  # a copy stands for a view
+        t.storage_.growing = t.length.counter.loop
+    return view_of(t, part if t.contiguous_ else placed(t, part, whole, 0, keeps=False))
+
+
 def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
     """Read at positions, one for every dimension; those along the dimension that grows are known to lie in it."""
     at = indices[t.along] if len(indices) == t.dim_() else None
