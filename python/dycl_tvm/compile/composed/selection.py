@@ -58,9 +58,12 @@ def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     number = torch.arange(size)
     flat = torch.searchsorted(counted, number + 1)
     places, span = [], x.numel()
-    for extent in x.shape:
+    before = None
+    for extent in x.shape:  # a remainder of a quotient, fused, is an expression that TVM simplifies for minutes
         span //= extent
-        places.append(flat // span % extent)
+        row = flat if span == 1 else flat // span
+        places.append(row if before is None else row - before * extent)
+        before = row
     return torch.where((number < counted[-1]).unsqueeze(1), torch.stack(places, 1), fill_value)
 
 
