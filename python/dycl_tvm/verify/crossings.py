@@ -7,11 +7,12 @@ Below the dispatcher all of them are reads of one element, whoever asks: the pro
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,7 +154,7 @@ class Watch:
         self.log = Log()
         for tensor in inputs:
             self._know(tensor, self._number(("input", object())), True)
-        with _Deadline(_MOST_SECONDS), torch.no_grad(), _Functions(self), _Operations(self):
+        with _Deadline(_MOST_SECONDS), torch.no_grad(), _plain_modules(), _Functions(self), _Operations(self):
             return function(*args, **kwargs)
 
     # -- what is known of tensors -----------------------------------------------------------------------------------------
@@ -354,6 +355,27 @@ class _Operations(TorchDispatchMode):
             return watch.cross(number, torch.bool, result, any(k.free for k in inputs))
         watch.computed(operator, args, kwargs, result)
         return result
+
+
+@contextlib.contextmanager
+def _plain_modules() -> Iterator[None]:
+    """Let PyTorch's modules take the ways that they take when nobody observes them.
+
+    ``nn.TransformerEncoder`` makes nested tensors, and attention is one operator, unless ``__torch_function__`` is to be called: by the
+    class of a tensor, or by a mode.
+    """
+    before = torch.overrides.has_torch_function
+    torch.overrides.has_torch_function = _is_of_a_subclass
+    try:
+        yield
+    finally:
+        torch.overrides.has_torch_function = before
+
+
+def _is_of_a_subclass(args: Iterable[Any]) -> bool:
+    """What ``torch.overrides.has_torch_function`` says outside of all modes."""
+    own = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+    return any(getattr(type(x), "__torch_function__", own[0]) not in own for x in args)
 
 
 def _is_whole(t: torch.Tensor) -> bool:

@@ -10,10 +10,13 @@ import pytest
 import torch
 from hcfg_utils import Kernels, host_target, record, run_sub_dnn
 from op_cases import CASES
+from tvm import tirx
 
+from dycl_tvm.backends.tir_cpu.stages import size_of
 from dycl_tvm.compile import pipeline
 from dycl_tvm.compile.call_list import CallList, call_list
 from dycl_tvm.compile.importer import import_sub_dnns
+from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.program import KernelLibrary
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.nodes import Origin, SubDNN, TensorOp, Value
@@ -114,3 +117,11 @@ def test_only_the_second_result_is_read(op: str) -> None:
     built = pipeline.build_kernels(kernels.functions, host_target())
     (got,) = run_sub_dnn(calls, [data], Kernels(KernelLibrary(tuple(built.objects)), [call.symbol for call in calls.calls]))
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_chains_of_whole_number_division_stay_small() -> None:
+    """Fusion writes one expression into the other: an operator that names its operand twice doubles the size with every link."""
+    chain: Any = tirx.Var("x", "int64")
+    for _ in range(8):
+        chain = semantics.remainder(semantics.floor_divide(chain, tirx.Var("y", "int64")), tirx.Var("z", "int64"))
+    assert size_of(chain) < 400

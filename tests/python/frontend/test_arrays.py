@@ -34,11 +34,17 @@ RIGHT = {
     "a tensor that is changed while the array is read": "k = 0\nwhile a[0] < 3 and k < 4:\n    v += 1\n    k += 1\nreturn v, k",
     "what is read in one line": "return float(v.numpy()[0] + 1), float(sum(x[1].numpy())), float(x[0].numpy()[int(x[0, 0]) % 2])",
     "the largest": "best, at = -1e9, -1\nfor i, t in enumerate(a):\n    if float(t) > best: best, at = float(t), i\nreturn x * best, at",
+    "functions of NumPy on constants": "w = np.linspace(0, 1, 4)\nif x.sum() > 0:\n    np.copyto(w, np.ones(4))\n"
+    "else:\n    np.add(w, 1, out=w)\n"
+    "np.fill_diagonal(w.reshape(2, 2), np.clip(3.0, 0, 2))\nreturn x * w[1] + np.interp(1.5, [0, 2], [0, w[3]]) + float(np.log2(8))",
+    "a function of the program's that NumPy calls": "n = []\ng = np.frompyfunc(lambda k: n.append(k) or k, 1, 1)\n"
+    "if x.sum() > 0: g(np.ones(2))\nreturn x * len(n)",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }
 REFUSED = {
     "a function of NumPy": ("return x * int(np.argmax(a))", "argmax"),
     "a universal function": ("return x * float(np.exp(a)[0])", "exp"),
+    "a number": ("return x + np.floor(x.sum().item())", "floor"),
     "a method": ("return x * float(a.sum())", "`sum` of an array"),
     "an attribute that is asked for": ("return x if hasattr(a, 'nothing') else x * 2", "`__dict__` of an array"),
     "a handler of what NumPy may raise": ("try:\n    return x * float(-a[0])\nexcept TypeError:\n    return x", "__neg__() of a number"),

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from differential import check, stage
 
+import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
 
 #: None, one, some and all of five elements are positive.
@@ -316,3 +320,16 @@ def _of_one(func, cut):
         return func(cut(x))
 
     return program
+
+
+def test_built(tmp_path: Path) -> None:
+    def program(x: Any) -> Any:
+        return x[x > 0], (x > 1).nonzero(), x.long() // 3 % 4 // 2
+
+    artifact = dycl_tvm.build(program, (torch.randn(2, 3),))
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    for x in (torch.randn(2, 3), -torch.ones(2, 3), torch.full((2, 3), 7.0), torch.arange(-3.0, 3.0).reshape(2, 3)):
+        for want, got in zip(program(x), call(x), strict=True):
+            assert want.dtype == got.dtype and torch.equal(want, torch.as_tensor(got))

@@ -512,3 +512,17 @@ def test_what_is_computed_of_no_elements_is_not_answered_otherwise(program) -> N
     graph = stage(program, (X,))
     run_passes(graph)
     assert check_control(program, graph, (X,), {}).runs > 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_modules_take_the_ways_that_they_take_unobserved() -> None:
+    torch.manual_seed(0)
+    net = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1).eval()
+    args = (torch.randn(2, 3, 4), torch.tensor([3, 1]))
+
+    def padded(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return net(x, src_key_padding_mask=torch.arange(3) >= n.unsqueeze(1))
+
+    with torch.no_grad():
+        assert (padded(*args)[1, 1:] == 0).all()  # of a nested tensor
+    assert check_control(padded, stage(padded, args), args, {}, budget=Budget(0.1)).runs > 1

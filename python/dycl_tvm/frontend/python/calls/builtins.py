@@ -359,6 +359,15 @@ def _listed(args: tuple[Any, ...]) -> list[Any] | None:
 
 
 def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    check_numpy(callee, args, kwargs)
+    out = kwargs.get("out")
+    for x in (*(out if isinstance(out, tuple) else (out,)), *(args[callee.nin :] if isinstance(callee, np.ufunc) else ())):
+        current().heap.changing(x)
+    return callee(*args, **kwargs)
+
+
+def check_numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse to call a function of NumPy's on what is known only at run time."""
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     if not _plain(tuple(x for x in leaves if not isinstance(x, torch.Tensor) or isinstance(x, StagedTensor))):
         raise UnsupportedError(
@@ -366,10 +375,6 @@ def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             current().origin(),
             "use the torch function of the same name; for a single number, .item()",
         )
-    out = kwargs.get("out")
-    for x in (*(out if isinstance(out, tuple) else (out,)), *(args[callee.nin :] if isinstance(callee, np.ufunc) else ())):
-        current().heap.changing(x)
-    return callee(*args, **kwargs)
 
 
 def _input(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

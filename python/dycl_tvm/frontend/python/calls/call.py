@@ -37,7 +37,7 @@ from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
-from dycl_tvm.frontend.trace.heap.visible import CACHED
+from dycl_tvm.frontend.trace.heap.visible import CACHED, NUMPY_FUNCTIONS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -505,6 +505,8 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise UnsupportedError(
             f"`torch._C.{callee.__name__}` is given a tensor of the model that calls change", session.origin(), "give it a copy: t.clone()"
         )
+    if isinstance(callee, NUMPY_FUNCTIONS):
+        substitutes.check_numpy(callee, args, kwargs)
     pure = type(callee) in _PURE_KINDS and callee in _PURE
     module = about.module
     for a in (*args, *kwargs.values()):

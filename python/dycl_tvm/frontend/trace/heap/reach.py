@@ -26,7 +26,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
 from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Owned, Place, attribute_of
-from dycl_tvm.frontend.trace.heap.visible import Hidden, has_hidden
+from dycl_tvm.frontend.trace.heap.visible import Hidden, has_hidden, is_of_numpy
 from dycl_tvm.hcfg.nodes import Origin
 
 #: Objects that hold nothing that changes.
@@ -333,7 +333,7 @@ def _named_in(label: str, x: Any, names: tuple[str, ...], depth: int = 4) -> lis
 
 def _object(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     found = _instance(f"{label}." if label else "", x)
-    if has_hidden(_class(x)) and not isinstance(x, (types.GeneratorType, types.FrameType)):
+    if has_hidden(_class(x)) and not isinstance(x, (types.GeneratorType, types.FrameType)) and not is_of_numpy(x):
         for v in gc.get_referents(x):  # a container among these may be a part of the object's own working: it is not the program's
             inner = list(v.values()) if type(v) is dict else list(v) if type(v) in (list, tuple, set, deque) else [v]
             found += [(label, i) for i in inner if not isinstance(i, (type, types.ModuleType, types.FrameType))]

@@ -14,6 +14,7 @@ import copyreg
 import ctypes
 import functools
 import gc
+import sys
 import threading
 import types
 import warnings
@@ -126,7 +127,9 @@ class Hidden(Indivisible, Owned):
     @classmethod
     def of(cls, x: Any) -> Hidden | None:
         """Return the hidden state of an object; None if all of it can be seen."""
-        return cls(x) if has_hidden(_class(x)) or (type(x) is types.BuiltinFunctionType and is_unknown(x)) else None
+        return (
+            cls(x) if (has_hidden(_class(x)) and not is_of_numpy(x)) or (type(x) is types.BuiltinFunctionType and is_unknown(x)) else None
+        )
 
     @property
     def key(self) -> Any:
@@ -147,6 +150,18 @@ class Hidden(Indivisible, Owned):
             return restored and Seen(self._owner) == now
         except Exception:
             return False
+
+
+#: Functions of NumPy's that are objects.
+NUMPY_FUNCTIONS = (np.ufunc, type(np.linspace))
+
+
+def is_of_numpy(x: Any) -> bool:
+    """Whether something is one of NumPy's own compiled functions: they keep no state, but do not show that."""
+    if not isinstance(x, NUMPY_FUNCTIONS):
+        return False
+    name = "numpy" if isinstance(x, np.ufunc) else str(x.__module__)
+    return name.split(".")[0] == "numpy" and getattr(sys.modules.get(name), x.__name__, None) is x
 
 
 @functools.cache

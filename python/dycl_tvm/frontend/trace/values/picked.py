@@ -102,7 +102,8 @@ def nonzero(func: Any, x: torch.Tensor, as_tuple: bool = False) -> Any:
         mask = x != 0
     places, count = found(mask)
     shape = list(mask.shape)
-    columns = [places // math.prod(shape[d + 1 :]) % shape[d] for d in range(len(shape))] if places.shape[0] else [places] * len(shape)
+    rows = [places // math.prod(shape[d + 1 :]) if places.shape[0] and d < len(shape) - 1 else places for d in range(len(shape))]
+    columns = [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)]
     if as_tuple:
         return tuple([picked(c, 0, count) for c in columns])
     return picked(torch.stack(columns, 1), 0, count)
