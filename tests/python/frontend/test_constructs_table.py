@@ -12,7 +12,8 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "python-support.md"
 
 
 def functions(name: str) -> set[str]:
-    return {n.name for n in ast.parse((HERE.parent / name if "/" in name else HERE / name).read_text(encoding="utf-8")).body if isinstance(n, ast.FunctionDef)}
+    path = HERE.parent / name if "/" in name else HERE / name
+    return {n.name for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.FunctionDef)}
 
 
 def named() -> set[tuple[str, str]]:
