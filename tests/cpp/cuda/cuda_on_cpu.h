@@ -79,8 +79,10 @@ static inline std::common_type_t<A, B> min(A a, B b) {
 static inline float EmulatedLog(float x) {
   return static_cast<float>(std::log(static_cast<double>(x)));
 }
-static inline double sinpi(double x) { return std::sin(x * M_PI); }
-static inline double cospi(double x) { return std::cos(x * M_PI); }
+static inline double EmulatedSinPi(double x) { return std::sin(x * M_PI); }
+static inline double EmulatedCosPi(double x) { return std::cos(x * M_PI); }
+#define sinpi(x) EmulatedSinPi(x)
+#define cospi(x) EmulatedCosPi(x)
 #define __expf(x) static_cast<float>(std::exp(static_cast<double>(static_cast<float>(x))))
 #define __exp10f(x) std::pow(10.0f, static_cast<float>(x))
 #define __logf(x) EmulatedLog(x)

@@ -202,3 +202,12 @@ def test_regions_of_images(name):
     ops = pytest.importorskip("torchvision.ops", reason="torchvision is not installed, or does not load beside this PyTorch")
     images = [torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(k)) for k in range(3)]
     compare(lambda x, boxes: REGIONS[name](ops, x, boxes), [(x, _boxes(k)) for k, x in enumerate(images)])
+
+
+def test_boxes_that_are_kept():
+    """As many boxes come out as do not cover each other."""
+    ops = pytest.importorskip("torchvision.ops", reason="torchvision is not installed, or does not load beside this PyTorch")
+    boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 3.5], [1, 1, 9, 9], [8, 8, 9, 9], [0, 0, 4, 4]])
+    scores = [torch.rand(5, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    calls = [(boxes + shift, s) for shift, s in zip((0, 3, 0), scores)] + [(boxes[:1].expand(5, 4), scores[0])]
+    compare(lambda b, s: (ops.nms(b, s, 0.3), b[ops.batched_nms(b, s, torch.tensor([0, 0, 1, 1, 0]), 0.5)]), calls)

@@ -218,13 +218,7 @@ _OPS, _CPU, _KERNELS = "dycl_tvm.compile.ops.", "dycl_tvm.backends.tir_cpu.", "d
 IMPORT = [
     ("the operands of rsub change places", ARITHMETIC, _OPS + "elementwise:_rsub", '"subtract", b, a', '"subtract", a, b'),
     ("floor division truncates", ARITHMETIC, _OPS + "elementwise:_div_mode", "_floor_divide if", "_trunc_divide if"),
-    (
-        "whole numbers are divided towards zero",
-        WHOLE,
-        _OPS + "semantics:floor_divide",
-        "tirx.Select(wrong, quotient - one, quotient)",
-        "quotient",
-    ),
+    ("whole numbers are divided towards zero", WHOLE, _OPS + "semantics:floor_divide", "tirx.floordiv(", "tirx.truncdiv("),
     ("the first NaN of a window counts", WINDOWS, _OPS + "pooling:_max_pool", "last_nan=True", "last_nan=False"),
     ("a power has one factor too many", ARITHMETIC, _OPS + "elementwise:_power", "range(int(b) - 1)", "range(int(b))"),
     ("a norm forgets epsilon", ARITHMETIC, _OPS + "norm:normalised", "relax.const(eps, dtype)", "relax.const(0.0, dtype)"),
