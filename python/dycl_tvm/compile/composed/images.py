@@ -26,11 +26,19 @@ def _linear(x: float) -> float:
     return max(0.0, 1.0 - abs(x))
 
 
+def _near(x: Any, a: float) -> Any:
+    """Return the kernel of cubic convolution at distances below 1."""
+    return ((a + 2) * x - (a + 3)) * x * x + 1
+
+
+def _far(x: Any, a: float) -> Any:
+    """Return it at distances from 1 to 2."""
+    return (((x - 5) * x + 8) * x - 4) * a
+
+
 def _cubic(x: float, a: float = -0.5) -> float:
     x = abs(x)
-    if x < 1:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-    return (((x - 5) * x + 8) * x - 4) * a if x < 2 else 0.0
+    return _near(x, a) if x < 1 else _far(x, a) if x < 2 else 0.0
 
 
 def _resized(
@@ -155,10 +163,4 @@ def _taps(x: Tensor, places: list[Tensor], padding: int, align_corners: bool) ->
 
 
 def _cubic_factors(t: Tensor, a: float = -0.75) -> list[Tensor]:
-    def near(x: Tensor) -> Tensor:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-
-    def far(x: Tensor) -> Tensor:
-        return ((x - 5) * x + 8) * x * a - 4 * a
-
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
+    return [_far(t + 1, a), _near(t, a), _near(1 - t, a), _far(2 - t, a)]

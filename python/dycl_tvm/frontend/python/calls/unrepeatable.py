@@ -17,8 +17,8 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.nodes import Origin
 
-#: Whose methods are ``random.uniform``, ``np.random.uniform`` and their like.
-_GENERATORS: tuple[Any, ...] = (random.random.__self__, np.random.uniform.__self__)  # type: ignore[attr-defined]
+#: Whose methods are ``random.uniform``, ``np.random.uniform`` and their like: all calls of methods are asked, so by identity.
+_GENERATORS = frozenset(map(id, (random.random.__self__, np.random.uniform.__self__)))  # type: ignore[attr-defined]
 
 
 class _Drawn:
@@ -39,7 +39,7 @@ def substitute_of(callee: Any) -> Callable[[Any, tuple[Any, ...], dict[str, Any]
     """Return what is called in place of a method of one of the generators; None for anything else."""
     if type(callee) not in (types.MethodType, types.BuiltinMethodType):
         return None
-    return draw if any(callee.__self__ is generator for generator in _GENERATORS) else None
+    return draw if id(callee.__self__) in _GENERATORS else None
 
 
 def draw(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import combine
 from dycl_tvm.frontend.trace.values.numbers import select
@@ -100,7 +100,7 @@ def equalized(
 
     One that is longer or shorter is an error at run time.
     """
-    extents = [extent_at(t, _rank(t) - d) for t, d in zip(tensors, dims)]
+    extents = [extent_at(t, rank_of(t) - d) for t, d in zip(tensors, dims)]
     common = next((e for e in extents if isinstance(e, int)), extents[0])
     assert common is not None
     for extent in extents:
@@ -111,7 +111,3 @@ def equalized(
             )
     room = bounds_of(common)[1]
     return [fitted(t.padded() if isinstance(t, Grown) else t, d, room) for t, d in zip(tensors, dims)], common
-
-
-def _rank(t: torch.Tensor) -> int:
-    return t.dim_() if isinstance(t, Grown) else t.dim()

@@ -134,6 +134,11 @@ def placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps:
     return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
 
 
+def rank_of(t: torch.Tensor) -> int:
+    """Return the rank."""
+    return t.dim_() if isinstance(t, Grown) else t.dim()
+
+
 def number(length: Length) -> Any:
     """Return a length as a number of the run, or as a plain one if it is known."""
     if length.settled is not None:

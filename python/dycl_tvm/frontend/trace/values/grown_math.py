@@ -16,10 +16,10 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import apart
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, is_same
+from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, fitted, is_same
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
 from dycl_tvm.frontend.trace.values.lengths import Length
@@ -143,11 +143,6 @@ def contiguous(func: Any, t: Grown, memory_format: Any = torch.contiguous_format
 
 
 # -- what mixes elements -----------------------------------------------------------------------------------------------------
-def rank_of(t: torch.Tensor) -> int:
-    """Return the rank."""
-    return t.dim_() if isinstance(t, Grown) else t.dim()
-
-
 def dtype_of(t: torch.Tensor) -> torch.dtype:
     """Return the type of the elements."""
     return DTYPES[t.buffer.dtype] if isinstance(t, Grown) else t.dtype
@@ -325,7 +320,7 @@ def attention(
         if attn_mask.along != attn_mask.dim_() - 1 or not is_same(attn_mask.length, key.length):
             return refuse_call(func, key)
         given: torch.Tensor = attn_mask.padded()
-        given = given.narrow(-1, 0, size) if given.shape[-1] >= size else F.pad(given, (0, size - given.shape[-1]))
+        given = fitted(given, given.dim() - 1, size)
         mask = mask & given if given.dtype == torch.bool else torch.where(mask, given, torch.full((), -math.inf, dtype=given.dtype))
     elif attn_mask is not None:
         if attn_mask.dim() < 1 or attn_mask.shape[-1] != 1:

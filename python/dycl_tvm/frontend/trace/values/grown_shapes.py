@@ -21,7 +21,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     refuse_here,
     summed,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     buffer_of,
     dtype_of,
@@ -29,7 +29,6 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     is_contiguous,
     masked,
     new,
-    rank_of,
     refuse_call,
 )
 from dycl_tvm.frontend.trace.values.indices import require

@@ -28,8 +28,8 @@ from dycl_tvm.frontend.trace.values.extents import (
     sliced,
     span,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown
-from dycl_tvm.frontend.trace.values.grown_math import buffer_of, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, rank_of
+from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.picked import by_mask, by_positions, is_mask, is_positions, put_at_positions, put_by_mask

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import equalized, is_same
+from dycl_tvm.frontend.trace.values.aligned import equalized, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown
-from dycl_tvm.frontend.trace.values.grown_math import dtype_of, masked, new, rank_of, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of, masked, new, refuse_call, valid
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
@@ -58,17 +58,13 @@ def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.T
     whole, extent = _under(func, t, dim, mask)
     mask = there_of(mask) if isinstance(mask, Grown) else mask
     if isinstance(extent, Length):
-        mask = _cut_to(mask, whole.shape[dim]) & valid(extent, whole.shape[dim], 1, 0)
+        mask = fitted(mask, 0, whole.shape[dim]) & valid(extent, whole.shape[dim], 1, 0)
     places, count = found(mask)
     shape = list(whole.shape)
     flat = whole.reshape([*shape[:dim], math.prod(shape[dim : dim + rank]), *shape[dim + rank :]])
     if isinstance(count, int) and not count:
         return flat.narrow(dim, 0, 0).clone()
     return picked(flat.index_select(dim, places), dim, count)
-
-
-def _cut_to(mask: torch.Tensor, size: int) -> torch.Tensor:
-    return mask.narrow(0, 0, size) if mask.shape[0] >= size else torch.cat([mask, torch.zeros(size - mask.shape[0], dtype=torch.bool)])
 
 
 def _under(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> tuple[torch.Tensor, Extent | None]:
