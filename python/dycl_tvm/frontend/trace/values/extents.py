@@ -73,7 +73,7 @@ def sum_with_size(func: Any, a: Any, b: Any) -> Any:
     """Add or subtract a length and a tensor of rank 0, of which it may be known how far they are from each other."""
     result = func(a, b)
     x, y = (b, a) if func is _T.__rsub__ else (a, b)
-    both = [length_of_size(x, y), length_of_size(y, x)]
+    both = [near(x, y), near(y, x)]
     if is_size(result) and result.dtype == torch.int64 and None not in both:
         known = combine("sub" if func in SUBTRACTIONS else "add", *both)  # type: ignore[arg-type]  # both are lengths
         if known is not None:
@@ -86,14 +86,17 @@ SUBTRACTIONS = (_T.__sub__, _T.__rsub__, _T.sub, torch.sub)
 ADDITIONS = (_T.__add__, _T.__radd__, _T.add, torch.add)
 
 
-def length_of_size(x: Any, other: Any) -> Extent | None:
+def near(x: Any, other: Any) -> Extent | None:
     """Return a number, or the element of a tensor of rank 0, as a length by the counter of another; None if that is not known."""
-    if not is_size(x):
-        return scalars.length_of(x)  # type: ignore[no-any-return]  # it is one
-    value, near = read(x), scalars.length_of(other)
-    known = current().get(_Sizes).known.get(value)
-    if known is None and isinstance(near, Length) and near.counter.base is not None and near.counter.base[0] is value:
-        return Length(near.counter, 1, -near.counter.base[1])
+    length = other if isinstance(other, Length) else scalars.length_of(other)
+    if is_size(x):
+        root, more = read(x), 0
+        known = current().get(_Sizes).known.get(root)
+    else:
+        known = scalars.length_of(x)
+        root, more = x.node.base if scalars.is_symbolic(x) else (None, 0)
+    if known is None and isinstance(length, Length) and length.counter.base is not None and length.counter.base[0] is root:
+        return Length(length.counter, 1, more - length.counter.base[1])
     return known
 
 
@@ -247,13 +250,22 @@ def selected(whole: torch.Tensor, along: int, length: Extent, index: Any) -> Any
 def check_narrow(start: Any, count: Any, length: Extent) -> Any:
     """Return where ``narrow()`` begins; what eager refuses is an error at run time."""
     there = as_number(length)
-    require(count >= 0, RuntimeError("narrow(): length must be non-negative."))
-    least, most = _known(start)
-    if not (least >= 0 and most <= _known(there)[0]):
+    if _known(count)[0] < 0:
+        require(count >= 0, RuntimeError("narrow(): length must be non-negative."))
+    least, largest = _known(start)
+    if not (least >= 0 and largest <= _known(there)[0]) and not _surely(start, 0, length):
         require((start >= -there) & (start <= there), IndexError("start is out of the range of the dimension"))
     start = start if least >= 0 else scalars.select(start < 0, start + there, start)
-    require(start + count <= there, RuntimeError("start + length exceeds the size of the dimension"))
+    if not (largest + _known(count)[1] <= bounds_of(length)[0] and least >= 0) and not _surely(start, count, length):
+        require(start + count <= there, RuntimeError("start + length exceeds the size of the dimension"))
     return start
+
+
+def _surely(start: Any, count: Any, length: Extent) -> bool:
+    """Whether a part is known to lie within a length, as far as its end goes."""
+    parts = [near(start, length), near(count, length)]
+    end = combine("add", *parts) if None not in parts else None  # type: ignore[arg-type]  # both are lengths
+    return end is not None and combine("le", end, length) is True and combine("ge", parts[0], 0) is True  # type: ignore[arg-type]
 
 
 def narrowed_at(whole: torch.Tensor, along: int, length: Extent, start: Any, count: Any) -> torch.Tensor:

@@ -49,7 +49,8 @@ def length_of_size(x: Any) -> Any:
     if x.node.length is not None or not may_be_size(x, True):
         return x.node.length
     bounds = scalars.bounds_of(x) or (0, 0)
-    require(x >= 0, RuntimeError("a tensor cannot have a negative dimension"))
+    if bounds[0] < 0:
+        require(x >= 0, RuntimeError("a tensor cannot have a negative dimension"))
     return extent_of(largest_of(x, 0), max(bounds[0], 0), max(bounds[1], 0))
 
 
