@@ -66,7 +66,7 @@ class If:
         if isinstance(cond, Value) and fork:
             cond = session.decisions.decide(cond)
         elif isinstance(cond, Value):
-            decided = session.decisions.decided()
+            decided = session.decisions.answer(cond)
             if decided is None:
                 self._begin(cond, variables)
             else:
@@ -297,7 +297,7 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     session = current()
     cond = truth(test)
     if isinstance(cond, Value):
-        decided = session.decisions.decided()
+        decided = session.decisions.answer(cond)
         if decided is None:
             return _explore_value(cond, then, orelse)
         cond = decided

@@ -81,7 +81,15 @@ def sum_with_size(func: Any, a: Any, b: Any) -> Any:
     return result
 
 
+def compared_with_size(func: Any, a: Any, b: Any) -> Any:
+    """Compare a tensor of rank 0 with a length that it may be known to be."""
+    sizes = [near(a, b), near(b, a)] if is_size(a) or is_size(b) else [None]
+    known = None if None in sizes else combine(COMPARISONS[func], *sizes)  # type: ignore[arg-type]  # both are lengths
+    return func(a, b) if known is None else torch.tensor(known)
+
+
 _T = torch.Tensor
+COMPARISONS = {getattr(_T, f"__{name}__"): name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 SUBTRACTIONS = (_T.__sub__, _T.__rsub__, _T.sub, torch.sub)
 ADDITIONS = (_T.__add__, _T.__radd__, _T.add, torch.add)
 

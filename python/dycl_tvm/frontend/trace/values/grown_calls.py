@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
-from dycl_tvm.frontend.trace.values.extents import ADDITIONS, SUBTRACTIONS, is_size, sum_with_size
+from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -197,4 +197,7 @@ _SIZED: dict[Any, Handler] = {
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
 }
 #: Functions of lengths and of tensors of rank 0 that may be computed of lengths.
-_OF_SIZES: dict[Any, Handler] = dict.fromkeys([*ADDITIONS, *SUBTRACTIONS], sum_with_size)
+_OF_SIZES: dict[Any, Handler] = {
+    **dict.fromkeys([*ADDITIONS, *SUBTRACTIONS], sum_with_size),
+    **dict.fromkeys(COMPARISONS, compared_with_size),
+}
