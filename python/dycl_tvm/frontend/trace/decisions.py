@@ -126,9 +126,8 @@ class Decisions:
         return self.answers[cond] if cond in self.answers else self.decided(cond)
 
     def _note(self, cond: Operand, answer: bool) -> bool:
-        if not (self.opened or self.rolling or self.waiting) and isinstance(
-            cond, Value
-        ):  # else the path is joined with one that has another answer
+        others = self.opened or self.rolling or self.waiting  # the path is joined with one that may have another answer
+        if not others and isinstance(cond, Value):
             self.answers[cond] = answer
         return answer
 

@@ -97,6 +97,7 @@ ADDITIONS = (_T.__add__, _T.__radd__, _T.add, torch.add)
 def near(x: Any, other: Any) -> Extent | None:
     """Return a number, or the element of a tensor of rank 0, as a length by the counter of another; None if that is not known."""
     length = other if isinstance(other, Length) else scalars.length_of(other)
+    root: Value | None
     if is_size(x):
         root, more = read(x), 0
         known = current().get(_Sizes).known.get(root)

@@ -22,7 +22,7 @@ from dycl_tvm.frontend.trace.values.extents import as_number, as_size, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, copied_or_itself, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
-from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 from dycl_tvm.frontend.trace.values.storage import DTYPES
@@ -114,7 +114,7 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     leads = args and args[0] is first and first.contiguous_ and list(buffer(first).shape) == list(result.shape)  # PyTorch lays out as it
     made.contiguous_ = form is torch.contiguous_format or (form is None and (leads or all(map(is_contiguous, tensors))))
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
-        made.below = first.below.plus(args[1])
+        made.below = combine("add", first.below, args[1])  # type: ignore[assignment]  # a sum is a length
     return made
 
 

@@ -202,7 +202,7 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     if scalars.is_symbolic(value):
         value = to_tensor(value, t.dtype)
     entries = entries_of(t.dim(), index)
-    if len(entries) == 1 and is_mask(entries[0]) and (isinstance(value, Grown) or isinstance(entries[0], Grown)):
+    if len(entries) == 1 and is_mask(entries[0]) and (isinstance(entries[0], Grown) or _has_rows(value, t, entries[0])):
         return put_by_mask(torch.Tensor.__setitem__, t, entries[0], _as_value(value, t.dtype))
     if (rows := rows_in(entries)) is not None:
         part = getitem(t, without_rows(entries))
@@ -217,6 +217,13 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
         return torch.Tensor.__setitem__(t, index, value)
     part = _select(torch.Tensor.__getitem__(t, static), selected)
     return torch.Tensor.__setitem__(part, Ellipsis, value)
+
+
+def _has_rows(value: Any, t: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether what is assigned to where a mask is true has a row for each place."""
+    if isinstance(value, Grown):
+        return True
+    return isinstance(value, torch.Tensor) and value.dim() > t.dim() - mask.dim() and value.shape[0] != 1
 
 
 def _as_value(value: Any, dtype: torch.dtype) -> torch.Tensor:

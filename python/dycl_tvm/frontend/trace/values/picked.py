@@ -14,7 +14,7 @@ import torch
 
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import at_front, buffer_of, dtype_of, masked, new, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indices import require
@@ -57,6 +57,10 @@ def there_of(mask: Grown) -> torch.Tensor:
 def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.Tensor:
     """Return what a mask picks of the dimensions from ``dim`` on."""
     rank = rank_of(mask)
+    if isinstance(t, Grown) and (rank > 1 or t.along != dim):
+        _check_mask(t, dim, mask)
+        rows = nonzero(func, mask, as_tuple=True)
+        return Rows(func, t, {dim + d: row for d, row in enumerate(rows)}).take()
     whole, extent = _under(func, t, dim, mask)
     mask = there_of(mask) if isinstance(mask, Grown) else mask
     if isinstance(extent, Length):
@@ -67,6 +71,15 @@ def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.T
     if isinstance(count, int) and not count:
         return flat.narrow(dim, 0, 0).clone()
     return picked(flat.index_select(dim, places), dim, count)
+
+
+def _check_mask(t: torch.Tensor, dim: int, mask: torch.Tensor) -> None:
+    """Raise at run time what PyTorch raises of a mask that is not as long as the dimensions of which it picks."""
+    for d in range(rank_of(mask)):
+        sizes = [extent_at(t, rank_of(t) - dim - d), extent_at(mask, rank_of(mask) - d)]
+        if not is_same(*sizes):
+            a, b = [as_number(n) for n in sizes if n is not None]
+            require(a == b, IndexError("the shape of the mask does not match the shape of the indexed tensor"))
 
 
 def _under(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> tuple[torch.Tensor, Extent | None]:
@@ -183,17 +196,28 @@ class Rows:
                 require(fine, RuntimeError("as many elements must be assigned as there are positions"))
             value, first = agreed[0].get(id(value), value), agreed[0].get(id(marked), marked).reshape(-1)
             others = [fitted(x, 0, first.shape[0]) for x in others]
-        dim = self.dims[0]
-        size = int(self.whole.shape[dim])
-        if not self.whole.numel() or not first.shape[0]:
-            return None
-        if not isinstance(length, Length):
-            return torch.Tensor.__setitem__(self.whole, self._index(first, others), value.to(self.whole.dtype))
-        more = list(self.whole.shape)
-        more[dim] = 1
-        made = torch.cat([self.whole, torch.zeros(more, dtype=self.whole.dtype)], dim)
-        torch.Tensor.__setitem__(made, self._index(masked(first, 0, length, size), others), value.to(made.dtype))
-        return torch.Tensor.__setitem__(self.whole, Ellipsis, made.narrow(dim, 0, size))
+        if self.whole.numel() and first.shape[0]:
+            torch.Tensor.__setitem__(self.whole, Ellipsis, self._written(first, others, length, value.to(self.whole.dtype)))
+        return None
+
+    def _written(self, first: torch.Tensor, others: list[torch.Tensor], length: Extent, value: torch.Tensor) -> torch.Tensor:
+        """Return all that there is, with a value for each position: which one goes where is found before the elements are moved."""
+        shape, count = list(self.whole.shape), int(first.shape[0])
+        rest = [d for d in range(len(shape)) if d not in self.dims]
+        space = [shape[d] for d in self.dims]
+        if isinstance(length, Length):
+            first = masked(first, 0, length, space[0])
+        numbered = torch.zeros([space[0] + 1, *space[1:]], dtype=torch.int64)
+        torch.Tensor.__setitem__(numbered, (first, *others), torch.arange(1, count + 1))
+        numbered = numbered.narrow(0, 0, space[0])
+        order = [*self.dims, *rest]
+        before = [shape[d] for d in rest]
+        value = value.expand([*before[: self.along], count, *before[self.along :]]) if value.numel() != 1 else value.reshape([])
+        if value.dim():
+            rows = value.movedim(self.along, 0).index_select(0, (numbered.reshape(-1) - 1).clamp(min=0))
+            value = rows.reshape([*space, *before])
+        there = (numbered > 0).reshape([*space, *[1] * len(rest)])
+        return torch.where(there, value, self.whole.permute(order)).permute([order.index(d) for d in range(len(shape))])
 
 
 def rows_in(entries: list[Any]) -> dict[int, torch.Tensor] | None:
@@ -202,7 +226,8 @@ def rows_in(entries: list[Any]) -> dict[int, torch.Tensor] | None:
     numbers = [i for i, e in enumerate(entries) if type(e) is int]
     if not at or not all(e is None or type(e) in (int, slice) or i in at for i, e in enumerate(entries)):
         return None
-    if numbers and max(at + numbers) - min(at + numbers) >= len(at + numbers):  # PyTorch takes them for positions too
+    before = any(e is None or type(e) is slice for e in entries[: at[0]])
+    if numbers and before and max(at + numbers) - min(at + numbers) >= len(at + numbers):  # PyTorch takes them for positions too
         return None
     return {sum(e is None or type(e) is slice or k in at for k, e in enumerate(entries[:i])): entries[i] for i in at}
 
@@ -254,16 +279,16 @@ def masked_select(func: Any, x: torch.Tensor, mask: torch.Tensor) -> Any:
     return by_mask(func, x, 0, mask)
 
 
-def masked_scatter(func: Any, t: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+def masked_scatter(func: Any, target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
     """Put the elements of a tensor, in their order, where a mask that broadcasts is true."""
-    if isinstance(t, Grown) or isinstance(mask, Grown) or not isinstance(source, Grown):
-        return refuse_call(func, t, mask, source)
-    mask = mask.expand(t.shape)
+    if isinstance(target, Grown) or isinstance(mask, Grown) or not isinstance(source, Grown):
+        return refuse_call(func, target, mask, source)
+    mask = mask.expand(target.shape)
     flat, room = at_front(source).reshape(-1), math.prod(source.buffer.shape) // max(source.buffer.shape[source.along], 1)
     few = RuntimeError("masked_scatter: expected the source to have at least as many elements as the mask has true ones")
     require(as_number(found(mask)[1]) <= number(source.length) * room, few)
-    made = _scattered(t, mask, flat)
-    return t.copy_(made) if func is torch.Tensor.masked_scatter_ else made
+    made = _scattered(target, mask, flat)
+    return target.copy_(made) if func is torch.Tensor.masked_scatter_ else made
 
 
 def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> None:
@@ -273,21 +298,25 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
         along = mask.along if isinstance(mask, Grown) else t.along  # type: ignore[attr-defined]  # one has
         if isinstance(t, Grown) and t.along < rank and t.along != along:
             return refuse_call(func, t, mask)  # type: ignore[no-any-return]
-        _, length = equalized([t, mask], [along, along], IndexError)
-        size = int(whole.shape[along])
-        mask = fitted(buffer_of(mask), along, size)
-        mask = mask & valid(length, size, rank, along) if isinstance(length, Length) else mask
-    few = value.numel() == 1 if not isinstance(value, Grown) else False
-    if isinstance(value, Grown) or (not few and value.dim() > rank_of(t) - rank):
-        if (isinstance(t, Grown) and t.along >= rank) or rank_of(value) != rank_of(t) - rank + 1:
-            return refuse_call(func, value, t, mask)  # type: ignore[no-any-return]
-        (rows, _), length = equalized([value, picked(mask.reshape(-1), 0, found(mask)[1])], [0, 0])
-        if bounds_of(length)[1]:
-            value = _scattered(whole, mask, rows)
-            torch.Tensor.__setitem__(whole, Ellipsis, value)
-        return None
-    if isinstance(t, Grown) and t.along >= rank and not few:
+        _check_mask(t, 0, mask)
+        size, length = int(whole.shape[along]), mask.length if isinstance(mask, Grown) else t.length  # type: ignore[attr-defined]
+        mask = fitted(buffer_of(mask), along, size) & valid(length, size, rank, along)
+    tail = rank_of(t) - rank
+    one_for_all = not isinstance(value, Grown) and (value.dim() <= tail or (value.dim() == tail + 1 and value.shape[0] == 1))
+    if isinstance(t, Grown) and t.along >= rank and (isinstance(value, Grown) or value.numel() != 1):
         return refuse_call(func, t, value)  # type: ignore[no-any-return]
+    if not one_for_all:
+        places, count = found(mask)
+        marked = picked(places.reshape([-1] + [1] * tail), 0, count)
+        agreed = broadcast([marked, value]) if isinstance(count, Length) else None
+        if agreed is None or agreed[1] != tail + 1 or rank_of(value) != tail + 1:
+            return refuse_call(func, value, t, mask)  # type: ignore[no-any-return]
+        if not is_same(agreed[2], count):
+            fine = as_number(agreed[2]) == as_number(count)
+            require(fine, RuntimeError("as many rows must be assigned as the mask has true elements"))
+        rows = agreed[0].get(id(value), value)
+        return torch.Tensor.__setitem__(whole, Ellipsis, _scattered(whole, mask, rows)) if rows.shape[0] else None
+    value = value.reshape(value.shape[1:]) if value.dim() > tail else value
     there = mask.reshape([*mask.shape, *[1] * (rank_of(t) - rank)])
     return torch.Tensor.__setitem__(whole, Ellipsis, torch.where(there, value.to(whole.dtype), whole))
 

@@ -36,7 +36,11 @@ def ranges_of(name: str, bound: dict[str, Any], t: torch.Tensor, known: Bounds |
     if name == "count_nonzero":
         return {0: (0, size)}
     if name == "sum":
-        return {0: (min(known[0], 0) * size, max(known[1], 0) * size)} if known is not None and bound.get("dtype") in (None, torch.int64) else {}
+        return (
+            {0: (min(known[0], 0) * size, max(known[1], 0) * size)}
+            if known is not None and bound.get("dtype") in (None, torch.int64)
+            else {}
+        )
     if name == "_to_copy":
         return {0: known} if known is not None and _holds(bound.get("dtype") or t.dtype, known) else {}
     which = RANGED[name]
