@@ -352,4 +352,8 @@ def tested(x: Any) -> Any:
 def not_(x: Any) -> Any:
     """``not x``."""
     cond = tested(x)
-    return scalars.logical_not(cond) if scalars.is_symbolic(cond) else not cond
+    if not scalars.is_symbolic(cond):
+        return not cond
+    made, test = scalars.logical_not(cond), cond.node.test
+    made.node.test = test and test.negated()
+    return made

@@ -555,11 +555,7 @@ def truth_operand(x: Any) -> Operand:
 def logical_not(x: Any) -> Any:
     """``not x`` of a number."""
     op = truth_operand(x)
-    if not isinstance(op, Value):
-        return not op
-    result = emit("not", op, type_=BOOL)
-    result.node.test = x.node.test.negated() if is_symbolic(x) and x.node.test is not None else None
-    return result
+    return emit("not", op, type_=BOOL) if isinstance(op, Value) else not op
 
 
 def convert(x: Any, kind: str) -> Any:
