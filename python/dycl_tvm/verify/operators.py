@@ -71,7 +71,7 @@ class Operator:
         self.writes = self.mutable or func._opname in _UNDECLARED
         self.shape_only = self.name in _SHAPE_ONLY
         self.random = torch.Tag.nondeterministic_seeded in func.tags
-        self.bounded = self.name in _PLACES or self.name in _CARRY or self.name in _COUNTS
+        self.bounded = self.name in _PLACES or self.name in _CARRY or self.name in _COUNTS or self.name == "nonzero"
         self.decided_by = _DECIDED_BY.get(self.name)
         self._terms = _TERMS.get(self.name)
 
@@ -94,6 +94,8 @@ class Operator:
                 return 0, first.numel() - 1
             dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
             return 0, (first.shape[dim] if first.dim() else 1) - 1
+        if name == "nonzero":
+            return 0, max(*first.shape, 1) - 1
         known = (0, 1) if first.dtype == torch.bool else inputs[0] if inputs else None
         if name in _COUNTS and k == 0:
             dims = args[1] if len(args) > 1 and args[1] is not None else []

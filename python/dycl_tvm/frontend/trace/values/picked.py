@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.values.grown_math import at_front, buffer_of, dtype
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import as_constant, read
+from dycl_tvm.frontend.trace.values.tensors import as_constant, known_bounds, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
 from dycl_tvm.hcfg.types import INT
 
@@ -46,7 +46,9 @@ def found(mask: torch.Tensor) -> tuple[torch.Tensor, Extent]:
     total = flat.sum()
     known = as_constant(total)
     count = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
-    return torch.nonzero_static(flat, size=size, fill_value=0)[:, 0], extent_of(count, 0, size)
+    places = torch.nonzero_static(flat, size=size, fill_value=0)
+    known_bounds()[read(places)] = (0, size - 1)
+    return places[:, 0], extent_of(count, 0, size)
 
 
 def there_of(mask: Grown) -> torch.Tensor:
@@ -121,7 +123,10 @@ def columns_of(mask: torch.Tensor) -> tuple[list[torch.Tensor], Extent]:
     places, count = found(mask)
     shape = list(mask.shape)
     rows = [places // math.prod(shape[d + 1 :]) if places.shape[0] and d < len(shape) - 1 else places for d in range(len(shape))]
-    return [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)], count
+    columns = [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)]
+    for column in columns:
+        known_bounds()[read(column)] = (0, max(*shape, 1) - 1)
+    return columns, count
 
 
 class Rows:

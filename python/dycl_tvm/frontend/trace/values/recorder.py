@@ -31,7 +31,7 @@ from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, marks_of, meta_of, result_by_layouts, with_marks
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
-from dycl_tvm.frontend.trace.values.ranges import RANGED, ranges_of
+from dycl_tvm.frontend.trace.values.ranges import CARRYING, RANGED, ranges_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.result_types import RESULTS, result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
@@ -42,6 +42,7 @@ from dycl_tvm.frontend.trace.values.tensors import (
     emit_one,
     fresh_like,
     home,
+    known_bounds,
     read,
     storage_of,
     view_of,
@@ -64,7 +65,7 @@ class Known:
         self.fills: dict[int, Constant] = {}
         self.truths_of_fills = 0
         #: The least and the largest element of integer tensors.
-        self.bounds: dict[Value, tuple[int, int]] = {}
+        self.bounds = known_bounds()
 
     def type_of(self, meta: torch.Tensor) -> TensorType:
         """Return the type of a result's shape, which is mostly one of those known."""
@@ -77,11 +78,6 @@ class Known:
 def truths_of_fills() -> int:
     """Return how often a tensor was asked for its truth so far that follows from what ``x.new_zeros(...)`` and the like give."""
     return current().get(Known).truths_of_fills
-
-
-def known_bounds() -> dict[Value, tuple[int, int]]:
-    """Return what is known of the elements of integer tensors."""
-    return current().get(Known).bounds
 
 
 class _Recording:
@@ -210,10 +206,16 @@ _OF_TYPES = frozenset(
 
 def _note_bounds(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
     """Note between which numbers positions and counts lie, so that indexing with them needs no check."""
-    if args[0].dtype.is_floating_point and RANGED[about.name] is None:
+    known, operand = known_bounds(), args[0]
+    if about.name in CARRYING:
+        found = [known.get(read(t)) for t in (operand if isinstance(operand, (list, tuple)) else [operand])]
+        if outputs[0] is not None and found and None not in found:
+            ends = list(zip(*found))  # type: ignore[arg-type]  # all are known
+            known[outputs[0]] = min(ends[0]), max(ends[1])
         return
-    known = known_bounds()
-    for which, found in ranges_of(about.name, _bind(about.func, args, kwargs), args[0], known.get(read(args[0]))).items():
+    if operand.dtype.is_floating_point and RANGED[about.name] is None:
+        return
+    for which, found in ranges_of(about.name, _bind(about.func, args, kwargs), operand, known.get(read(operand))).items():
         if which < len(outputs) and (output := outputs[which]) is not None:
             known[output] = found
 
