@@ -28,6 +28,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     elementwise,
     refuse_call,
 )
+from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
 from dycl_tvm.frontend.trace.values.grown_parts import (
     assigned,
     in_place,
@@ -151,6 +152,7 @@ def _named(names: Sequence[str], *holders: Any) -> list[Any]:
 
 HANDLERS: dict[Any, Handler] = {
     **MATH,
+    **ORDER,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
     _T.shape.__get__: _size,  # type: ignore[attr-defined]

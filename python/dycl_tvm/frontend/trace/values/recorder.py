@@ -208,9 +208,9 @@ def _note_bounds(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ou
     """Note between which numbers positions and counts lie, so that indexing with them needs no check."""
     known, operand = known_bounds(), args[0]
     if about.name in CARRYING:
-        found = [known.get(read(t)) for t in (operand if isinstance(operand, (list, tuple)) else [operand])]
-        if outputs[0] is not None and found and None not in found:
-            ends = list(zip(*found))  # type: ignore[arg-type]  # all are known
+        parts = [known.get(read(t)) for t in (operand if isinstance(operand, (list, tuple)) else [operand])]
+        if outputs[0] is not None and parts and None not in parts:
+            ends = list(zip(*parts))  # type: ignore[arg-type]  # all are known
             known[outputs[0]] = min(ends[0]), max(ends[1])
         return
     if operand.dtype.is_floating_point and RANGED[about.name] is None:
