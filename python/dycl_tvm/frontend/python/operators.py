@@ -431,6 +431,8 @@ staging_errors = (ControlFlow, DyclError)
 class guard:  # noqa: N801  (rewritten code calls it like the other operators)
     """Marks that a handler of the user's surrounds the code; ``kinds`` is the text of what it catches, if that is names only."""
 
+    yields = False
+
     def __init__(self, kinds: str = "", passes_on: bool = False) -> None:
         self.passes_on = passes_on
         self._frame: types.FrameType | None = sys._getframe(1)
@@ -456,6 +458,13 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
             return isinstance(error, self._caught())
         except Exception:  # not a name of here, or no class
             return True
+
+    def lets_pass(self, error: Exception) -> bool:
+        """Whether no handler is for such an exception."""
+        return not self.catches(error)
+
+    def passing(self, error: Exception) -> None:
+        """Nothing is done where no handler is for the exception."""
 
     def is_for_libraries(self) -> bool:
         """Whether a handler is for exceptions that the user's code does not raise, or may be."""

@@ -468,12 +468,7 @@ def _are_inert(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _call_tensors_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a compiled method of a tensor that is given numbers and tensors: it changes tensors only, which the recorder sees."""
-    session = current()
-    session.native_depth += 1
-    try:
-        return program().trampolines.watch(method, args, kwargs)
-    finally:
-        session.native_depth -= 1
+    return program().trampolines.watch(method, args, kwargs)
 
 
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -526,9 +521,8 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
             session.heap.changing(a)
-    python = not module.startswith("torch.nn.modules.") and (
-        isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
-    )
+    of_torch = module.startswith("torch") or (type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS)
+    python = not module.startswith("torch.nn.modules.") and (isinstance(callee, types.FunctionType) or not (pure or of_torch))
     session.native_depth += python
     try:
         result = watching(program().trampolines.watch, callee, args, kwargs, pure, about)
