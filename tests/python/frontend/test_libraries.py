@@ -57,7 +57,7 @@ def test_transformers(name, options):
         ("MixtralForCausalLM", {"num_local_experts": 9, "num_experts_per_tok": 1}, "eager", 25),
         ("MixtralForCausalLM", {"num_local_experts": 4}, "batched_mm", 1),
         ("MixtralForCausalLM", {"num_local_experts": 4}, "grouped_mm", 1),
-        ("OlmoeForCausalLM", {"num_experts": 5, "num_hidden_layers": 4}, "eager", 49),
+        ("OlmoeForCausalLM", {"num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 4}, "eager", 49),
     ],
 )
 def test_experts(name, options, experts, blocks):

@@ -32,6 +32,7 @@ from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.suspended import Block as block
+from dycl_tvm.frontend.python.flow.texts import Numbered, joined, named, text_of
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
@@ -73,6 +74,7 @@ __all__ = [
     "if_",
     "ifexp",
     "importing",
+    "joined",
     "match_false",
     "match_none",
     "match_subject",
@@ -91,6 +93,7 @@ __all__ = [
     "started",
     "tail_call",
     "tested",
+    "text_of",
     "unpacked",
     "users_locals",
     "while_",
@@ -246,6 +249,8 @@ match_true, match_false, match_none = _Singleton(True), _Singleton(False), _Sing
 # -- items and attributes ---------------------------------------------------------------------------------------------
 def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
+    if type(index) is Numbered and (names := _names_in(obj)) is not None:
+        return named(names, index, lambda name: getitem(obj, name), KeyError)
     if isinstance(index, Poison):
         use(index)
     index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
@@ -269,6 +274,15 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return note_module(_operate(operator.getitem, obj, index))
+
+
+def _names_in(obj: Any) -> Any:
+    """Return the names of the items of a table that simply has those; None of anything else."""
+    if isinstance(obj, dict):
+        return obj if type(obj).__getitem__ in _BUILTIN_LOOKUP and not hasattr(type(obj), "__missing__") else None
+    if isinstance(obj, torch.nn.ModuleDict):
+        return obj.__dict__.get("_modules") if type(obj).__getitem__ is torch.nn.ModuleDict.__getitem__ else None
+    return None
 
 
 def _item_of_modules(modules: torch.nn.ModuleList, index: int) -> Any:

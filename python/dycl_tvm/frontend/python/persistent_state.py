@@ -390,9 +390,10 @@ class ModelState:
         left: dict[Path, Captured] = {}
         known_kinds = self._count_kinds()
         self._left_kinds = {}
-        before = session.journal.before(mark)
+        changes = session.journal.changes(mark)
+        before = session.journal.before(mark)  # of these: what is asked from here on is no change of the program's
         first = ChainMap(self._raw, before)
-        for key, place in session.journal.changes(mark).items():
+        for key, place in changes.items():
             if place is CONTEXT:
                 self._refuse_context(dict(before[key]), dict(place.read()))
                 continue
@@ -409,7 +410,7 @@ class ModelState:
         if self._count_kinds() != known_kinds:
             raise Again
         self.finalizers.check()
-        self._note_sharing(left, [(p, first[key]) for key, p in session.journal.changes(mark).items() if self.lives_on(p.owner)])
+        self._note_sharing(left, [(p, first[key]) for key, p in changes.items() if self.lives_on(p.owner)])
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
     def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:

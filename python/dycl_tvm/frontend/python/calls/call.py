@@ -28,6 +28,7 @@ from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
 from dycl_tvm.frontend.python.flow.recursion import Recursions
+from dycl_tvm.frontend.python.flow.texts import is_run_time_int, text_of
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
@@ -348,6 +349,8 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a class."""
+    if cls is str and len(args) == 1 and not kwargs and is_run_time_int(args[0]):
+        return text_of(args[0])
     program().trampolines.reach(cls)
     own_call = type(cls).__call__
     if isinstance(own_call, types.FunctionType) and users_function(own_call) is not None:

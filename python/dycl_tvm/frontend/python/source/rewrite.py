@@ -428,13 +428,16 @@ class Rewriter(StoreRewriter):
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
-        """Let the message of an exception have a text for what is known only at run time."""
+        """Let a text name an item by a number, and the message of an exception have a text for what is known only at run time."""
         message = id(node) in self.messages
         self.generic_visit(node)
         for part in node.values if message else []:
             if isinstance(part, ast.FormattedValue):
                 part.value = operator_call("shown", part.value, part.value)
-        return node
+        if message or not any(map(_is_plain_text, node.values)):
+            return node
+        parts = [operator_call("text_of", p, p.value) if _is_plain_text(p) else placed(ast.JoinedStr([p]), p) for p in node.values]
+        return operator_call("joined", node, *parts)
 
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself, and ask by an operator whether it is True, False or None."""
@@ -510,6 +513,11 @@ class Rewriter(StoreRewriter):
 
 def _locals() -> ast.expr:
     return ast.Call(ast.Name("locals", ast.Load()), [], [])
+
+
+def _is_plain_text(part: ast.expr) -> bool:
+    """Whether a part of an f-string shows a value as it is: ``{value}``."""
+    return isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None
 
 
 class ClassBodyRewriter(Rewriter):

@@ -88,7 +88,7 @@ def check(cond: Operand, error: Exception, wanted: bool = True) -> None:
         if decisions.decide(cond) != wanted:
             raise error
         return
-    known = decisions.decided() if session.handlers else None
+    known = decisions.answer(cond) if session.handlers else None
     if known is not None:
         if known != wanted:
             raise error
