@@ -18,7 +18,7 @@ from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.loops import Loop
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.plain_progress import shown_items
-from dycl_tvm.frontend.trace.heap.places import Place
+from dycl_tvm.frontend.trace.heap.places import Contents, Place
 from dycl_tvm.frontend.trace.join.captured import capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.growth import has_grown
@@ -91,8 +91,8 @@ class For(Loop):
         if any(key == ("decide",) for key, _, _ in events):
             return False
         changed = self._changed()
-        if any(place.flatten(before)[0] != place.flatten(after)[0] for place, before, after in changed):
-            return False  # a container has other items than before the trip: a header has no form for it
+        if any(isinstance(place, Contents) and len(before) != len(after) for place, before, after in changed):
+            return False  # a container has more items than before the trip, or fewer: a header has no form for it
         if departures != self._leaves_before or len(self._breaks) > self._saved[0]:
             return True
         grown = any(has_grown(self._entry.get(name), value) for name, value in self._variables.items())
