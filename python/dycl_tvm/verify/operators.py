@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -93,10 +94,14 @@ class Operator:
                 return 0, first.numel() - 1
             dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
             return 0, (first.shape[dim] if first.dim() else 1) - 1
-        if name in _COUNTS and k == 0 and (name != "sum" or first.dtype == torch.bool):
-            return 0, first.numel()
-        if name in _CARRY and inputs:
-            return inputs[0]
+        known = (0, 1) if first.dtype == torch.bool else inputs[0] if inputs else None
+        if name in _COUNTS and k == 0:
+            dims = args[1] if len(args) > 1 and args[1] is not None else []
+            sizes = [first.shape[d] for d in ([dims] if isinstance(dims, int) else dims)] if first.dim() else []
+            count = math.prod(sizes) if sizes else first.numel()
+            return (0, count) if name != "sum" else None if known is None else (min(known[0], 0) * count, max(known[1], 0) * count)
+        if name in _CARRY:
+            return known
         return None
 
     def seconds(self, args: Any, result: Any) -> float:
