@@ -39,8 +39,7 @@ from dycl_tvm.frontend.python.source.ownership import are_of_libraries
 from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
-from dycl_tvm.frontend.trace.heap.places import MUTABLE
-from dycl_tvm.frontend.trace.heap.reach import slots_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -220,7 +219,7 @@ def _parts_of_subject(x: Any) -> list[Any]:
         return list(x)
     if isinstance(x, dict):
         return list(x.values())
-    return [*getattr(x, "__dict__", {}).values(), *(getattr(x, name, None) for name in slots_of(type(x)))]  # type: ignore[arg-type]
+    return [*(space_of(x) or {}).values(), *(v for _, v in in_slots(x))]
 
 
 class _Singleton:

@@ -26,7 +26,7 @@ from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoN
 from dycl_tvm.frontend.python.twins import Twins
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place, space_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
@@ -181,8 +181,8 @@ class ModelState:
                 continue
             self.memory.note(x)
             self.finalizers.note(label, x)
-            space = getattr(x, "__dict__", None)
-            if isinstance(space, dict):
+            space = space_of(x)
+            if space is not None:
                 if type(space) is dict and (id(space) in found or id(space) in self._reachable) and not isinstance(x, types.ModuleType):
                     self._spaces.append((space, x))
                 self._add(label, space)

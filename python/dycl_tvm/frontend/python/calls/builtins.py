@@ -34,8 +34,7 @@ from dycl_tvm.frontend.python.flow.texts import Numbered, matching, named
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.heap.places import MUTABLE
-from dycl_tvm.frontend.trace.heap.reach import slots_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
@@ -427,8 +426,7 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return _named_attribute(args[1], callee, *args)
     if isinstance(args[0], Poison) and not isinstance(args[0], Chosen):
         use(args[0])
-    space = dict(getattr(args[0], "__dict__", None) or {}) if not isinstance(args[0], Poison) else {}
-    space.update((name, getattr(args[0], name, None)) for name in slots_of(type(args[0])))  # type: ignore[arg-type]
+    space = {} if isinstance(args[0], Poison) else {**(space_of(args[0]) or {}), **dict(in_slots(args[0]))}
     for value in space.values() if callee in (vars, dir) else [space.get(args[1])] if len(args) > 1 else []:
         if isinstance(value, Poison) and is_unbound(value):
             use(value)
