@@ -434,9 +434,10 @@ class Rewriter(StoreRewriter):
         for part in node.values if message else []:
             if isinstance(part, ast.FormattedValue):
                 part.value = operator_call("shown", part.value, part.value)
-        if message or not any(map(_is_plain_text, node.values)):
+        shown = [_shown_as_it_is(part) for part in node.values]
+        if message or not any(shown):
             return node
-        parts = [operator_call("text_of", p, p.value) if _is_plain_text(p) else placed(ast.JoinedStr([p]), p) for p in node.values]
+        parts = [operator_call("text_of", p, v) if v is not None else placed(ast.JoinedStr([p]), p) for p, v in zip(node.values, shown)]
         return operator_call("joined", node, *parts)
 
     def visit_Match(self, node: Any) -> Any:
@@ -515,9 +516,9 @@ def _locals() -> ast.expr:
     return ast.Call(ast.Name("locals", ast.Load()), [], [])
 
 
-def _is_plain_text(part: ast.expr) -> bool:
-    """Whether a part of an f-string shows a value as it is: ``{value}``."""
-    return isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None
+def _shown_as_it_is(part: ast.expr) -> ast.expr | None:
+    """Return the value that a part of an f-string shows as it is: ``{value}``."""
+    return part.value if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None else None
 
 
 class ClassBodyRewriter(Rewriter):
