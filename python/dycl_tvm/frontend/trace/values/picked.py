@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import at_front, buffer_of, dtype_of, masked, new, refuse_call, valid
@@ -146,6 +148,9 @@ class Rows:
         self.func, self.t, self.dims = func, t, list(rows)
         self.whole = t.padded() if isinstance(t, Grown) else t
         at, self.length = equalized(list(rows.values()), [0] * len(rows), IndexError)
+        for d, row in rows.items():
+            if current().handlers and (not isinstance(row, Grown) or row.below is None):
+                refuse_if_caught(torch.index_select, (self.whole, d, buffer_of(row)), {})
         self.at = [self._within(d, row, x) for (d, row), x in zip(rows.items(), at)]
         adjacent = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
         #: The dimension of the result along which the positions lie, and its rank.
