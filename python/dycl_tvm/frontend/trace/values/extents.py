@@ -7,11 +7,13 @@ as it can be at most.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.control_flow import LengthNeeded
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -32,7 +34,12 @@ Extent = Length | int
 
 
 class OfTheRun:
-    """What is asked, in the place of the loop in which a tensor grows, where a tensor must have a fixed shape."""
+    """What is asked, in the place of the loop in which a tensor grows, where a tensor must have a fixed shape.
+
+    Of several decisions it comes last: those that can be forked may do.
+    """
+
+    index = math.inf
 
     def __init__(self) -> None:
         rolling = current().decisions.rolling
@@ -151,23 +158,34 @@ def is_number_of_run(x: Any) -> bool:
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-class _Decided(OfOneRun):
-    """Numbers of the run of which it was decided what they are."""
+class Deciding(OfOneRun):
+    """Numbers of the run of which it was decided what they are, and those of which each can be tried in a call around the place at hand."""
 
     def __init__(self) -> None:
         self.numbers: dict[Value, int] = {}
+        self.tried: list[Counter] = []
 
 
 #: As many lengths are tried, each of which is a path.
 _MOST_LENGTHS = 64
 
 
+def can_be_tried(counter: Counter) -> bool:
+    """Whether each number that a counter may be can be a path of its own."""
+    return counter.last - counter.first < _MOST_LENGTHS
+
+
 def decided_length(t: Grown) -> int:
     """Return how long a tensor is, where Python has to know it: each length is a path of its own."""
-    counter, known = t.length.counter, current().get(_Decided).numbers
+    counter, deciding, what = t.length.counter, current().get(Deciding), "Python takes the items one by one of"
+    if t.length.settled is not None:
+        return t.length.settled
+    known = deciding.numbers
     if counter.value not in known:
-        if counter.last - counter.first >= _MOST_LENGTHS or not isinstance(counter.loop, OfTheRun):
-            t.refuse("Python takes the items one by one of")
+        if any(c is counter for c in deciding.tried):
+            raise LengthNeeded(counter, lambda: t.refuse(what))
+        if not can_be_tried(counter) or not isinstance(counter.loop, OfTheRun):
+            t.refuse(what)
         found = scalars.wrap(counter.value)
         tried = range(counter.first, counter.last)
         known[counter.value] = next((n for n in tried if current().decisions.decide(scalars.truth_operand(found == n))), counter.last)
