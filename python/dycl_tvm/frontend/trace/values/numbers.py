@@ -279,7 +279,7 @@ def _binary(op: str, swapped: bool) -> Any:
         if isinstance(affine, int):
             return affine
         loop = counted_by(self) and counted_by(other, counted_by(self))
-        if loop and op in COMPARISONS and (known := _by_bounds(op, self, other)) is not None:
+        if op in COMPARISONS and (loop or self.node.length is None) and (known := _by_bounds(op, self, other)) is not None:
             return known
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
         if is_symbolic(result):
