@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Bounds of the elements of whole-number tensors that hold whatever the inputs are, kept from operation to operation of a run.
 
-An answer for such an element stays within them: no input gives another. They are found forwards, from what a run does, and share nothing with
-what staging concludes from the graph.
+An answer for such an element stays within them: no input gives another. They are found forwards, from what a run does, and share nothing
+with what staging concludes from the graph.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def contents(t: torch.Tensor) -> Bounds | None:
 
 def result(operator: Named, args: Any, kwargs: Any, of: Of, dtype: torch.dtype) -> Bounds | None:
     """Return bounds of what an operator gives that moves, chooses or computes elements; None if there are none."""
+    if operator.name in ("multinomial", "randperm"):  # positions, that are drawn
+        return 0, (args[0] if isinstance(args[0], int) else args[0].shape[-1]) - 1
     rule = _RULES.get(operator.name)
     found = rule(operator, args, kwargs, of) if rule is not None and args else None
     limits = _LIMITS.get(dtype)
@@ -171,13 +173,13 @@ def _clamped(op: Named, args: Any, kwargs: Any, of: Of) -> Bounds | None:
     return found if of(args[0]) or None not in given else None
 
 
+_MOVING = (
+    "alias clone contiguous detach diagonal expand flip gather index index_select lift_fresh permute repeat reshape roll select slice "
+    "squeeze t transpose unfold unsqueeze view _unsafe_view _to_copy amax amin sort topk cummax cummin unbind split split_with_sizes "
+    "flatten _reshape_alias"
+)
 _RULES: dict[str, Any] = {
-    **dict.fromkeys(
-        "alias clone contiguous detach diagonal expand flip gather index index_select lift_fresh permute repeat reshape roll select slice "
-        "squeeze t transpose unfold unsqueeze view _unsafe_view _to_copy amax amin sort topk cummax cummin unbind split split_with_sizes "
-        "flatten _reshape_alias as_strided".split(),
-        _elements,
-    ),
+    **dict.fromkeys(_MOVING.split(), _elements),
     "cat": _any(0),
     "stack": _any(0),
     **dict.fromkeys(["maximum", "minimum"], _any(0, 1)),

@@ -76,7 +76,10 @@ class Operator:
         return found
 
     def bounds(self, args: Any, kwargs: Any, k: int, of: Callable[[Any], Bounds | None], dtype: torch.dtype) -> Bounds | None:
-        """Return bounds of the elements of the ``k``-th integer result that hold whatever the inputs are; ``of`` gives those of arguments."""
+        """Return bounds of the elements of the ``k``-th integer result that hold whatever the inputs are.
+
+        ``of`` gives those of an argument.
+        """
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is None:
             return result(self, args, kwargs, of, dtype) if k == 0 else None

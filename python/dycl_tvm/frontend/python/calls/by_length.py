@@ -16,7 +16,8 @@ from dycl_tvm.frontend.python.flow.choices import explore
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.trace.control_flow import LengthNeeded
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.extents import Deciding, can_be_tried
+from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried
+from dycl_tvm.frontend.trace.values.extents import decided
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 
@@ -25,8 +26,9 @@ Run = Callable[[], Any]
 
 def counters_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Counter]:
     """Return the counters of the tensors among arguments whose length is known only at run time, and may be tried."""
-    tensors = [x for x in (*args, *kwargs.values()) if type(x) is Grown]
-    return [t.length.counter for t in tensors if t.length.settled is None and can_be_tried(t.length.counter)]
+    counters = {id(x.length.counter): x.length.counter for x in (*args, *kwargs.values()) if type(x) is Grown and x.length.settled is None}
+    known = current().get(Deciding).numbers
+    return [c for c in counters.values() if c.value not in known and can_be_tried(c)]
 
 
 def tried_by_length(run: Run, counters: list[Counter]) -> Any:
@@ -41,6 +43,9 @@ def tried_by_length(run: Run, counters: list[Counter]) -> Any:
         counter = needed.counter
     else:
         return made
+    if current().decisions.chosen_by_tests():  # what the call gives for one length and another cannot be joined
+        decided(counter)
+        return tried_by_length(run, [c for c in counters if c is not counter])
     lengths = range(counter.first, counter.last + 1)
     position = number(Length(counter, 1, 0)) - counter.first
     again = partial(tried_by_length, run, [c for c in counters if c is not counter])

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.control_flow import LengthNeeded
-from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried, known_length
 from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.indices import require
@@ -158,38 +158,25 @@ def is_number_of_run(x: Any) -> bool:
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-class Deciding(OfOneRun):
-    """Numbers of the run of which it was decided what they are, and those of which each can be tried in a call around the place at hand."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Value, int] = {}
-        self.tried: list[Counter] = []
-
-
-#: As many lengths are tried, each of which is a path.
-_MOST_LENGTHS = 64
-
-
-def can_be_tried(counter: Counter) -> bool:
-    """Whether each number that a counter may be can be a path of its own."""
-    return counter.last - counter.first < _MOST_LENGTHS
-
-
-def decided_length(t: Grown) -> int:
-    """Return how long a tensor is, where Python has to know it: each length is a path of its own."""
-    counter, deciding, what = t.length.counter, current().get(Deciding), "Python takes the items one by one of"
-    if t.length.settled is not None:
-        return t.length.settled
-    known = deciding.numbers
+def decided(counter: Counter) -> int:
+    """Return what a counter is on the path at hand: each number that it may be is a path of its own."""
+    known = current().get(Deciding).numbers
     if counter.value not in known:
-        if any(c is counter for c in deciding.tried):
-            raise LengthNeeded(counter, lambda: t.refuse(what))
-        if not can_be_tried(counter) or not isinstance(counter.loop, OfTheRun):
-            t.refuse(what)
         found = scalars.wrap(counter.value)
         tried = range(counter.first, counter.last)
         known[counter.value] = next((n for n in tried if current().decisions.decide(scalars.truth_operand(found == n))), counter.last)
-    return t.length.at(known[counter.value])
+    return known[counter.value]
+
+
+def decided_length(t: Grown) -> int:
+    """Return how long a tensor is, where Python has to know it."""
+    counter, what = t.length.counter, "Python takes the items one by one of"
+    known = known_length(t.length, lambda: t.refuse(what))
+    if known is not None:
+        return known
+    if not can_be_tried(counter) or not isinstance(counter.loop, OfTheRun):
+        t.refuse(what)
+    return t.length.at(decided(counter))
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------------------

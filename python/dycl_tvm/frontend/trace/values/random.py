@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, sorted_leaves
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, Folded, constant_of, made_once
 from dycl_tvm.frontend.trace.values.generators import kind_in_force, state_of
 from dycl_tvm.frontend.trace.values.gpu_draws import check_origin, check_size, keep_of, refuse_on_gpu
@@ -105,6 +106,8 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
         )
     defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     value = handler(_Draw(dispatch, state, like), {**defaults, **bound})
+    if name in _POSITIONS and not isinstance(value, Constant):
+        elements().given[value] = 0, _POSITIONS[name](bound) - 1
     if target is None:
         return fresh_like(like, value)
     write(target, value)
@@ -287,6 +290,12 @@ def _multinomial(d: _Draw, bound: dict[str, Any]) -> Value:
 def _of(op: Any, **defaults: float) -> Callable[[_Draw, dict[str, Any]], Value]:
     return lambda d, bound: d.of_size(op, *[float(bound.get(name, default)) for name, default in defaults.items()])
 
+
+#: Operators that draw positions, and among how many.
+_POSITIONS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "multinomial": lambda bound: int(bound["self"].shape[-1]),
+    "randperm": lambda bound: int(bound["n"]),
+}
 
 _HANDLERS: dict[str, Callable[[_Draw, dict[str, Any]], Value]] = {
     "rand": _uniform,
