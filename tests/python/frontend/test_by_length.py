@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Calls in which Python has to know how long a tensor is: each length is a side of a switch around the call, and what it gives is joined."""
+"""Calls in which Python has to know how long a tensor is: each length is a side of a switch, and what the call gives is joined."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from differential import check, stage
 
-
 _G = torch.Generator().manual_seed(5)
 INPUTS = [(torch.randn(3, 6, generator=_G),) for _ in range(6)] + [(-torch.eye(3, 6),), (torch.arange(18.0).reshape(3, 6),)]
 

@@ -185,4 +185,7 @@ def refuse_lengths(values: list[Any], used: str) -> None:
         current().decisions.count_trips()
     for x in values:
         if scalars.is_symbolic(x) and x.node.length is not None:
-            current().decisions.fork(x.node.length.counter.loop, f"a number that grows from trip to trip of a loop is used as {used}")
+            loop = x.node.length.counter.loop
+            grows = getattr(loop, "is_loop", False)
+            what = "a number that grows from trip to trip of a loop" if grows else "a length known only at run time"
+            current().decisions.fork(loop, f"{what} is used as {used}")

@@ -90,6 +90,12 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
             "use rand, randn, randint, randperm, bernoulli, multinomial, dropout, uniform_, normal_, exponential_, geometric_, cauchy_ "
             "or log_normal_, or pass the random numbers in as an input",
         )
+    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]):
+        raise UnsupportedError(
+            f"{name}() takes a number known only at run time",
+            current().origin(),
+            "draw as many numbers as there can be with torch.rand() or randn(), and compute with them, or take a part of them",
+        )
     if kind_in_force() is not CPU:
         check_origin(func)
     state = state_of(generator)
@@ -100,10 +106,6 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
         like = meta_of(tuple(target.shape), tuple(target.stride()), target.dtype)
     else:
         like = _meta(meta_result, func, bound)
-    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]):
-        raise UnsupportedError(
-            f"{name}() takes a number known only at run time", current().origin(), "draw torch.rand() or randn(), and compute with it"
-        )
     defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     value = handler(_Draw(dispatch, state, like), {**defaults, **bound})
     if name in _POSITIONS and not isinstance(value, Constant):
