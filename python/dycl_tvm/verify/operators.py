@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,8 +91,12 @@ class Operator:
                 return 0, first.numel() - 1
             dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
             return 0, (first.shape[dim] if first.dim() else 1) - 1
-        if name in _COUNTS and k == 0 and (name != "sum" or first.dtype == torch.bool):
-            return 0, first.numel()
+        known = of(first)
+        if name in _COUNTS and k == 0:
+            dims = args[1] if len(args) > 1 and args[1] is not None else []
+            sizes = [first.shape[d] for d in ([dims] if isinstance(dims, int) else dims)] if first.dim() else []
+            count = math.prod(sizes) if sizes else first.numel()
+            return (0, count) if name != "sum" else None if known is None else (min(known[0], 0) * count, max(known[1], 0) * count)
         return result(self, args, kwargs, of, dtype) if k == 0 or name in _SPLITS else None
 
     def seconds(self, args: Any, result: Any) -> float:

@@ -45,6 +45,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of
 from dycl_tvm.frontend.trace.values.blame import attempt, of_program
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
@@ -496,8 +497,11 @@ def raising(error: Any) -> Any:
 class _Unknown:
     """Stands for the text of a run-time value in the message of an error that ends the network."""
 
+    def __init__(self, text: str = "<known at run time>") -> None:
+        self._text = text
+
     def __repr__(self) -> str:
-        return "<known at run time>"
+        return self._text
 
     def __format__(self, spec: str) -> str:
         return repr(self)
@@ -505,6 +509,13 @@ class _Unknown:
 
 def shown(value: Any) -> Any:
     """Return what an f-string shows of a value, where the text is the message of an exception that the user's program raises."""
-    known = not scalars.is_symbolic(value) and (not isinstance(value, StagedTensor) or as_constant(value) is not None)
-    session = current()
-    return value if known or session.may_be_caught() else _Unknown()
+    return value if current().may_be_caught() else _with_texts(value)
+
+
+def _with_texts(value: Any) -> Any:
+    if type(value) in (tuple, list):
+        return type(value)(map(_with_texts, value))
+    if type(value) is torch.Size:
+        return _Unknown(f"torch.Size({list(map(_with_texts, value))})")
+    unknown = scalars.is_symbolic(value) or (isinstance(value, StagedTensor) and (isinstance(value, Grown) or as_constant(value) is None))
+    return _Unknown() if unknown else value

@@ -88,10 +88,13 @@ class Decisions:
         self.causes: dict[Origin | None, ForkRequired] = {}
         #: How many trips are unrolled of loops of which Python knows how many they make.
         self._unrolled: dict[Origin | None, int] = {}
+        #: The conditions whose answers are known on the path at hand, because a test of each was passed.
+        self.answers: dict[Value, bool] = {}
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
         self.opened, self.rolling, self.rolled, self.waiting = [], [], [], []
+        self.answers = {}
 
     # -- tests that are decided ---------------------------------------------------------------------------------------------
     def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
@@ -101,7 +104,7 @@ class Decisions:
         """
         if not isinstance(cond, Value):
             return bool(cond)
-        known = self.decided()
+        known = self.answer(cond)
         if known is not None:
             return known
         if self.opened:
@@ -116,16 +119,26 @@ class Decisions:
         _, (_, block), undo = then
         builder.event(("decide",), lambda: (True, block), undo)
         builder.block = block
-        return True
+        return self._note(cond, True)
 
-    def decided(self) -> bool | None:
+    def answer(self, cond: Value) -> bool | None:
+        """Return the answer to a test, if this run was started with it, or has passed a test of the same number."""
+        return self.answers[cond] if cond in self.answers else self.decided(cond)
+
+    def _note(self, cond: Operand, answer: bool) -> bool:
+        others = self.opened or self.rolling or self.waiting  # the path is joined with one that may have another answer
+        if not others and isinstance(cond, Value):
+            self.answers[cond] = answer
+        return answer
+
+    def decided(self, cond: Operand) -> bool | None:
         """Return the decision that this run was started with for the test at hand, if there is one."""
         event = self._builder.peek()
         if event is None or event[0] != ("decide",):
             return None
         choice, block = self._builder.event(("decide",), lambda: None)
         self._builder.block = block
-        return bool(choice)
+        return self._note(cond, bool(choice))
 
     # -- decisions that are explored in place -------------------------------------------------------------------------------------
     def open(self, cond: Operand, choice: bool = False) -> Decision:

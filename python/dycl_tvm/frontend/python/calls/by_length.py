@@ -55,11 +55,16 @@ def tried_by_length(run: Run, counters: list[Counter]) -> Any:
 def _with_length(run: Run, counter: Counter, length: int) -> Any:
     """Make the call where a length is known."""
     before = counter.first, counter.last, counter.told
+
+    def forget() -> None:
+        counter.first, counter.last, counter.told = before
+
+    current().journal.learn(forget)  # after what the call learns itself
     counter.first, counter.last, counter.told = length, length, True
     try:
         return run()
     finally:
-        counter.first, counter.last, counter.told = before
+        forget()
 
 
 class _Attempt:

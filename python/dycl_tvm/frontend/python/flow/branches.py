@@ -52,6 +52,7 @@ class If:
     """One execution of an ``if`` statement. See :mod:`.rewrite` for the code that drives it."""
 
     _told: Any = None
+    _stays = True
 
     def __init__(self, test: Any, names: tuple[str, ...], fork: bool, variables: dict[str, Any]) -> None:
         session = current()
@@ -65,7 +66,7 @@ class If:
         if isinstance(cond, Value) and fork:
             cond = session.decisions.decide(cond)
         elif isinstance(cond, Value):
-            decided = session.decisions.decided()
+            decided = session.decisions.answer(cond)
             if decided is None:
                 self._begin(cond, variables)
             else:
@@ -122,10 +123,19 @@ class If:
         self.merged = True
         if not self._kept:
             session.decisions.close(self._token)
+        if self._told is not None and len(self._paths) == 1:
+            self._learn()
         return False
+
+    def _learn(self) -> None:
+        """One side has left: what its test tells of a length holds from here on."""
+        if not getattr(self._told.difference.counter.loop, "is_loop", False):
+            before = self._told.begin(self._stays)
+            current().journal.learn(lambda: self._told.end(before))
 
     def leave(self, variables: dict[str, Any]) -> None:
         """Take down the state at the end of a side."""
+        self._stays = self._round == 1
         self._paths.append(capture_path({n: variables[n] for n in self.names if n in variables}, self._scope.mark))
 
     def __enter__(self) -> None:
@@ -287,7 +297,7 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     session = current()
     cond = truth(test)
     if isinstance(cond, Value):
-        decided = session.decisions.decided()
+        decided = session.decisions.answer(cond)
         if decided is None:
             return _explore_value(cond, then, orelse)
         cond = decided
@@ -332,10 +342,18 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
 def tested(x: Any) -> Any:
     """Return the truth of an operand of which only that is wanted."""
     cond = truth(x)
-    return scalars.wrap(cond) if isinstance(cond, Value) else cond
+    if not isinstance(cond, Value):
+        return cond
+    made = scalars.wrap(cond)
+    made.node.test = x.node.test if scalars.is_symbolic(x) else None
+    return made
 
 
 def not_(x: Any) -> Any:
     """``not x``."""
-    cond = truth(x)
-    return scalars.logical_not(scalars.wrap(cond)) if isinstance(cond, Value) else not cond
+    cond = tested(x)
+    if not scalars.is_symbolic(cond):
+        return not cond
+    made, test = scalars.logical_not(cond), cond.node.test
+    made.node.test = test and test.negated()
+    return made

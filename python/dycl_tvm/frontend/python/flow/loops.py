@@ -378,7 +378,7 @@ class Loop:
         if self._trips >= self._loop.unroll:
             return None
         self._trips += 1
-        decided = session.decisions.decided()
+        decided = session.decisions.decided(cond)
         if decided is None:
             self._tokens.append(session.decisions.open(cond))
             self._record_exit(cond, variables)

@@ -28,6 +28,8 @@ class Journal:
         #: How many calls are under way that :meth:`hold` was called for.
         self.held = 0
         self._marks = [0]
+        #: What is known in each scope only: how to forget it.
+        self._facts: list[list[Callable[[], None]]] = [[]]
         #: How often something was about to be changed, and how often changes were undone.
         self.touches = self.undone = 0
 
@@ -85,6 +87,7 @@ class Journal:
         self.settle()
         self._seen.append(set())
         self._marks.append(len(self._log))
+        self._facts.append([])
         return len(self._log)
 
     def close(self) -> None:
@@ -92,7 +95,17 @@ class Journal:
         self.settle()
         inner = self._seen.pop()
         self._marks.pop()
+        self._forget(self._facts.pop())
         self._seen[-1] |= inner
+
+    def learn(self, forget: Callable[[], None]) -> None:
+        """Note that something is known now, until the innermost scope is closed or taken back."""
+        self._facts[-1].append(forget)
+
+    @staticmethod
+    def _forget(facts: list[Callable[[], None]]) -> None:
+        while facts:
+            facts.pop()()
 
     def depth(self) -> int:
         """Return how many scopes are open."""
@@ -134,7 +147,8 @@ class Journal:
                 del self._entries[key]
             if len(self._log) == mark or self._log[-1][0] != key:  # of entries of one place in succession the first says what it held
                 place.write(contents)
-        for seen, opened in zip(reversed(self._seen), reversed(self._marks)):
+        for seen, opened, facts in zip(reversed(self._seen), reversed(self._marks), reversed(self._facts)):
             if opened < mark:  # an exception may have left scopes open that began after the mark
                 break
             seen.clear()
+            self._forget(facts)

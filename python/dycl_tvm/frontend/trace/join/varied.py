@@ -96,7 +96,7 @@ def with_operands(t: Grown, operands: dict[int, Operand]) -> torch.Tensor:
     assert isinstance(buffer, Value)
     if not isinstance(trips, Value):
         return fresh(buffer).narrow(t.along, 0, t.length.at(int(trips)))
-    counter = replace(t.length.counter, value=trips)
+    counter = replace(t.length.counter, value=trips, base=None)
     return Grown(Storage(buffer), (), buffer, t.along, replace(t.length, counter=counter))
 
 

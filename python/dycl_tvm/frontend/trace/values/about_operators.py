@@ -56,19 +56,19 @@ class About:
     special, fills, indexes, splits, views, composed : bool
         Whether it is no operation of the graph, or may be none; gives a tensor of one number; takes indices; gives several views; one;
         may be recorded as several others.
-    positions : int or None
-        Which of its results are positions along a dimension, or may be a count.
+    ranged : bool
+        Whether its results may have bounds that follow from those of its operand, or from its shape.
     written : dict
         The arguments that it changes in place: names by positions.
     """
 
-    __slots__ = ("builtin", "composed", "fills", "func", "indexes", "name", "op", "positions", "special", "splits", "views", "written")
+    __slots__ = ("builtin", "composed", "fills", "func", "indexes", "name", "op", "ranged", "special", "splits", "views", "written")
 
     def __init__(self, func: Any) -> None:
         name = opname(func)
         self.func, self.name, self.op = func, name, op_name(func)
         self.builtin = func.namespace in ("aten", "prims")
-        self.positions = RANGED.get(name)
+        self.ranged = name in RANGED
         self.special = func in _NO_OPERATIONS or name in QUESTIONS or is_random(func)
         self.fills, self.indexes = name in FILLS, func in INDEXING
         self.splits, self.views, self.composed = name in _SPLITS, name in _VIEWS, func in COMPOSED

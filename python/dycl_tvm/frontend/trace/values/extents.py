@@ -7,56 +7,27 @@ as it can be at most.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried, known_length
 from dycl_tvm.frontend.trace.values.extremes import extremum
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import marks_of, meta_of, with_marks
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length, combine
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import OwnStep, StagedTensor, emit_one, home, read, view_of
+from dycl_tvm.frontend.trace.values.tensors import OwnStep, StagedTensor, as_constant, emit_one, home, read, view_of
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import TensorType
 
-INSTEAD = "keep the full tensor and mask it (torch.where), or select single items"
 aten = torch.ops.aten
 Extent = Length | int
-
-
-class OfTheRun:
-    """What is asked, in the place of the loop in which a tensor grows, where a tensor must have a fixed shape.
-
-    Of several decisions it comes last: those that can be forked may do.
-    """
-
-    index = math.inf
-
-    def __init__(self) -> None:
-        rolling = current().decisions.rolling
-        self._around = rolling[-1].loop if rolling else None
-
-    def refuse(self, reason: str, others: object = "") -> None:
-        """Say that its shape depends on values; in a loop, which may know them if it is unrolled, unroll that."""
-        refuse_here(self._around, reason)
-
-
-def refuse_here(loop: Any, reason: str) -> None:
-    """Refuse a shape that depends on values, or unroll the loop that is being rolled."""
-    decisions = current().decisions
-    refusal = UnsupportedError(reason, current().origin(), INSTEAD)
-    if loop is not None and decisions.holds(loop):
-        decisions.unroll(loop, refusal)
-    raise refusal
 
 
 # -- lengths ------------------------------------------------------------------------------------------------------------------
@@ -78,7 +49,65 @@ def extent_of(n: Any, least: int, most: int) -> Extent:
     value = scalars.operand_of(n)
     if least == most or not isinstance(value, Value):
         return most if isinstance(value, Value) else int(value)
-    return Length(Counter(value, most, OfTheRun(), first=least), 1, 0)
+    return Length(Counter(value, most, OfTheRun(), first=least, base=n.node.base), 1, 0)
+
+
+class _Sizes(OfOneRun):
+    """What is known of the elements of integer tensors of rank 0 that were computed of lengths."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, Extent] = {}
+
+
+def is_size(x: Any) -> bool:
+    """Whether PyTorch takes a tensor as a size, and its element is known only at run time."""
+    return isinstance(x, StagedTensor) and not rank_of(x) and x.dtype in _INTEGERS and as_constant(x) is None
+
+
+def as_size(t: torch.Tensor) -> Any:
+    """Return the element of a tensor of rank 0 that is a size, or a place: as it was computed of lengths, a length too."""
+    known = current().get(_Sizes).known.get(read(t))
+    return item(t) if known is None else as_number(known)
+
+
+def sum_with_size(func: Any, a: Any, b: Any) -> Any:
+    """Add or subtract a length and a tensor of rank 0, of which it may be known how far they are from each other."""
+    result = func(a, b)
+    x, y = (b, a) if func is _T.__rsub__ else (a, b)
+    both = [near(x, y), near(y, x)]
+    if is_size(result) and result.dtype == torch.int64 and None not in both:
+        known = combine("sub" if func in SUBTRACTIONS else "add", *both)  # type: ignore[arg-type]  # both are lengths
+        if known is not None:
+            current().get(_Sizes).known[read(result)] = known  # type: ignore[assignment]  # a sum is a length
+    return result
+
+
+def compared_with_size(func: Any, a: Any, b: Any) -> Any:
+    """Compare a tensor of rank 0 with a length that it may be known to be."""
+    sizes = [near(a, b), near(b, a)] if is_size(a) or is_size(b) else [None]
+    known = None if None in sizes else combine(COMPARISONS[func], *sizes)  # type: ignore[arg-type]  # both are lengths
+    return func(a, b) if known is None else torch.tensor(known)
+
+
+_T = torch.Tensor
+COMPARISONS = {getattr(_T, f"__{name}__"): name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+SUBTRACTIONS = (_T.__sub__, _T.__rsub__, _T.sub, torch.sub)
+ADDITIONS = (_T.__add__, _T.__radd__, _T.add, torch.add)
+
+
+def near(x: Any, other: Any) -> Extent | None:
+    """Return a number, or the element of a tensor of rank 0, as a length by the counter of another; None if that is not known."""
+    length = other if isinstance(other, Length) else scalars.length_of(other)
+    root: Value | None
+    if is_size(x):
+        root, more = read(x), 0
+        known = current().get(_Sizes).known.get(root)
+    else:
+        known = scalars.length_of(x)
+        root, more = x.node.base if scalars.is_symbolic(x) else (None, 0)
+    if known is None and isinstance(length, Length) and length.counter.base is not None and length.counter.base[0] is root:
+        return Length(length.counter, 1, more - length.counter.base[1])
+    return known
 
 
 def summed(a: Extent, b: Extent) -> Extent:
@@ -182,7 +211,7 @@ def decided_length(t: Grown) -> int:
 # -- parts ----------------------------------------------------------------------------------------------------------------------
 def span(length: Extent, part: slice) -> tuple[Any, Extent]:
     """Return where a slice of step 1 begins in a dimension of a length, and how long it is."""
-    bounds = [None if b is None else item(b) if isinstance(b, torch.Tensor) else b for b in (part.start, part.stop)]
+    bounds = [as_size(b) if isinstance(b, torch.Tensor) else b for b in (part.start, part.stop)]
     there = as_number(length)
     least, most = _known(there)
     start = 0 if bounds[0] is None else _place(bounds[0], there)
@@ -228,14 +257,33 @@ def selected(whole: torch.Tensor, along: int, length: Extent, index: Any) -> Any
 
 def check_narrow(start: Any, count: Any, length: Extent) -> Any:
     """Return where ``narrow()`` begins; what eager refuses is an error at run time."""
-    start, there = item(start) if isinstance(start, torch.Tensor) else start, as_number(length)
-    require(count >= 0, RuntimeError("narrow(): length must be non-negative."))
-    least, most = _known(start)
-    if not (least >= 0 and most <= _known(there)[0]):
+    there = as_number(length)
+    if _known(count)[0] < 0:
+        require(count >= 0, RuntimeError("narrow(): length must be non-negative."))
+    least, largest = _known(start)
+    if not (least >= 0 and largest <= _known(there)[0]) and not _surely(start, 0, length):
         require((start >= -there) & (start <= there), IndexError("start is out of the range of the dimension"))
     start = start if least >= 0 else scalars.select(start < 0, start + there, start)
-    require(start + count <= there, RuntimeError("start + length exceeds the size of the dimension"))
+    if not (largest + _known(count)[1] <= bounds_of(length)[0] and least >= 0) and not _surely(start, count, length):
+        require(start + count <= there, RuntimeError("start + length exceeds the size of the dimension"))
     return start
+
+
+def _surely(start: Any, count: Any, length: Extent) -> bool:
+    """Whether a part is known to lie within a length, as far as its end goes."""
+    parts = [near(start, length), near(count, length)]
+    end = combine("add", *parts) if None not in parts else None  # type: ignore[arg-type]  # both are lengths
+    return end is not None and combine("le", end, length) is True and combine("ge", parts[0], 0) is True  # type: ignore[arg-type]
+
+
+def narrowed_at(whole: torch.Tensor, along: int, length: Extent, start: Any, count: Any) -> torch.Tensor:
+    """Return so many elements from a place on, which were checked to lie in a dimension of which there is so much."""
+    size, most = int(whole.shape[along]), bounds_of(length)[1]
+    least, largest = scalars.bounds_of(count) or (0, most)
+    extent = extent_of(count, max(least, 0), min(largest, most))
+    room = bounds_of(extent)[1]
+    part = narrow_at(whole, along, start, room) if scalars.is_symbolic(start) else whole.narrow(along, start, size - start)
+    return grown(part, along, extent)
 
 
 class NarrowAt(OwnStep):

@@ -8,10 +8,12 @@ operators of ATen, which are refused: so only what :mod:`.grown_calls` knows can
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -19,10 +21,38 @@ from dycl_tvm.frontend.trace.values.arguments import tensors_of
 from dycl_tvm.frontend.trace.values.identity import Identity, join_identities, share_identity
 from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
 from dycl_tvm.frontend.trace.values.lengths import Length
-from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, ViewStep, peek
+from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, ViewStep, fresh, peek, read
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import INT, ITEM_BYTES, TensorType
+
+INSTEAD = "keep the full tensor and mask it (torch.where), or select single items"
+
+
+class OfTheRun:
+    """What is asked, in the place of the loop in which a tensor grows, where a tensor must have a fixed shape.
+
+    Of several decisions it comes last: those that can be forked may do.
+    """
+
+    index = math.inf
+
+    def __init__(self) -> None:
+        rolling = current().decisions.rolling
+        self._around = rolling[-1].loop if rolling else None
+
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Say that its shape depends on values; in a loop, which may know them if it is unrolled, unroll that."""
+        refuse_here(self._around, reason)
+
+
+def refuse_here(loop: Any, reason: str) -> None:
+    """Refuse a shape that depends on values, or unroll the loop that is being rolled."""
+    decisions = current().decisions
+    refusal = UnsupportedError(reason, current().origin(), INSTEAD)
+    if loop is not None and decisions.holds(loop):
+        decisions.unroll(loop, refusal)
+    raise refusal
 
 
 class Grown(StagedTensor):
@@ -36,17 +66,17 @@ class Grown(StagedTensor):
         The dimension that grows.
     length : Length
         How much of that dimension there is.
-    contiguous_ : bool
-        Whether it surely lies in memory as a tensor that was made anew does.
-    below : Length or None
+    order : tuple of int or None
+        Its dimensions, turned so that it surely lies in memory as a tensor that was made anew does; None if they are not known.
+    below : Length, int or None
         What the elements, which are positions, are less than; they are not negative. None if that is not known.
     """
 
     buffer: TensorType
     along: int
     length: Length
-    contiguous_: bool = False
-    below: Length | None = None
+    order: tuple[int, ...] | None = None
+    below: Length | int | None = None
 
     @staticmethod
     def __new__(cls, storage: Storage, chain: tuple[ViewStep, ...], value: Value, along: int, length: Length) -> Grown:  # type: ignore[override]
@@ -60,10 +90,19 @@ class Grown(StagedTensor):
         self.storage_, self.chain, self.born = storage, chain, next(clock)
         self._cached = (storage.version, value)
         self.buffer, self.along, self.length = type_, along, length
-        if not storage.cut:
+        if not storage.cut and not isinstance(length.counter.loop, OfTheRun):
             storage.growing = length.counter.loop
         current().growing = True
         return self
+
+    @property
+    def contiguous_(self) -> bool:
+        """Whether it surely lies in memory as a tensor that was made anew does."""
+        return self.order is not None and self.order == tuple(range(len(self.buffer.shape)))
+
+    @contiguous_.setter
+    def contiguous_(self, known: bool) -> None:
+        self.order = tuple(range(len(self.buffer.shape))) if known else None
 
     def padded(self) -> StagedTensor:
         """Return the buffer, as a tensor that lies in the same memory."""
@@ -98,14 +137,6 @@ class Grown(StagedTensor):
         share_identity(made, self)
         return made
 
-    def copied_or_itself(self) -> Grown:
-        """Return what is the tensor itself, or a copy, by how it lies in memory."""
-        made = Grown(self.storage_, self.chain, peek(self), self.along, self.length)
-        made.contiguous_, made.below = True, self.below
-        self.storage_.growing = self.length.counter.loop
-        join_identities(made, [self], self.length.counter.loop, [Identity(born=current().heap.birth(made))])
-        return made
-
     def sizes(self) -> tuple[Any, ...]:
         """Return the shape; the dimension that grows is a number of the run."""
         return tuple([number(self.length) if d == self.along else n for d, n in enumerate(self.buffer.shape)])
@@ -132,6 +163,21 @@ def placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps:
     turned = meta_of(shape[::-1], None, part.dtype).stride()[::-1]
     found = [tuple(dense), tuple(strides), *([] if t.contiguous_ else [turned, tuple(2 * n for n in dense)])]
     return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
+
+
+def copied_or_itself(t: StagedTensor) -> StagedTensor:
+    """Return what is a tensor itself, or a copy, by how it lies in memory: once one is changed in place, the other cannot be read."""
+    value = read(t)
+    if isinstance(t, Grown):
+        decision = t.length.counter.loop
+        made: StagedTensor = Grown(Storage(value), (), value, t.along, t.length)
+        made.contiguous_, made.below = True, t.below  # type: ignore[attr-defined]  # it is one that grows
+    else:
+        assert t.layouts is not None
+        made, decision = fresh(value), t.layouts.decision
+    may_be_one(made.storage_, t.storage_, decision)
+    join_identities(made, [t], decision, [Identity(born=current().heap.birth(made))])
+    return made
 
 
 def rank_of(t: torch.Tensor) -> int:
@@ -169,7 +215,9 @@ def grown(t: torch.Tensor, along: int, length: Length | int) -> torch.Tensor:
     assert isinstance(t, StagedTensor)
     if isinstance(length, int):
         return t.narrow(along, 0, length)
-    return Grown(t.storage_, t.chain, peek(t), along % t.dim(), length)
+    made = Grown(t.storage_, t.chain, peek(t), along % t.dim(), length)
+    made.contiguous_ = made.along == 0 and t.layouts is None and t.is_contiguous()  # what is at the front of such a tensor is one too
+    return made
 
 
 def refuse_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -57,7 +58,7 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     unsqueeze,
 )
 from dycl_tvm.frontend.trace.values.indexing import split
-from dycl_tvm.frontend.trace.values.picked import index_add, index_select, masked_select, nonzero
+from dycl_tvm.frontend.trace.values.picked import index_add, index_select, masked_scatter, masked_select, nonzero
 from dycl_tvm.frontend.trace.values.tensors import view_of
 
 _T = torch.Tensor
@@ -70,7 +71,8 @@ def takes_grown(func: Any, args: Any, kwargs: Any) -> bool:
     sized = func in _SIZED
     if not (sized or current().growing):
         return False
-    return any(isinstance(leaf, Grown) or (scalars.is_symbolic(leaf) and may_be_size(leaf, sized)) for leaf in leaves((args, kwargs)))
+    given = leaves((args, kwargs))
+    return any(isinstance(x, Grown) or (scalars.is_symbolic(x) and may_be_size(x, sized)) or (sized and is_size(x)) for x in given)
 
 
 def with_known(args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -83,7 +85,7 @@ def with_known(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of PyTorch on tensors that grow, or with lengths as sizes; NotImplemented if it is a call like any other."""
     found = [t for t in tensors_of(args, kwargs) if isinstance(t, Grown)]
-    handler = HANDLERS.get(func) if found else _SIZED.get(func)
+    handler = HANDLERS.get(func) if found else _SIZED.get(func) or _OF_SIZES.get(func)
     if handler is not None and handler is not elementwise:
         kwargs = {_NUMPYS.get(name, name): x for name, x in kwargs.items()}
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
@@ -165,6 +167,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.nonzero, torch.nonzero], nonzero),
     torch.argwhere: nonzero,
     **dict.fromkeys([_T.masked_select, torch.masked_select], masked_select),
+    **dict.fromkeys([_T.masked_scatter, torch.masked_scatter, _T.masked_scatter_], masked_scatter),
     **dict.fromkeys([_T.index_add, torch.index_add, _T.index_add_], index_add),
     **dict.fromkeys([_T.index_select, torch.index_select], index_select),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_with),
@@ -197,4 +200,9 @@ _SIZED: dict[Any, Handler] = {
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], filled),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
+}
+#: Functions of lengths and of tensors of rank 0 that may be computed of lengths.
+_OF_SIZES: dict[Any, Handler] = {
+    **dict.fromkeys([*ADDITIONS, *SUBTRACTIONS], sum_with_size),
+    **dict.fromkeys(COMPARISONS, compared_with_size),
 }

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import apart
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, fitted, is_same
+from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
-from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.extents import as_number, as_size, bounds_of, is_size
+from dycl_tvm.frontend.trace.values.grown import Grown, copied_or_itself, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
-from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 from dycl_tvm.frontend.trace.values.storage import DTYPES
@@ -46,7 +46,8 @@ def is_contiguous(t: torch.Tensor) -> bool:
 
 def flat(sizes: tuple[Any, ...]) -> list[Any]:
     """Return sizes or dimensions that were given one by one, or as one list."""
-    return list(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else list(sizes)
+    given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    return [as_size(n) if is_size(n) else n for n in given]
 
 
 def masked(t: torch.Tensor, along: int, length: Length, fill: Any) -> torch.Tensor:
@@ -113,7 +114,7 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     leads = args and args[0] is first and first.contiguous_ and list(buffer(first).shape) == list(result.shape)  # PyTorch lays out as it
     made.contiguous_ = form is torch.contiguous_format or (form is None and (leads or all(map(is_contiguous, tensors))))
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
-        made.below = first.below.plus(args[1])
+        made.below = combine("add", first.below, args[1])  # type: ignore[assignment]  # a sum is a length
     return made
 
 
@@ -139,7 +140,7 @@ def contiguous(func: Any, t: Grown, memory_format: Any = torch.contiguous_format
     """Return the tensor itself if it lies in memory as it should."""
     if memory_format is not torch.contiguous_format:
         return refuse_call(func, t)
-    return t if t.contiguous_ else t.copied_or_itself()
+    return t if t.contiguous_ else copied_or_itself(t)
 
 
 # -- what mixes elements -----------------------------------------------------------------------------------------------------
@@ -170,6 +171,32 @@ def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
     if isinstance(b, Grown) and in_b == -1:
         return new(func(a, b.padded()), rank - 1, b.length)
     return refuse_call(func, a, b)
+
+
+def einsum(func: Any, equation: Any, *operands: Any) -> Any:
+    """Multiply and sum by letters, of which one stands for the dimension whose length is known only at run time."""
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    tensors: list[torch.Tensor] = list(given)
+    found = next(t for t in tensors if isinstance(t, Grown))
+    inputs, arrow, output = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
+    terms = inputs.split(",")
+    if not arrow or "." in equation or any(len(term) != rank_of(t) for term, t in zip(terms, tensors)) or len(terms) != len(tensors):
+        return refuse_call(func, found)
+    letter = next(term[t.along] for term, t in zip(terms, tensors) if isinstance(t, Grown))
+    having = [k for k, term in enumerate(terms) if letter in term]
+    along = {k: terms[k].index(letter) for k in having}
+    others = any(isinstance(t, Grown) and t.along != along.get(k) for k, t in enumerate(tensors))
+    if others or any(terms[k].count(letter) > 1 for k in having):
+        return refuse_call(func, found)
+    sizes = [extent_at(tensors[k], rank_of(tensors[k]) - along[k]) for k in having]
+    if any(not is_same(n, sizes[0]) and min(bounds_of(n)[0], bounds_of(sizes[0])[0]) < 2 for n in sizes):  # type: ignore[arg-type]
+        return refuse_call(func, found)  # one element is spread over the others
+    buffers, length = equalized([tensors[k] for k in having], list(along.values()))
+    for k, buffer in zip(having, buffers):
+        kept = letter in output or isinstance(length, int)
+        tensors[k] = buffer if kept else masked(buffer, along[k], length, 0)  # type: ignore[arg-type]  # it is no int
+    result = func(equation, *tensors)
+    return new(result, output.index(letter), length) if letter in output and isinstance(length, Length) else result
 
 
 def new(result: torch.Tensor, along: int, length: Length) -> Grown:
@@ -414,6 +441,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.mean, _T.mean], mean),
     **dict.fromkeys([torch.cumsum, _T.cumsum], running),
     **dict.fromkeys([torch.tril, _T.tril, torch.triu, _T.triu], triangle),
+    torch.einsum: einsum,
     F.scaled_dot_product_attention: attention,
     F.dropout: dropout,
     F.linear: linear,

@@ -11,18 +11,23 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import is_same
+from dycl_tvm.frontend.trace.values.aligned import broadcast, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import (
+    as_number,
+    as_size,
     check_narrow,
     decided_length,
     is_number_of_run,
+    is_size,
+    narrowed_at,
     selected,
     sliced,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     FILLING,
     IN_PLACE,
+    dtype_of,
     elementwise,
     new,
     refuse_call,
@@ -31,7 +36,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
 from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
-from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask
+from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, view_of
 
@@ -45,17 +50,43 @@ def indexed(func: Any, x: torch.Tensor, index: Any) -> Any:
 def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     if not isinstance(x, Grown):
         return setitem(x, index, value)
-    if x.storage_.cut and not isinstance(value, Grown):
-        part = part_of(_T.__getitem__, x, index)
-        if isinstance(part, StagedTensor) and not isinstance(part, Grown) and part.storage_ is x.storage_:
-            return _T.__setitem__(part, Ellipsis, to_tensor(value, part.dtype) if scalars.is_symbolic(value) else value)
-    return refuse_call(func, x)
+    dtype = dtype_of(x)
+    if not isinstance(value, torch.Tensor):
+        value = to_tensor(value, dtype) if scalars.is_symbolic(value) else torch.tensor(value, dtype=dtype)
+    entries = entries_of(x.dim_(), index)
+    if len(entries) == 1 and is_mask(entries[0]):
+        return put_by_mask(func, x, entries[0], value)
+    if (rows := rows_in(entries)) is not None:
+        return Rows(func, part_of(func, x, without_rows(entries)), rows).put(value)
+    part = part_of(func, x, index)
+    if not isinstance(part, StagedTensor) or part.storage_ is not x.storage_:
+        return refuse_call(func, x)
+    return _T.__setitem__(part, Ellipsis, value) if not isinstance(part, Grown) else put_all(func, part, value)
+
+
+def put_all(func: Any, t: Grown, value: torch.Tensor) -> Any:
+    """Change all that there is of a tensor to a value that broadcasts to it."""
+    whole, length = t.padded(), t.length
+    if rank_of(value) > t.dim_():
+        return refuse_call(func, t, value)
+    if isinstance(value, Grown) or (extent_at(value, t.dim_() - t.along) or 1) != 1:
+        agreed = broadcast([t, value])
+        if agreed is None:
+            return refuse_call(func, t, value)
+        if not is_same(agreed[2], length):  # the tensor itself is not spread
+            fine = as_number(agreed[2]) == number(length)
+            require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
+        value = fitted(agreed[0].get(id(value), value), rank_of(value) - (t.dim_() - t.along), whole.shape[t.along])
+    _T.copy_(whole, torch.where(valid(length, whole.shape[t.along], t.dim_(), t.along), value.to(whole.dtype), whole))
+    return t
 
 
 def part_of(func: Any, t: Grown, index: Any) -> Any:
     entries = entries_of(t.dim_(), index)
     if len(entries) == 1 and is_mask(entries[0]):
         return by_mask(func, t, 0, entries[0])
+    if (rows := rows_in(entries)) is not None:
+        return Rows(func, part_of(func, t, without_rows(entries)), rows).take()
     if entries and all(isinstance(e, torch.Tensor) and not selects(e) for e in entries):
         return _gather(func, t, entries)
     if any(not (e is None or type(e) in (int, slice) or selects(e)) for e in entries):
@@ -70,13 +101,17 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
     if isinstance(whole, Grown):
         return whole.refuse("a slice would give a second dimension of unknown length to")
     part = _slice(t, whole, along, mine) if type(mine) is slice else _select(t, whole, along, mine)
+    if isinstance(part, Grown) and type(mine) is slice and mine == slice(None):
+        part.below = t.below
+    return _as_part(t, part, whole, along, type(mine) is slice)
+
+
+def _as_part(t: Grown, part: torch.Tensor, whole: torch.Tensor, along: int, keeps: bool) -> torch.Tensor:
     assert isinstance(part, StagedTensor)
-    if part.storage_ is not t.storage_ or not t.storage_.cut:  # a copy stands for a view
+    if part.storage_ is not t.storage_:  # a copy stands for a view
         part.storage_.growing = t.storage_.growing = t.length.counter.loop
     if not isinstance(part, Grown):
-        part = part if t.contiguous_ and t.along == 0 else placed(t, part, whole, along, keeps=type(mine) is slice)
-    elif type(mine) is slice and mine == slice(None):
-        part.below = t.below
+        part = part if t.contiguous_ and t.along == 0 else placed(t, part, whole, along, keeps)
     return view_of(t, part)
 
 
@@ -157,12 +192,17 @@ def selected_by(func: Any, t: Grown, dim: int, index: Any) -> Any:
 
 
 def narrowed(func: Any, t: Grown, dim: int, start: Any, length: Any) -> Any:
-    start, length = [item(x) if isinstance(x, torch.Tensor) else x for x in (start, length)]
+    start, length = [as_size(x) if is_size(x) else item(x) if isinstance(x, torch.Tensor) else x for x in (start, length)]
     if not all(type(x) is int or is_number_of_run(x) for x in (start, length)):
         return refuse_call(func, t)
     dim = dim % t.dim_()
     start = check_narrow(start, length, t.length if dim == t.along else t.buffer.shape[dim])
-    return part_of(func, t, (*[slice(None)] * dim, slice(start, start + length)))
+    part = slice(start, start + length)
+    if dim != t.along:
+        return part_of(func, t, (*[slice(None)] * dim, part))
+    whole = t.padded()
+    made = _slice_by_lengths(t, whole, dim, part)
+    return _as_part(t, narrowed_at(whole, dim, t.length, start, length) if made is None else made, whole, dim, True)
 
 
 def one_item(func: Any, t: Grown) -> Any:
@@ -172,17 +212,14 @@ def one_item(func: Any, t: Grown) -> Any:
 
 
 def in_place(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
-    functional, whole = IN_PLACE[func], t.padded()
-    if not t.storage_.cut or kwargs.get("out") is not None:
+    functional = IN_PLACE[func]
+    if kwargs.get("out") is not None or not isinstance(t, Grown):
+        return refuse_call(func, t, args, kwargs)
+    made = functional(t.padded(), *args, **kwargs) if functional in FILLING else elementwise(functional, t, *args, **kwargs)
+    alike = not isinstance(made, Grown) or (made.along == t.along and made.dim_() == t.dim_())
+    if not alike or not torch.can_cast(dtype_of(made), dtype_of(t)):
         return refuse_call(func, t)
-    made = functional(whole, *args, **kwargs) if functional in FILLING else elementwise(functional, t, *args, **kwargs)
-    if isinstance(made, Grown) and (not is_same(made.length, t.length) or made.along != t.along or made.dim_() != t.dim_()):
-        return refuse_call(func, t)
-    result = made.padded() if isinstance(made, Grown) else made
-    if tuple(result.shape) != tuple(whole.shape) or not torch.can_cast(result.dtype, whole.dtype):
-        return refuse_call(func, t)
-    _T.copy_(whole, torch.where(valid(t.length, whole.shape[t.along], t.dim_(), t.along), result.to(whole.dtype), whole))
-    return t
+    return put_all(func, t, grown(made, t.along, t.length) if functional in FILLING else made)
 
 
 # -- items, one by one: how many there are is decided, so each number of them is a path of its own ---------------------------------

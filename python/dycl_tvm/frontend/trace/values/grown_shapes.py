@@ -18,10 +18,9 @@ from dycl_tvm.frontend.trace.values.extents import (
     bounds_of,
     extent_of,
     largest_of,
-    refuse_here,
     summed,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of, refuse_here
 from dycl_tvm.frontend.trace.values.grown_math import (
     buffer_of,
     dtype_of,
@@ -50,7 +49,8 @@ def length_of_size(x: Any) -> Any:
     if x.node.length is not None or not may_be_size(x, True):
         return x.node.length
     bounds = scalars.bounds_of(x) or (0, 0)
-    require(x >= 0, RuntimeError("a tensor cannot have a negative dimension"))
+    if bounds[0] < 0:
+        require(x >= 0, RuntimeError("a tensor cannot have a negative dimension"))
     return extent_of(largest_of(x, 0), max(bounds[0], 0), max(bounds[1], 0))
 
 
@@ -125,8 +125,9 @@ def as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
 
 # -- shapes -------------------------------------------------------------------------------------------------------------------
 def transpose(func: Any, t: Grown, dim0: int = -2, dim1: int = -1) -> Any:
-    a, b = dim0 % t.dim_(), dim1 % t.dim_()
-    return grown(t.padded().transpose(a, b), {a: b, b: a}.get(t.along, t.along), t.length)
+    order = list(range(t.dim_()))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return permute(_T.permute, t, order)
 
 
 def matrix_transpose(func: Any, t: Grown) -> Any:
@@ -135,7 +136,9 @@ def matrix_transpose(func: Any, t: Grown) -> Any:
 
 def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     order = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
-    return grown(t.padded().permute(order), order.index(t.along), t.length)
+    made: Grown = grown(t.padded().permute(order), order.index(t.along), t.length)  # type: ignore[assignment]  # it grows
+    made.order = None if t.order is None else tuple(map(order.index, t.order))
+    return made
 
 
 def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
@@ -279,6 +282,7 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Count up to, or between, numbers of the run."""
     if any(map(scalars.is_symbolic, kwargs.values())):
         return NotImplemented
+    args = tuple(flat(args))
     whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
     if len(args) == 2 and whole:
         start, end = map(scalars.length_of, args)

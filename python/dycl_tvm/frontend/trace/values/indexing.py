@@ -17,22 +17,23 @@ from dycl_tvm.frontend.trace.values.arrays import number_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import (
-    OfTheRun,
     as_number,
+    as_size,
     bounds_of,
     check_narrow,
     extent_of,
     is_number_of_run,
+    is_size,
     narrow_at,
-    refuse_here,
+    narrowed_at,
     sliced,
     span,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, rank_of, refuse_here
 from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
-from dycl_tvm.frontend.trace.values.picked import by_mask, by_positions, is_mask, is_positions, put_at_positions, put_by_mask
+from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import as_constant, home, read, select_at, storage_of, view_of
 
@@ -157,10 +158,8 @@ def _picked(t: torch.Tensor, entries: list[Any]) -> Any:
             return by_mask(torch.Tensor.__getitem__, t, 0, entries[at])
         whole = getitem(t, (*entries[:at], *[slice(None)] * rank, *entries[at + 1 :]))
         return by_mask(torch.Tensor.__getitem__, whole, dim, entries[at])
-    rows = [e for e in entries if is_positions(e)]
-    if rows and all(e is None or type(e) is slice or is_positions(e) for e in entries) and not any(map(_is_cut, entries)):
-        return by_positions(torch.Tensor.__getitem__, t, entries)
-    return NotImplemented
+    rows = rows_in(entries)
+    return NotImplemented if rows is None else Rows(torch.Tensor.__getitem__, getitem(t, without_rows(entries)), rows).take()
 
 
 def _is_known(part: slice, cut: bool) -> bool:
@@ -185,7 +184,7 @@ def select(t: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
 
 def narrow(t: torch.Tensor, dim: int, start: Any, length: Any) -> torch.Tensor:
     """``t.narrow(dim, start, length)``."""
-    start, length = [item(x) if isinstance(x, torch.Tensor) else x for x in (start, length)]
+    start, length = [as_size(x) if is_size(x) else item(x) if isinstance(x, torch.Tensor) else x for x in (start, length)]
     if not selects(start) and not selects(length):
         return torch.narrow(t, dim, start, length)
     if not all(type(x) is int or is_number_of_run(x) for x in (start, length)):
@@ -194,12 +193,7 @@ def narrow(t: torch.Tensor, dim: int, start: Any, length: Any) -> torch.Tensor:
     size = int(t.shape[dim])
     start = check_narrow(start, length, size)
     storage_of(t).cut = True
-    least, most = scalars.bounds_of(length) or (0, size)
-    count = extent_of(length, max(least, 0), min(most, size))
-    room = count if isinstance(count, int) else count.bounds[1]
-    if scalars.is_symbolic(start):
-        return view_of(t, grown(narrow_at(t, dim, start, room), dim, count))  # type: ignore[arg-type]  # one of staging's
-    return view_of(t, grown(t.narrow(dim, start, size - start), dim, count))  # type: ignore[arg-type]
+    return view_of(t, narrowed_at(t, dim, size, start, length))  # type: ignore[arg-type]  # one of staging's
 
 
 def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
@@ -207,16 +201,12 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     index = _numbers_in(index)
     if scalars.is_symbolic(value):
         value = to_tensor(value, t.dtype)
-    value = (
-        torch.tensor(value, dtype=t.dtype)
-        if type(value) in (int, float, bool) and any(map(is_positions, entries_of(t.dim(), index)))
-        else value
-    )
     entries = entries_of(t.dim(), index)
-    if isinstance(value, Grown) and is_mask(entries[0]) and len(entries) == 1 and put_by_mask(t, entries[0], value):
-        return None
-    if len(entries) == 1 and is_positions(entries[0]) and isinstance(value, torch.Tensor) and put_at_positions(t, entries[0], value):
-        return None
+    if len(entries) == 1 and is_mask(entries[0]) and (isinstance(entries[0], Grown) or _has_rows(value, t, entries[0])):
+        return put_by_mask(torch.Tensor.__setitem__, t, entries[0], _as_value(value, t.dtype))
+    if (rows := rows_in(entries)) is not None:
+        part = getitem(t, without_rows(entries))
+        return Rows(torch.Tensor.__setitem__, part, rows).put(_as_value(value, t.dtype))
     if any(map(_is_cut, entries)):
         return _set_part(t, entries, value)
     _refuse_grown([*entries, value], "an assignment to items takes")
@@ -227,6 +217,17 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
         return torch.Tensor.__setitem__(t, index, value)
     part = _select(torch.Tensor.__getitem__(t, static), selected)
     return torch.Tensor.__setitem__(part, Ellipsis, value)
+
+
+def _has_rows(value: Any, t: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether what is assigned to where a mask is true has a row for each place."""
+    if isinstance(value, Grown):
+        return True
+    return isinstance(value, torch.Tensor) and value.dim() > t.dim() - mask.dim() and value.shape[0] != 1
+
+
+def _as_value(value: Any, dtype: torch.dtype) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=dtype)
 
 
 def _set_part(t: torch.Tensor, entries: list[Any], value: Any) -> None:

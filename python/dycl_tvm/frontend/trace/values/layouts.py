@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -111,7 +112,7 @@ def join_layouts(tensors: Sequence[torch.Tensor], decision: Any) -> torch.Tensor
     decisions = [layouts.decision for layouts in map(layouts_of, tensors) if layouts is not None]
     if any(strides_of(t) != first for t in tensors):
         decisions.append(decision)
-    earliest = min(decisions, key=lambda s: s.index, default=None)
+    earliest = min(decisions, key=_when, default=None)
     joined = meta_with(tensors[0].shape, tensors[0].dtype, [s for t in tensors for s in strides_of(t)], earliest)
     marks = marks_of(tensors[0])
     if any(marks):
@@ -119,6 +120,11 @@ def join_layouts(tensors: Sequence[torch.Tensor], decision: Any) -> torch.Tensor
             joined = _new_meta(tuple(joined.shape), tuple(joined.stride()), joined.dtype)
         with_marks(joined, *marks)
     return joined
+
+
+def _when(decision: Any) -> float:
+    """Return the place of a decision among all; what stands in the place of one, and is refused, comes last."""
+    return float(getattr(decision, "index", math.inf))
 
 
 def _certain(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
@@ -138,7 +144,7 @@ def result_by_layouts(result: Callable[[Any, Any], Any], args: Any, kwargs: Any,
         Those of their tensors that have several.
     """
     decisions = [a.decision for a in ambiguous]
-    first = ambiguous[decisions.index(min(decisions, key=lambda s: s.index))]
+    first = ambiguous[decisions.index(min(decisions, key=_when))]
     if any(any(marks_of(t)) for t in tensors_of(args, kwargs)):
         first.settle()
     tensors = {id(t): t for t in tensors_of(args, kwargs)}

@@ -37,6 +37,10 @@ class Counter:
         What has to hold too: what was recorded in a block is right only up to a number of trips, after which it is not reached.
     broken : bool
         Whether such a claim was found not to hold, in an earlier round: there are none any more.
+    part : (Split, int) or None
+        Of a part that a tensor was split into: the split, and which of its parts it is.
+    base : (Value, int) or None
+        Of a number of the run: another value, and by how much it is larger. Where that is one, so are the numbers.
     """
 
     value: Value
@@ -48,8 +52,8 @@ class Counter:
     #: (block of the body, number of trips): after more than these the block must not be reached.
     claims: list[tuple[Block, int]] = field(default_factory=list)
     broken: bool = False
-    #: Of a part that a tensor was split into: the split, and which of its parts it is.
     part: tuple[Split, int] | None = None
+    base: tuple[Value, int] | None = None
 
 
 @dataclass(eq=False)
@@ -88,6 +92,13 @@ class Length:
         """Return after how many trips a length that grows is still no more than ``most``."""
         return (most - self.constant) // self.factor
 
+    def by(self, counter: Counter) -> Length | None:
+        """Return the length by another counter; None if the two are not known to differ by a constant."""
+        own, other = self.counter.base, counter.base
+        if own is None or other is None or own[0] is not other[0]:
+            return None
+        return Length(counter, self.factor, self.constant + self.factor * (own[1] - other[1]))
+
     def plus(self, constant: int) -> Length:
         """Return the length and so much more."""
         return Length(self.counter, self.factor, self.constant + constant)
@@ -119,7 +130,7 @@ def _sum(a: Affine, b: Affine, sign: int) -> Affine | None:
         return a + sign * b
     if isinstance(a, Length) and isinstance(b, Length):
         if a.counter is not b.counter:
-            return None
+            return _sum(a, same, sign) if (same := b.by(a.counter)) is not None else None
         return _made(a.counter, a.factor + sign * b.factor, a.constant + sign * b.constant)
     if isinstance(a, Length):
         assert isinstance(b, int)
@@ -148,6 +159,7 @@ def _decided(op: str, difference: Length) -> bool | None:
     return holds(difference.at(counter.first), 0)
 
 
+_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 #: Where there may be more trips, a test of a length does not tell which.
 _MOST_TOLD = 4096
 
@@ -164,6 +176,10 @@ class Test:
         """Return the test that a comparison of lengths is; None if it is none."""
         difference = _sum(a, b, -1) if a is not None and b is not None and op in COMPARE else None
         return Test(op, difference) if isinstance(difference, Length) else None
+
+    def negated(self) -> Test:
+        """Return the test that holds where this one does not."""
+        return Test(_NEGATED[self.op], self.difference)
 
     def begin(self, holds: bool) -> tuple[int, int, bool]:
         """Go on where the test has an answer: return what was known of the number of trips before it, for :meth:`end`."""

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import equalized, fitted, is_same
-from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import dtype_of, masked, new, refuse_call, valid
-from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
+from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_math import at_front, buffer_of, dtype_of, masked, new, refuse_call, valid
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
 from dycl_tvm.hcfg.types import INT
@@ -55,6 +57,10 @@ def there_of(mask: Grown) -> torch.Tensor:
 def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.Tensor:
     """Return what a mask picks of the dimensions from ``dim`` on."""
     rank = rank_of(mask)
+    if isinstance(t, Grown) and (rank > 1 or t.along != dim):
+        _check_mask(t, dim, mask)
+        rows = nonzero(func, mask, as_tuple=True)
+        return Rows(func, t, {dim + d: row for d, row in enumerate(rows)}).take()
     whole, extent = _under(func, t, dim, mask)
     mask = there_of(mask) if isinstance(mask, Grown) else mask
     if isinstance(extent, Length):
@@ -65,6 +71,15 @@ def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.T
     if isinstance(count, int) and not count:
         return flat.narrow(dim, 0, 0).clone()
     return picked(flat.index_select(dim, places), dim, count)
+
+
+def _check_mask(t: torch.Tensor, dim: int, mask: torch.Tensor) -> None:
+    """Raise at run time what PyTorch raises of a mask that is not as long as the dimensions of which it picks."""
+    for d in range(rank_of(mask)):
+        sizes = [extent_at(t, rank_of(t) - dim - d), extent_at(mask, rank_of(mask) - d)]
+        if not is_same(*sizes):
+            a, b = [as_number(n) for n in sizes if n is not None]
+            require(a == b, IndexError("the shape of the mask does not match the shape of the indexed tensor"))
 
 
 def _under(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> tuple[torch.Tensor, Extent | None]:
@@ -90,45 +105,136 @@ def picked(t: torch.Tensor, along: int, count: Extent) -> torch.Tensor:
 
 def nonzero(func: Any, x: torch.Tensor, as_tuple: bool = False) -> Any:
     """Return where the elements are that are not zero: a row of positions each, or a row for each dimension."""
-    if isinstance(x, Grown):
-        if x.dim_() != 1:
-            return refuse_call(func, x)
-        mask = masked(x.padded() != 0, 0, x.length, False)
-    else:
-        mask = x != 0
-    places, count = found(mask)
-    shape = list(mask.shape)
-    rows = [places // math.prod(shape[d + 1 :]) if places.shape[0] and d < len(shape) - 1 else places for d in range(len(shape))]
-    columns = [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)]
+    mask = masked(x.padded() != 0, x.along, x.length, False) if isinstance(x, Grown) else x != 0
+    columns, count = columns_of(mask)
     if as_tuple:
-        return tuple([picked(c, 0, count) for c in columns])
+        rows = [picked(c, 0, count) for c in columns]
+        for d, row in enumerate(rows):
+            if isinstance(row, Grown):
+                row.below = extent_at(x, rank_of(x) - d)
+        return tuple(rows)
     return picked(torch.stack(columns, 1), 0, count)
 
 
-def by_positions(func: Any, t: torch.Tensor, entries: list[Any]) -> torch.Tensor:
-    """Return what an index picks that has rows of positions, and slices."""
-    rows = [(i, e) for i, e in enumerate(entries) if isinstance(e, Grown)]
-    along = t.along if isinstance(t, Grown) else None
-    dims = [sum(e is not None for e in entries[:i]) for i, _ in rows]
-    if along is not None and along in dims:
-        return refuse_call(func, t)  # type: ignore[no-any-return]
-    adjacent = rows[-1][0] - rows[0][0] == len(rows) - 1
-    at = sum(True for e in entries[: rows[0][0]]) if adjacent else 0
-    buffers, length = equalized([e for _, e in rows], [0] * len(rows), IndexError)
-    if isinstance(length, Length):
-        buffers = [masked(b, 0, length, 0) for b in buffers]
-    static = list(entries)
-    for (i, _), b in zip(rows, buffers):
-        static[i] = b
-    if isinstance(t, Grown):
-        return refuse_call(func, t)  # type: ignore[no-any-return]
-    return picked(torch.Tensor.__getitem__(t, tuple(static)), at, length)
+def columns_of(mask: torch.Tensor) -> tuple[list[torch.Tensor], Extent]:
+    """Return the positions of the true elements of a mask, a row for each dimension, and how many there are."""
+    places, count = found(mask)
+    shape = list(mask.shape)
+    rows = [places // math.prod(shape[d + 1 :]) if places.shape[0] and d < len(shape) - 1 else places for d in range(len(shape))]
+    return [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)], count
 
 
-def row_of(index: Grown, size: int) -> torch.Tensor:
-    """Return positions of which those that there are not lead to a row behind the last."""
-    at = index.padded()
-    return masked(torch.where(at < 0, at + size, at), 0, index.length, size)
+class Rows:
+    """Rows of positions, one for each of some dimensions of a tensor, which are all as long as each other.
+
+    Parameters
+    ----------
+    func : callable
+        What is called, for messages.
+    t : Tensor
+        What they are positions in.
+    rows : dict
+        By the dimensions.
+    """
+
+    def __init__(self, func: Any, t: torch.Tensor, rows: dict[int, torch.Tensor]) -> None:
+        self.func, self.t, self.dims = func, t, list(rows)
+        self.whole = t.padded() if isinstance(t, Grown) else t
+        at, self.length = equalized(list(rows.values()), [0] * len(rows), IndexError)
+        self.at = [self._within(d, row, x) for (d, row), x in zip(rows.items(), at)]
+        adjacent = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
+        #: The dimension of the result along which the positions lie, and its rank.
+        self.along, self.rank = self.dims[0] if adjacent else 0, rank_of(t) - len(rows) + 1
+
+    def _within(self, dim: int, row: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return positions counted from the front; in a dimension whose length is known only at run time others are an IndexError."""
+        if isinstance(self.length, Length):
+            at = masked(at, 0, self.length, 0)
+        below = row.below if isinstance(row, Grown) else None
+        if not isinstance(self.t, Grown) or dim != self.t.along:
+            return torch.where(at < 0, at + self.whole.shape[dim], at) if below is None else at
+        if below is not None and combine("le", below, self.t.length) is True:
+            return at
+        there = to_tensor(number(self.t.length), torch.int64)
+        inside = (at >= -there) & (at < there)
+        if isinstance(self.length, Length):
+            inside = inside | ~valid(self.length, at.shape[0], 1, 0)
+        require(item(inside.all()), IndexError("index out of range of a dimension whose length is known only at run time"))
+        return torch.where(at < 0, at + there, at).clamp(0, max(int(self.whole.shape[dim]) - 1, 0))
+
+    def _index(self, first: torch.Tensor, others: list[torch.Tensor]) -> tuple[Any, ...]:
+        rows = dict(zip(self.dims, [first, *others]))
+        return tuple([rows.get(d, slice(None)) for d in range(rank_of(self.t))])
+
+    def take(self) -> torch.Tensor:
+        """Return what lies there."""
+        if isinstance(self.t, Grown) and self.t.along not in self.dims:
+            return refuse_call(self.func, self.t)  # type: ignore[no-any-return]
+        if not self.whole.numel():  # there are none
+            shape = [0 if d == self.along else n for d, n in enumerate(self._shape())]
+            return torch.zeros(shape, dtype=self.whole.dtype)
+        return picked(torch.Tensor.__getitem__(self.whole, self._index(self.at[0], self.at[1:])), self.along, self.length)
+
+    def _shape(self) -> list[int]:
+        rest = [n for d, n in enumerate(self.whole.shape) if d not in self.dims]
+        return [*rest[: self.along], self.at[0].shape[0], *rest[self.along :]]
+
+    def put(self, value: torch.Tensor) -> None:
+        """Put a tensor there that broadcasts to what lies there. Positions that there are not lead to a row that is taken off again."""
+        first, length, from_end = self.at[0], self.length, self.rank - self.along
+        if isinstance(self.t, Grown) and self.t.along not in self.dims and (isinstance(value, Grown) or value.numel() != 1):
+            return refuse_call(self.func, self.t, value)  # type: ignore[no-any-return]
+        others = self.at[1:]
+        if isinstance(value, Grown) or (isinstance(length, Length) and extent_at(value, from_end) not in (None, 1)):
+            places = first.reshape([-1] + [1] * (from_end - 1))
+            marked = new(places, 0, length) if isinstance(length, Length) else places
+            agreed = broadcast([marked, value])
+            if agreed is None or agreed[1] != from_end:
+                return refuse_call(self.func, value, self.t)  # type: ignore[no-any-return]
+            if not is_same(agreed[2], length):  # positions are not repeated
+                fine = as_number(agreed[2]) == as_number(length)
+                require(fine, RuntimeError("as many elements must be assigned as there are positions"))
+            value, first = agreed[0].get(id(value), value), agreed[0].get(id(marked), marked).reshape(-1)
+            others = [fitted(x, 0, first.shape[0]) for x in others]
+        if self.whole.numel() and first.shape[0]:
+            torch.Tensor.__setitem__(self.whole, Ellipsis, self._written(first, others, length, value.to(self.whole.dtype)))
+        return None
+
+    def _written(self, first: torch.Tensor, others: list[torch.Tensor], length: Extent, value: torch.Tensor) -> torch.Tensor:
+        """Return all that there is, with a value for each position: which one goes where is found before the elements are moved."""
+        shape, count = list(self.whole.shape), int(first.shape[0])
+        rest = [d for d in range(len(shape)) if d not in self.dims]
+        space = [shape[d] for d in self.dims]
+        if isinstance(length, Length):
+            first = masked(first, 0, length, space[0])
+        numbered = torch.zeros([space[0] + 1, *space[1:]], dtype=torch.int64)
+        torch.Tensor.__setitem__(numbered, (first, *others), torch.arange(1, count + 1))
+        numbered = numbered.narrow(0, 0, space[0])
+        order = [*self.dims, *rest]
+        before = [shape[d] for d in rest]
+        value = value.expand([*before[: self.along], count, *before[self.along :]]) if value.numel() != 1 else value.reshape([])
+        if value.dim():
+            rows = value.movedim(self.along, 0).index_select(0, (numbered.reshape(-1) - 1).clamp(min=0))
+            value = rows.reshape([*space, *before])
+        there = (numbered > 0).reshape([*space, *[1] * len(rest)])
+        return torch.where(there, value, self.whole.permute(order)).permute([order.index(d) for d in range(len(shape))])
+
+
+def rows_in(entries: list[Any]) -> dict[int, torch.Tensor] | None:
+    """Return the rows of positions of an index, by the dimensions of what the rest of it gives; None if it has none, or other tensors."""
+    at = [i for i, e in enumerate(entries) if is_positions(e)]
+    numbers = [i for i, e in enumerate(entries) if type(e) is int]
+    if not at or not all(e is None or type(e) in (int, slice) or i in at for i, e in enumerate(entries)):
+        return None
+    before = any(e is None or type(e) is slice for e in entries[: at[0]])
+    if numbers and before and max(at + numbers) - min(at + numbers) >= len(at + numbers):  # PyTorch takes them for positions too
+        return None
+    return {sum(e is None or type(e) is slice or k in at for k, e in enumerate(entries[:i])): entries[i] for i in at}
+
+
+def without_rows(entries: list[Any]) -> tuple[Any, ...]:
+    """Return an index with all of the dimensions in the place of rows of positions."""
+    return tuple([slice(None) if is_positions(e) else e for e in entries])
 
 
 def index_add(func: Any, target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, alpha: Any = 1) -> Any:
@@ -173,38 +279,50 @@ def masked_select(func: Any, x: torch.Tensor, mask: torch.Tensor) -> Any:
     return by_mask(func, x, 0, mask)
 
 
-def put_by_mask(t: torch.Tensor, mask: torch.Tensor, value: Grown) -> bool:
-    """Assign rows to what a mask picks of the first dimensions; whether that could be done."""
-    rank = mask.dim()
-    if isinstance(mask, Grown) or isinstance(t, Grown) or value.along != 0 or value.dim_() != t.dim() - rank + 1:
-        return False
-    flat = mask.reshape(-1)
-    places, count = found(flat)
-    (rows, _), length = equalized([value, picked(places, 0, count)], [0, 0])
-    if bounds_of(length)[1]:
-        source = (flat.to(torch.int64).cumsum(0) - 1).clamp(0, int(rows.shape[0]) - 1)
-        moved = rows.index_select(0, source).reshape([*mask.shape, *rows.shape[1:]]).to(t.dtype)
-        torch.Tensor.__setitem__(t, Ellipsis, torch.where(mask.reshape([*mask.shape, *[1] * (t.dim() - rank)]), moved, t))
-    return True
+def masked_scatter(func: Any, target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+    """Put the elements of a tensor, in their order, where a mask that broadcasts is true."""
+    if isinstance(target, Grown) or isinstance(mask, Grown) or not isinstance(source, Grown):
+        return refuse_call(func, target, mask, source)
+    mask = mask.expand(target.shape)
+    flat, room = at_front(source).reshape(-1), math.prod(source.buffer.shape) // max(source.buffer.shape[source.along], 1)
+    few = RuntimeError("masked_scatter: expected the source to have at least as many elements as the mask has true ones")
+    require(as_number(found(mask)[1]) <= number(source.length) * room, few)
+    made = _scattered(target, mask, flat)
+    return target.copy_(made) if func is torch.Tensor.masked_scatter_ else made
 
 
-def put_at_positions(t: torch.Tensor, index: Grown, value: torch.Tensor) -> bool:
-    """Assign to rows at positions; whether that could be done."""
-    if isinstance(t, Grown):
-        return False
-    size = int(t.shape[0])
-    length: Extent = index.length
-    at = row_of(index, size)
-    if isinstance(value, Grown):
-        if value.along != 0 or value.dim_() != t.dim() or not is_same(value.length, index.length):
-            return False
-        room = min(int(at.shape[0]), value.buffer.shape[0])
-        at, value = at.narrow(0, 0, room), value.padded().narrow(0, 0, room)
-    elif value.dim() == t.dim() and value.shape[0] != 1:
-        return False
-    assert length is not None
-    more = torch.zeros([1, *t.shape[1:]], dtype=t.dtype)
-    whole = torch.cat([t, more])
-    torch.Tensor.__setitem__(whole, at, value.to(t.dtype))
-    torch.Tensor.__setitem__(t, Ellipsis, whole.narrow(0, 0, size))
-    return True
+def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> None:
+    """Assign to what a mask picks of the first dimensions of a tensor, of which one has a length of the run, or the mask, or the value."""
+    rank, whole = rank_of(mask), buffer_of(t)
+    if isinstance(mask, Grown) or (isinstance(t, Grown) and t.along < rank):
+        along = mask.along if isinstance(mask, Grown) else t.along  # type: ignore[attr-defined]  # one has
+        if isinstance(t, Grown) and t.along < rank and t.along != along:
+            return refuse_call(func, t, mask)  # type: ignore[no-any-return]
+        _check_mask(t, 0, mask)
+        size, length = int(whole.shape[along]), mask.length if isinstance(mask, Grown) else t.length  # type: ignore[attr-defined]
+        mask = fitted(buffer_of(mask), along, size) & valid(length, size, rank, along)
+    tail = rank_of(t) - rank
+    one_for_all = not isinstance(value, Grown) and (value.dim() <= tail or (value.dim() == tail + 1 and value.shape[0] == 1))
+    if isinstance(t, Grown) and t.along >= rank and (isinstance(value, Grown) or value.numel() != 1):
+        return refuse_call(func, t, value)  # type: ignore[no-any-return]
+    if not one_for_all:
+        places, count = found(mask)
+        marked = picked(places.reshape([-1] + [1] * tail), 0, count)
+        agreed = broadcast([marked, value]) if isinstance(count, Length) else None
+        if agreed is None or agreed[1] != tail + 1 or rank_of(value) != tail + 1:
+            return refuse_call(func, value, t, mask)  # type: ignore[no-any-return]
+        if not is_same(agreed[2], count):
+            fine = as_number(agreed[2]) == as_number(count)
+            require(fine, RuntimeError("as many rows must be assigned as the mask has true elements"))
+        rows = agreed[0].get(id(value), value)
+        return torch.Tensor.__setitem__(whole, Ellipsis, _scattered(whole, mask, rows)) if rows.shape[0] else None
+    value = value.reshape(value.shape[1:]) if value.dim() > tail else value
+    there = mask.reshape([*mask.shape, *[1] * (rank_of(t) - rank)])
+    return torch.Tensor.__setitem__(whole, Ellipsis, torch.where(there, value.to(whole.dtype), whole))
+
+
+def _scattered(t: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with rows, in their order, in the place of what a mask picks of the first dimensions."""
+    source = (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(0, max(int(rows.shape[0]) - 1, 0))
+    moved = rows.index_select(0, source).reshape([*mask.shape, *rows.shape[1:]]).to(t.dtype)
+    return torch.where(mask.reshape([*mask.shape, *[1] * (t.dim() - mask.dim())]), moved, t)

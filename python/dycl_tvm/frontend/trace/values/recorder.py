@@ -32,7 +32,7 @@ from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, marks_of, meta_of, result_by_layouts, with_marks
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
-from dycl_tvm.frontend.trace.values.ranges import range_of
+from dycl_tvm.frontend.trace.values.ranges import RANGED, ranges_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.result_types import RESULTS, result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
@@ -190,8 +190,8 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
         hargs = map_tensors(lambda _: next(operands), args)
         hkwargs = map_tensors(lambda _: next(operands), kwargs) if kwargs else {}
         outputs = session.builder.tensor_op(about.op, hargs, hkwargs, types, values)
-    if about.positions is not None:
-        _note_positions(about, args, kwargs, outputs)
+    if about.ranged:
+        _note_bounds(about, args, kwargs, outputs)
     if one:
         made = fresh_like(metas, outputs[0])  # type: ignore[arg-type]  # it has a type
         if func is aten.eq.Tensor and all(isinstance(t, StagedTensor) and t.identity is not None for t in args):
@@ -207,13 +207,14 @@ _OF_TYPES = frozenset(
 )
 
 
-def _note_positions(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
+def _note_bounds(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
     """Note between which numbers positions and counts lie, so that indexing with them needs no check."""
-    which = about.positions
-    assert which is not None
-    found = range_of(about.name, _bind(about.func, args, kwargs), args[0]) if which < len(outputs) and outputs[which] is not None else None
-    if found is not None:
-        known_bounds()[outputs[which]] = found  # type: ignore[index]  # it is there
+    if args[0].dtype.is_floating_point and RANGED[about.name] is None:
+        return
+    known = known_bounds()
+    for which, found in ranges_of(about.name, _bind(about.func, args, kwargs), args[0], known.get(read(args[0]))).items():
+        if which < len(outputs) and (output := outputs[which]) is not None:
+            known[output] = found
 
 
 def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: list[Constant]) -> Any:
@@ -457,7 +458,7 @@ def item(t: torch.Tensor) -> Any:
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
     if kind == "int":
-        number.node.bounds = elements().of(value)
+        number.node.bounds, number.node.base = elements().of(value), (value, 0)
     return number
 
 

@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
 from dycl_tvm.frontend.trace.values.random import gpu_dropout
 from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, storage_of
+from dycl_tvm.frontend.trace.values.unsettled import contiguous, reshape
 from dycl_tvm.frontend.trace.values.vision import substitute_of
 from dycl_tvm.hcfg.nodes import Value
 
@@ -261,6 +262,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.__dlpack__: _refuse("an exchange by DLPack"),
     torch.from_dlpack: _from_dlpack,
     _T.__contains__: lambda t, x: item((t == x).any()),
+    _T.contiguous: contiguous,
+    _T.reshape: reshape,
+    torch.reshape: reshape,
     _T.equal: equal,
     torch.equal: equal,
     _T.allclose: _allclose,
