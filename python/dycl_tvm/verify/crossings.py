@@ -155,6 +155,7 @@ class Watch:
         """Call the program once; ``inputs`` are the tensors among its arguments."""
         self.log = Log()
         for tensor in inputs:
+            self._memories.made(tensor, None)
             self._know(tensor, self._number(("input", object())), True)
         with _Deadline(_MOST_SECONDS), torch.no_grad(), _plain_modules(), _Functions(self), _Operations(self):
             return function(*args, **kwargs)
