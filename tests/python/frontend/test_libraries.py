@@ -25,11 +25,13 @@ DECODER = {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_
 
 
 def compare(model, calls):
-    """Compare a model with what was staged of it, in calls one after the other."""
-    eager, staged = copy.deepcopy(model), stage(model, calls[0]).interpret()
+    """Compare a model with what was staged of it, in calls one after the other; return that."""
+    eager, graph = copy.deepcopy(model), stage(model, calls[0])
+    staged = graph.interpret()
     with torch.no_grad():
         for args in (calls[0], *calls):
             assert difference(eager(*copy.deepcopy(args)), staged(*copy.deepcopy(args))) is None
+    return graph
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,28 @@ def test_transformers(name, options):
     torch.manual_seed(0)
     model = getattr(transformers, name)
     compare(model(model.config_class(**SMALL, **options)).eval(), [(ids,) for ids in IDS])
+
+
+@pytest.mark.parametrize(
+    "name, options, experts, blocks",
+    [
+        ("MixtralForCausalLM", {"num_local_experts": 4}, "eager", 25),
+        ("MixtralForCausalLM", {"num_local_experts": 9, "num_experts_per_tok": 1}, "eager", 25),
+        ("MixtralForCausalLM", {"num_local_experts": 4}, "batched_mm", 1),
+        ("MixtralForCausalLM", {"num_local_experts": 4}, "grouped_mm", 1),
+        ("OlmoeForCausalLM", {"num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 4}, "eager", 49),
+    ],
+)
+def test_experts(name, options, experts, blocks):
+    """The loop over the experts that were hit is one for any number of them, in each layer."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    model = getattr(transformers, name)
+    config = model.config_class(**{**SMALL, **DECODER, **options})
+    config._experts_implementation = experts
+    one = torch.full((1, 6), 7)  # all tokens go the same way
+    graph = compare(model(config).eval(), [(ids,) for ids in (*IDS, one)])
+    assert len(graph.blocks) <= blocks
 
 
 def test_transformers_of_images():

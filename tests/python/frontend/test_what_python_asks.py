@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
+import torch
 from test_hunted import check_refused, check_right
 from test_kept_containers import kept
+
+from dycl_tvm.frontend.python import stage
 
 _NODE = "import weakref\nclass Node: pass\n"
 _CACHED = """import functools
@@ -310,3 +315,38 @@ def test_right(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     check_refused(*REFUSED[name])
+
+
+def test_looking_at_the_model_runs_none_of_its_code() -> None:
+    asked: list[str] = []
+
+    class Slotted:
+        __slots__ = ("value", "__weakref__")
+
+    class Hiding(Slotted):
+        __slots__ = ()
+
+        @property
+        def value(self) -> float:  # type: ignore[override]
+            asked.append("a property that hides a slot")
+            return 3.0
+
+    class Answering:
+        __slots__ = ()
+
+        def __getattr__(self, name: str) -> float:
+            asked.append(name)
+            raise AttributeError(name)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hiding, self.answering, self.told = Hiding(), Answering(), Slotted()
+            self.reference = weakref.ref(self.told, lambda _: asked.append("the end of an object"))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum() > 0 else x * 3
+
+    net = Net()
+    stage(net, (torch.ones(2),))
+    assert not asked

@@ -9,8 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dycl_tvm.frontend.trace.heap.places import Place
-from dycl_tvm.frontend.trace.heap.reach import slots_of
+from dycl_tvm.frontend.trace.heap.places import Place, in_slots, space_of
 
 #: What a container holds directly, by its class.
 _CONTAINERS = (list, set, frozenset, deque)
@@ -64,7 +63,6 @@ def _held_by(owner: Any) -> Iterable[Any]:
         return vars(owner).values()
     if isinstance(owner, types.FunctionType):
         return owner.__defaults__ or ()
-    kind: Any = type(owner)
-    if isinstance(getattr(owner, "__dict__", None), dict):  # which is one of the owners itself
-        return [getattr(owner, name, None) for name in slots_of(kind)]
+    if space_of(owner) is not None:  # which is one of the owners itself
+        return [v for _, v in in_slots(owner)]
     return gc.get_referents(owner)

@@ -32,14 +32,14 @@ from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.suspended import Block as block
+from dycl_tvm.frontend.python.flow.texts import Numbered, joined, named, text_of
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
 from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
-from dycl_tvm.frontend.trace.heap.places import MUTABLE
-from dycl_tvm.frontend.trace.heap.reach import slots_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -73,6 +73,7 @@ __all__ = [
     "if_",
     "ifexp",
     "importing",
+    "joined",
     "match_false",
     "match_none",
     "match_subject",
@@ -91,6 +92,7 @@ __all__ = [
     "started",
     "tail_call",
     "tested",
+    "text_of",
     "unpacked",
     "users_locals",
     "while_",
@@ -217,7 +219,7 @@ def _parts_of_subject(x: Any) -> list[Any]:
         return list(x)
     if isinstance(x, dict):
         return list(x.values())
-    return [*getattr(x, "__dict__", {}).values(), *(getattr(x, name, None) for name in slots_of(type(x)))]  # type: ignore[arg-type]
+    return [*(space_of(x) or {}).values(), *(v for _, v in in_slots(x))]
 
 
 class _Singleton:
@@ -246,6 +248,8 @@ match_true, match_false, match_none = _Singleton(True), _Singleton(False), _Sing
 # -- items and attributes ---------------------------------------------------------------------------------------------
 def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
+    if type(index) is Numbered and (names := _names_in(obj)) is not None:
+        return named(names, index, lambda name: getitem(obj, name), KeyError)
     if isinstance(index, Poison):
         use(index)
     index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
@@ -269,6 +273,15 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return note_module(_operate(operator.getitem, obj, index))
+
+
+def _names_in(obj: Any) -> Any:
+    """Return the names of the items of a table that simply has those; None of anything else."""
+    if isinstance(obj, dict):
+        return obj if type(obj).__getitem__ in _BUILTIN_LOOKUP and not hasattr(type(obj), "__missing__") else None
+    if isinstance(obj, torch.nn.ModuleDict):
+        return obj.__dict__.get("_modules") if type(obj).__getitem__ is torch.nn.ModuleDict.__getitem__ else None
+    return None
 
 
 def _item_of_modules(modules: torch.nn.ModuleList, index: int) -> Any:
@@ -432,6 +445,8 @@ staging_errors = (ControlFlow, DyclError)
 class guard:  # noqa: N801  (rewritten code calls it like the other operators)
     """Marks that a handler of the user's surrounds the code; ``kinds`` is the text of what it catches, if that is names only."""
 
+    yields = False
+
     def __init__(self, kinds: str = "", passes_on: bool = False) -> None:
         self.passes_on = passes_on
         self._frame: types.FrameType | None = sys._getframe(1)
@@ -457,6 +472,13 @@ class guard:  # noqa: N801  (rewritten code calls it like the other operators)
             return isinstance(error, self._caught())
         except Exception:  # not a name of here, or no class
             return True
+
+    def lets_pass(self, error: Exception) -> bool:
+        """Whether no handler is for such an exception."""
+        return not self.catches(error)
+
+    def passing(self, error: Exception) -> None:
+        """Nothing is done where no handler is for the exception."""
 
     def is_for_libraries(self) -> bool:
         """Whether a handler is for exceptions that the user's code does not raise, or may be."""

@@ -26,7 +26,7 @@ from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoN
 from dycl_tvm.frontend.python.twins import Twins
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place, space_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
@@ -181,8 +181,8 @@ class ModelState:
                 continue
             self.memory.note(x)
             self.finalizers.note(label, x)
-            space = getattr(x, "__dict__", None)
-            if isinstance(space, dict):
+            space = space_of(x)
+            if space is not None:
                 if type(space) is dict and (id(space) in found or id(space) in self._reachable) and not isinstance(x, types.ModuleType):
                     self._spaces.append((space, x))
                 self._add(label, space)
@@ -390,9 +390,10 @@ class ModelState:
         left: dict[Path, Captured] = {}
         known_kinds = self._count_kinds()
         self._left_kinds = {}
-        before = session.journal.before(mark)
+        changes = session.journal.changes(mark)
+        before = session.journal.before(mark)  # of these: what is asked from here on is no change of the program's
         first = ChainMap(self._raw, before)
-        for key, place in session.journal.changes(mark).items():
+        for key, place in changes.items():
             if place is CONTEXT:
                 self._refuse_context(dict(before[key]), dict(place.read()))
                 continue
@@ -409,7 +410,7 @@ class ModelState:
         if self._count_kinds() != known_kinds:
             raise Again
         self.finalizers.check()
-        self._note_sharing(left, [(p, first[key]) for key, p in session.journal.changes(mark).items() if self.lives_on(p.owner)])
+        self._note_sharing(left, [(p, first[key]) for key, p in changes.items() if self.lives_on(p.owner)])
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
     def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from dycl_tvm.errors import UnsupportedError
@@ -36,12 +37,21 @@ class Handler(Protocol):
     ----------
     passes_on : bool
         Whether all that it does where it sees one is to raise that, or another.
+    yields : bool
+        Whether a generator gives values in it, so that it may wait while exceptions are raised elsewhere.
     """
 
     passes_on: bool
+    yields: bool
 
     def catches(self, error: Exception) -> bool:
         """Whether an exception may end here."""
+
+    def lets_pass(self, error: Exception) -> bool:
+        """Whether an exception surely goes on from here, and :meth:`passing` does all that the program does here before."""
+
+    def passing(self, error: Exception) -> None:
+        """Do what the program does here when an exception passes."""
 
     def is_for_libraries(self) -> bool:
         """Whether exceptions of Python's or a library's classes may end here, and not only such as the user's code raises."""
@@ -83,6 +93,8 @@ class Session(OwnValue):
         self.handlers: list[Handler] = []
         #: How many calls of code that is not rewritten are around it, and of functions that Python or such code calls.
         self.native_depth = self.called_depth = 0
+        #: PyTorch's mode that sees the functions that the program calls; within such a function it is off.
+        self.functions: AbstractContextManager[Any] = nullcontext()
         #: Whether the program at hand has tensors that grow from trip to trip of a loop.
         self.growing = False
         #: Whether the program runs rewritten, so that all it does with arrays in the memory of tensors is seen.

@@ -30,11 +30,11 @@ from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERAT
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.iteration import advancing
+from dycl_tvm.frontend.python.flow.texts import Numbered, matching, named
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.heap.places import MUTABLE
-from dycl_tvm.frontend.trace.heap.reach import slots_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
@@ -408,12 +408,25 @@ def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return current().heap.born(made) if isinstance(made, MUTABLE) else made
 
 
+def _named_attribute(text: Numbered, callee: Any, obj: Any, *rest: Any) -> Any:
+    """Return the part of a module that a text with a number known only at run time names."""
+    plain = isinstance(obj, torch.nn.Module) and type(obj).__getattr__ is torch.nn.Module.__getattr__
+    if callee is not getattr or len(rest) != 1 or not plain or type(obj).__getattribute__ is not object.__getattribute__:
+        use(text)
+    own = vars(obj)
+    parts = [*own, *own["_modules"], *own["_parameters"], *own["_buffers"]]
+    if matching(dir(type(obj)), text):  # it may be a property
+        use(text)
+    return named(parts, text, lambda name: _attributes(getattr, (obj, name), {}), AttributeError)
+
+
 def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``hasattr``, ``getattr``, ``vars`` and ``dir``: an attribute that is set on one path only must not be seen."""
+    if len(args) > 1 and type(args[1]) is Numbered:
+        return _named_attribute(args[1], callee, *args)
     if isinstance(args[0], Poison) and not isinstance(args[0], Chosen):
         use(args[0])
-    space = dict(getattr(args[0], "__dict__", None) or {}) if not isinstance(args[0], Poison) else {}
-    space.update((name, getattr(args[0], name, None)) for name in slots_of(type(args[0])))  # type: ignore[arg-type]
+    space = {} if isinstance(args[0], Poison) else {**(space_of(args[0]) or {}), **dict(in_slots(args[0]))}
     for value in space.values() if callee in (vars, dir) else [space.get(args[1])] if len(args) > 1 else []:
         if isinstance(value, Poison) and is_unbound(value):
             use(value)

@@ -29,6 +29,7 @@ from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
 from dycl_tvm.frontend.python.flow.recursion import Recursions
+from dycl_tvm.frontend.python.flow.texts import is_run_time_int, text_of
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
@@ -351,6 +352,8 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a class."""
+    if cls is str and len(args) == 1 and not kwargs and is_run_time_int(args[0]):
+        return text_of(args[0])
     program().trampolines.reach(cls)
     own_call = type(cls).__call__
     if isinstance(own_call, types.FunctionType) and users_function(own_call) is not None:
@@ -471,12 +474,7 @@ def _are_inert(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _call_tensors_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a compiled method of a tensor that is given numbers and tensors: it changes tensors only, which the recorder sees."""
-    session = current()
-    session.native_depth += 1
-    try:
-        return program().trampolines.watch(method, args, kwargs)
-    finally:
-        session.native_depth -= 1
+    return program().trampolines.watch(method, args, kwargs)
 
 
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -529,9 +527,8 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
             session.heap.changing(a)
-    python = not module.startswith("torch.nn.modules.") and (
-        isinstance(callee, types.FunctionType) or not (pure or module.startswith("torch"))
-    )
+    of_torch = module.startswith("torch") or (type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS)
+    python = not module.startswith("torch.nn.modules.") and (isinstance(callee, types.FunctionType) or not (pure or of_torch))
     session.native_depth += python
     try:
         result = watching(program().trampolines.watch, callee, args, kwargs, pure, about)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import types
 from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.calls.call import call
-from dycl_tvm.frontend.python.flow.exits import exits
+from dycl_tvm.frontend.python.flow.exits import exits, own_errors
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.locate import function_node, is_library_file
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
@@ -35,7 +36,7 @@ class With:
         By its name it is one of PyTorch's that only sets a mode: jumps may leave it as if it were not there.
     """
 
-    passes_on = False
+    passes_on = yields = False
 
     def __init__(self, manager: Any, harmless: bool) -> None:
         if isinstance(manager, Poison):
@@ -55,6 +56,7 @@ class With:
         entered = call(self._enter, self._manager)
         check_modes(functools.partial(self._exit, self._manager))
         self._session = current()
+        self._modes = len(exits().modes)
         if self._harmless:
             exits().modes.append(before)
         if not self._harmless:
@@ -82,11 +84,26 @@ class With:
         """Whether the manager may swallow an exception: what its ``__exit__`` returns may be true."""
         if isinstance(self._manager, contextlib.suppress):
             return isinstance(error, self._manager._exceptions)  # type: ignore[attr-defined]
-        code = getattr(self._exit, "__code__", None)
-        if code is None or is_library_file(code.co_filename):
+        code = self._users_code()
+        if code is None:
             return isinstance(self._manager, contextlib.ExitStack)  # bodies of generators have handlers of their own
         returned = [n.value for n in ast.walk(function_node(code)) if isinstance(n, ast.Return) and n.value is not None]
         return not all(isinstance(v, ast.Constant) and not v.value for v in returned)
+
+    def _users_code(self) -> types.CodeType | None:
+        """Return the code of ``__exit__``, if the user wrote it."""
+        code = getattr(self._exit, "__code__", None)
+        return None if code is None or is_library_file(code.co_filename) else code
+
+    def lets_pass(self, error: Exception) -> bool:
+        """Whether the exception goes on."""
+        return not self.catches(error)
+
+    def passing(self, error: Exception) -> None:
+        """Tell a manager of the user's of the exception."""
+        if self._users_code() is not None:
+            with exits().beyond(self._modes), own_errors():
+                call(self._exit, self._manager, type(error), error, error.__traceback__)
 
     def is_for_libraries(self) -> bool:
         """Whether the manager may swallow any exception that the user's code does not raise."""

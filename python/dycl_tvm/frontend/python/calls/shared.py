@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_li
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python, module_of
-from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Place, attribute_of, space_of
 from dycl_tvm.frontend.trace.heap.reach import ATOMS, ClassBody, Step, names_of, reach
 from dycl_tvm.frontend.trace.heap.visible import CACHED
 from dycl_tvm.frontend.trace.heap.watch import LIMIT
@@ -67,7 +67,7 @@ class Shared:
         current().heap.check_lent(owner)
         if any(p.key == changed.key for p in self.places):
             program().state.adopt([(changed.text, owner)])
-        elif any(x is owner or getattr(x, "__dict__", None) is owner for _, x in self.steps):
+        elif any(x is owner or space_of(x) is owner for _, x in self.steps):
             program().state.adopt(self.steps)
 
     def adopt_result(self, result: Any) -> None:

@@ -9,13 +9,14 @@ exits and skipped layers are both staged in one run, in time linear in their num
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from dycl_tvm.errors import DyclError
-from dycl_tvm.frontend.python.flow.exits import exits, is_users
+from dycl_tvm.frontend.python.flow.exits import exits, is_users, own_errors
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
@@ -267,16 +268,27 @@ class Frame:
 
 
 class Finally:
-    """What a ``finally`` surrounds: a jump in the ``finally`` ends any exception; it runs where the program comes to it."""
+    """What a ``finally`` surrounds: a jump in the ``finally`` ends any exception; it runs where the program comes to it.
+
+    Parameters
+    ----------
+    jumps : bool
+        Whether the ``finally`` has a jump.
+    statements : function, optional
+        Does what the ``finally`` does, where an exception passes on a path that ends with it.
+    """
 
     runs = True
+    yields = False
 
-    def __init__(self, jumps: bool) -> None:
-        self._jumps = jumps
+    def __init__(self, jumps: bool, statements: types.FunctionType | None = None) -> None:
+        self._jumps, self._statements = jumps, statements
+        self._variables = sys._getframe(1).f_code.co_cellvars
         self.passes_on = not jumps
 
     def __enter__(self) -> None:
         self._session = current()
+        self._modes = len(exits().modes)
         self._session.handlers.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -286,6 +298,27 @@ class Finally:
     def catches(self, error: Exception) -> bool:
         """Whether the ``finally`` has a jump, which would end any exception."""
         return self._jumps
+
+    def lets_pass(self, error: Exception) -> bool:
+        """Whether the exception goes on."""
+        return self._statements is not None and not self._jumps
+
+    def passing(self, error: Exception) -> None:
+        """Do what the ``finally`` does."""
+        with exits().beyond(self._modes), own_errors():
+            try:
+                raise error
+            except type(error):  # which its statements may ask for
+                self._run_statements()
+
+    def _run_statements(self) -> None:
+        assert self._statements is not None
+        try:
+            self._statements()
+        except NameError as unset:
+            if type(unset) is NameError and unset.name in self._variables:
+                raise UnboundLocalError(f"local variable '{unset.name}' is read where it is not set") from None
+            raise
 
     def is_for_libraries(self) -> bool:
         """Whether there is such a jump."""

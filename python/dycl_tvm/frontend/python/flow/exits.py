@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.flow.parting import part
 from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.program import program
@@ -20,7 +21,8 @@ from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import is_of_program, names_staging
-from dycl_tvm.hcfg.nodes import Operand, Origin, Raise, Return, ReturnSite
+from dycl_tvm.frontend.trace.values.raising import leave, surely_leaves
+from dycl_tvm.hcfg.nodes import Operand, Origin, Return, ReturnSite
 
 
 class Exits(OfOneRun):
@@ -57,8 +59,10 @@ class Exits(OfOneRun):
         now = SETTINGS.read()
         if len(self.modes) > modes:
             SETTINGS.write(self.modes[modes])
-        yield
-        SETTINGS.write(now)
+        try:
+            yield
+        finally:
+            SETTINGS.write(now)
 
     def leave_by_return(self, value: Any, origin: Origin | None = None) -> None:
         """End the path with a return site; or with several, where paths were joined that return different structures."""
@@ -82,15 +86,15 @@ class Exits(OfOneRun):
         session.builder.terminate(Return(site, leaves.operands, state))
         self.departures += 1
 
-    def leave_by_raise(self, error: BaseException) -> None:
+    def leave_by_raise(self, error: Exception) -> None:
         """End the path with a run-time error."""
         current().get(Suspended).refuse()
-        current().builder.terminate(Raise(type(error).__name__, str(error), origin_of(error)))
+        leave(error, origin_of)
         self.departures += 1
 
     def may_raise(self, error: Exception) -> bool:
         """Whether an exception surely leaves the whole network, so that its path ends here."""
-        return is_users(error) and not isinstance(error, (StopIteration, StopAsyncIteration)) and not current().may_be_caught(type(error))
+        return is_users(error) and not isinstance(error, (StopIteration, StopAsyncIteration)) and surely_leaves(error)
 
     def checkpoint(self) -> Any:
         """Take down which paths wait to leave (for a loop that may take back a round)."""
@@ -135,6 +139,23 @@ def _is_pythons(error: Exception) -> bool:
         return not scalars.is_symbolic(error.obj) and not (isinstance(error.obj, torch.Tensor) and hasattr(torch.Tensor, error.name or ""))
     named = re.findall(r"\w+", linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno))
     return not any(scalars.is_symbolic(trace.tb_frame.f_locals.get(name)) for name in named)
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """Refuse what goes wrong in staging only in what the program does where an exception passes: no code of its own comes behind it."""
+    try:
+        yield
+    except DyclError:
+        raise
+    except Exception as error:
+        if not is_users(error):
+            raise UnsupportedError(
+                f"a `finally` or `with` that an exception passes raises {type(error).__name__} while it is compiled: {error}",
+                origin_of(error),
+                "do what may fail outside of it",
+            ) from error
+        raise
 
 
 def origin_of(error: BaseException) -> Origin | None:

@@ -18,6 +18,7 @@ from dycl_tvm.frontend.python.flow.iteration import iterate
 from dycl_tvm.frontend.python.flow.loops import Loop
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.plain_progress import shown_items
+from dycl_tvm.frontend.trace.heap.places import Contents, Place
 from dycl_tvm.frontend.trace.join.captured import capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.growth import has_grown
@@ -89,16 +90,21 @@ class For(Loop):
         events = current().builder.events[self._start : current().builder.cursor]
         if any(key == ("decide",) for key, _, _ in events):
             return False
-        return departures != self._leaves_before or len(self._breaks) > self._saved[0] or self._has_grown()
-
-    def _has_grown(self) -> bool:
-        """Whether a variable, or what the trip has changed, is longer than before it."""
-        assert self._inner is not None
-        if any(has_grown(self._entry.get(name), value) for name, value in self._variables.items()):
+        changed = self._changed()
+        if any(isinstance(place, Contents) and len(before) != len(after) for place, before, after in changed):
+            return False  # a container has more items than before the trip, or fewer: a header has no form for it
+        if departures != self._leaves_before or len(self._breaks) > self._saved[0]:
             return True
-        journal, mark = current().journal, self._inner.mark
-        before = journal.before(mark)
-        return any(has_grown(before[key], place.read()) for key, place in journal.changes(mark).items())
+        grown = any(has_grown(self._entry.get(name), value) for name, value in self._variables.items())
+        return grown or any(has_grown(before, after) for _, before, after in changed)
+
+    def _changed(self) -> list[tuple[Place, Any, Any]]:
+        """Return which places that are older than the trip it has changed, what they held before it, and what they hold now."""
+        session, scope = current(), self._inner
+        assert scope is not None
+        before = session.journal.before(scope.mark)
+        changes = session.journal.changes(scope.mark).items()
+        return [(place, before[key], place.read()) for key, place in changes if not session.heap.is_newer(place.owner, scope.clock)]
 
     def _iterate_counted(self) -> Iterator[Any]:
         """Roll what is left of a range that Python knows: the last trip leaves at its end."""

@@ -65,6 +65,7 @@ class Block:
         self.origin: Origin | None = self._session.origin()
 
     def __enter__(self) -> None:
+        self._session.handlers[-1].yields = True  # of the block
         self._session.journal.touch(self._suspended)
         self._suspended.write((*self._suspended.read(), self))
 

@@ -24,6 +24,7 @@ Nothing depends on the rewriting for its correctness: a truth test that was not 
 from __future__ import annotations
 
 import ast
+import copy
 from typing import Any
 
 from dycl_tvm.frontend.python.source.locate import FunctionNode
@@ -34,6 +35,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     OPERATORS,
     OWN_NAME,
     binds_or_yields,
+    can_stand_alone,
     captured_names,
     in_block,
     jumps,
@@ -59,6 +61,9 @@ _HARMLESS_CONTEXTS = {"no_grad", "inference_mode", "enable_grad", "set_grad_enab
 
 class Rewriter(StoreRewriter):
     """Rewrites one function. ``self.context`` is the stack of statements around the one at hand, within the function."""
+
+    #: Whether functions that stand in the code see its variables.
+    repeats = True
 
     def __init__(self, filename: str, class_name: str) -> None:
         super().__init__(filename, class_name)
@@ -375,25 +380,30 @@ class Rewriter(StoreRewriter):
         node.orelse = self._body(node.orelse)
         self.context.pop()
         self.context.append(("barrier", ""))
-        ends_any = bool(jumps(node.finalbody))
+        ends_any, alone = bool(jumps(node.finalbody)), self.repeats and can_stand_alone(node.finalbody)
         node.finalbody = self._body(node.finalbody)
         self.context.pop()
         if node.handlers:
             control = ast.ExceptHandler(operator_named("staging_errors"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
-        return self._with_finally(node, ends_any) if node.finalbody else node
+        return self._with_finally(node, ends_any, alone) if node.finalbody else node
 
-    def _with_finally(self, node: Any, ends_any: bool) -> list[ast.stmt]:
-        """Let a ``finally`` run where the program comes to it, and not where staging leaves a path."""
-        name = self._fresh("value")
+    def _with_finally(self, node: Any, ends_any: bool, alone: bool) -> list[ast.stmt]:
+        """Let a ``finally`` run where the program comes to it, and not where staging leaves a path.
+
+        One that can stand ``alone`` is a function too, for paths that end with an exception.
+        """
+        name, function = self._fresh("value"), self._fresh("final")
         final, node.finalbody = node.finalbody, []
+        as_function = f"def {function}():\n    COPY\n{name} = DY.finally_(JUMPS, {function})" if alone else f"{name} = DY.finally_(JUMPS)"
         return statements_from(
-            f"{name} = DY.finally_(JUMPS)\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
+            f"{as_function}\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
             node,
             DY=operators_name(),
             JUMPS=ast.Constant(ends_any),
             BODY=in_block([node]) if node.handlers else node.body,
             FINAL=final,
+            COPY=copy.deepcopy(final),
         )
 
     visit_TryStar = visit_Try
@@ -418,13 +428,17 @@ class Rewriter(StoreRewriter):
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
-        """Let the message of an exception have a text for what is known only at run time."""
+        """Let a text name an item by a number, and the message of an exception have a text for what is known only at run time."""
         message = id(node) in self.messages
         self.generic_visit(node)
         for part in node.values if message else []:
             if isinstance(part, ast.FormattedValue):
                 part.value = operator_call("shown", part.value, part.value)
-        return node
+        shown = [_shown_as_it_is(part) for part in node.values]
+        if message or not any(shown):
+            return node
+        parts = [operator_call("text_of", p, v) if v is not None else placed(ast.JoinedStr([p]), p) for p, v in zip(node.values, shown)]
+        return operator_call("joined", node, *parts)
 
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself, and ask by an operator whether it is True, False or None."""
@@ -502,8 +516,15 @@ def _locals() -> ast.expr:
     return ast.Call(ast.Name("locals", ast.Load()), [], [])
 
 
+def _shown_as_it_is(part: ast.expr) -> ast.expr | None:
+    """Return the value that a part of an f-string shows as it is: ``{value}``."""
+    return part.value if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None else None
+
+
 class ClassBodyRewriter(Rewriter):
     """Rewrites the body of a class that a function defines: stores, calls and questions; its tests fork."""
+
+    repeats = False
 
     def class_body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """Rewrite the statements; the variables that this adds are taken away at their end."""

@@ -123,6 +123,20 @@ def in_block(body: list[ast.stmt]) -> list[ast.stmt]:
     return statements_from("with DY.block():\n    BODY", body[0], DY=operators_name(), BODY=body) if yields(body) else body
 
 
+_BINDING = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Match)
+_OF_FRAMES = frozenset(["super", "__class__", "locals", "vars", "dir", "eval", "exec"])
+
+
+def can_stand_alone(statements: list[ast.stmt]) -> bool:
+    """Whether statements do the same in a function of their own: they set no variables, do not leave, and do not ask where they are."""
+    nodes = [n for s in statements for n in ast.walk(s)]
+    if jumps(statements) or any(isinstance(n, (*FUNCTIONS, *COMPREHENSIONS, *_YIELDS, *_BINDING)) for n in nodes):
+        return False
+    if any(isinstance(n, ast.ExceptHandler) and n.name for n in nodes):
+        return False
+    return all(isinstance(n.ctx, ast.Load) and n.id not in _OF_FRAMES for n in nodes if isinstance(n, ast.Name))
+
+
 def captured_names(statements: list[ast.stmt]) -> frozenset[str]:
     """Return the names that functions, lambdas and generators within statements read or write."""
     scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)

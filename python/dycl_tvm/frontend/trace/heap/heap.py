@@ -17,7 +17,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue, clock
 from dycl_tvm.frontend.trace.decisions import Decision, Decisions
 from dycl_tvm.frontend.trace.heap.journal import Journal
-from dycl_tvm.frontend.trace.heap.places import BUFFERS, MISSING, MUTABLE, Bytes, Cell, Contents, attribute_of
+from dycl_tvm.frontend.trace.heap.places import BUFFERS, MISSING, MUTABLE, Bytes, Cell, Contents, attribute_of, space_of
 
 #: Objects whose contents are not saved before a change.
 _UNSAVED = (array.array, io.IOBase)
@@ -70,7 +70,7 @@ class Heap:
         for holder, born in self._births.values():
             if born > moment and holder is not x:
                 items = holder.values() if isinstance(holder, dict) else holder if isinstance(holder, (list, deque)) else ()
-                if any(item is x for item in (*items, *getattr(holder, "__dict__", {}).values())):
+                if any(item is x for item in (*items, *(space_of(holder) or {}).values())):
                     return True
         return False
 

@@ -8,11 +8,12 @@ made again from these; so joins, loops and the state between calls know no kind 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -211,7 +212,12 @@ class Attribute(One):
             return self._space.get(self.name, MISSING)
         if isinstance(self._owner, type) and self.name not in vars(type):
             return vars(self._owner).get(self.name, MISSING)
-        return getattr(self._owner, self.name, MISSING)
+        kind: Any = type(self._owner)
+        slot = slots_of(kind).get(self.name)
+        try:
+            return getattr(self._owner, self.name, MISSING) if slot is None else slot.__get__(self._owner)
+        except AttributeError:
+            return MISSING
 
     def write(self, contents: Any) -> None:
         if self._space is not None:
@@ -310,6 +316,31 @@ class Bytes(Indivisible, Owned):
                 owner.flags.writeable = False
 
 
+def space_of(x: Any) -> dict[str, Any] | None:
+    """Return the ``__dict__`` of an object, if it has one. No code of the program runs."""
+    try:
+        space = object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return None
+    return space if isinstance(space, dict) else None
+
+
+@functools.cache
+def slots_of(cls: Any) -> dict[str, types.MemberDescriptorType]:
+    """Return the slots of a class and its bases, by their names: a property of a class may hide what its base keeps in a slot."""
+    spaces = [vars(base) for base in reversed(cls.__mro__) if "__slots__" in vars(base)]
+    found = {k: v for space in spaces for k, v in space.items() if isinstance(v, types.MemberDescriptorType)}
+    return {k: v for k, v in found.items() if k not in ("__dict__", "__weakref__")}
+
+
+def in_slots(x: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds in slots, with their names. No code of the program runs."""
+    kind: Any = type(x)
+    for name, slot in slots_of(kind).items():
+        with contextlib.suppress(AttributeError):  # nothing was stored there
+            yield name, slot.__get__(x)
+
+
 def attribute_of(owner: Any, name: str) -> Attribute:
     """Return the place of an attribute; of a global variable, if ``owner`` is the dict that holds a module's."""
     return Attribute(owner, name, owner if type(owner) is dict else namespace_of(owner, name))
@@ -325,8 +356,7 @@ def namespace_of(owner: Any, name: str) -> dict[str, Any] | None:
             if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
                 return None
             break
-    space = getattr(owner, "__dict__", None)
-    return space if isinstance(space, dict) else None
+    return space_of(owner)
 
 
 def exact(key: Any) -> Any:

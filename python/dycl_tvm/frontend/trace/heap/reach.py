@@ -11,6 +11,7 @@ import dis
 import enum
 import functools
 import gc
+import inspect
 import sys
 import types
 from collections import OrderedDict, deque
@@ -25,7 +26,19 @@ from torch._library import custom_ops
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
-from dycl_tvm.frontend.trace.heap.places import BUFFERS, MUTABLE, Bytes, Cell, Contents, Owned, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import (
+    BUFFERS,
+    MUTABLE,
+    Bytes,
+    Cell,
+    Contents,
+    Owned,
+    Place,
+    attribute_of,
+    in_slots,
+    slots_of,
+    space_of,
+)
 from dycl_tvm.frontend.trace.heap.visible import Hidden, has_hidden, is_of_numpy
 from dycl_tvm.hcfg.nodes import Origin
 
@@ -197,7 +210,7 @@ def _array(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
 
 def _elements(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     found = [(f"{label}[{i}]", v) for i, v in enumerate(x) if type(v) not in _ATOM_TYPES]
-    return found + _instance(f"{label}." if label else "", x) if hasattr(x, "__dict__") else found
+    return found + _instance(f"{label}." if label else "", x) if space_of(x) is not None else found
 
 
 def _cell(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
@@ -387,9 +400,8 @@ _TABLES = ("_modules", "_parameters", "_buffers")
 
 
 def _instance(dot: str, x: Any) -> list[Step]:
-    space = getattr(x, "__dict__", None)
-    found = [(dot + k, v) for k, v in list(space.items()) if type(v) not in _ATOM_TYPES] if isinstance(space, dict) else []
-    found += [(dot + name, getattr(x, name, None)) for name in slots_of(_class(x))]
+    found = [(dot + k, v) for k, v in list((space_of(x) or {}).items()) if type(v) not in _ATOM_TYPES]
+    found += [(dot + name, v) for name, v in in_slots(x)]
     return [*found, (type(x).__name__, type(x))]
 
 
@@ -401,18 +413,6 @@ def names_of(code: types.CodeType) -> tuple[str, ...]:
     """
     inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in names_of(c)]
     return tuple(dict.fromkeys([*filter(str.isidentifier, code.co_names), *inner]))
-
-
-@functools.cache
-def slots_of(cls: Any) -> tuple[str, ...]:
-    """Return the names of the slots of a class and its bases."""
-    found = []
-    for base in cls.__mro__:
-        if "__slots__" in vars(base):
-            found += [
-                k for k, v in vars(base).items() if isinstance(v, types.MemberDescriptorType) and k not in ("__dict__", "__weakref__")
-            ]
-    return tuple(found)
 
 
 class ClassBody(Owned):
@@ -470,10 +470,11 @@ def places_in(x: Any) -> list[Place]:
     if isinstance(x, (tuple, frozenset, torch.Tensor)):
         return []
     found: list[Place] = [Contents(x)] if isinstance(x, MUTABLE) else [Bytes(x)] if isinstance(x, BUFFERS) else []
-    space = getattr(x, "__dict__", None)
-    if isinstance(space, dict):
+    space = space_of(x)
+    if space is not None:
         found.append(Contents(space))
-    found += [attribute_of(x, name) for name in slots_of(_class(x))]
+    kind = _class(x)
+    found += [attribute_of(x, name) for name, slot in slots_of(kind).items() if inspect.getattr_static(kind, name) is slot]
     hidden = Hidden.of(x)
     return found if hidden is None else [*found, hidden]
 

@@ -18,7 +18,7 @@ import torch
 
 from dycl_tvm.frontend.trace.heap.compiled import is_unknown
 from dycl_tvm.frontend.trace.heap.heap import Heap
-from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of
+from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of, space_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
 from dycl_tvm.frontend.trace.unrecorded import plainly
@@ -67,7 +67,7 @@ class Snapshot:
                 self._add_container(label, space)
                 continue
             if not isinstance(x, (type, types.ModuleType)):
-                space = getattr(x, "__dict__", None)
+                space = space_of(x)
                 if type(space) is dict:
                     self.owners[id(space)] = x
             for place in places_in(x):

@@ -368,7 +368,7 @@ class Header:
         ):
             if path in self._general:
                 found[path] = back.operand
-                if isinstance(back.operand, Value) and scalars.counted_by(back.obj) is not self.decision:
+                if self._is_counted and isinstance(back.operand, Value) and scalars.counted_by(back.obj) is not self.decision:
                     self._told.add(path)
             elif not same_number(header, back):
                 self._general[path] = None

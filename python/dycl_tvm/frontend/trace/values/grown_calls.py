@@ -67,10 +67,9 @@ _NUMPYS = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1
 
 
 def takes_grown(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a tensor whose length is known only at run time is among arguments, or a size that is."""
-    sized = func in _SIZED
-    if not (sized or current().growing):
-        return False
+    """Whether a tensor whose length is known only at run time is among arguments, or a size that is: none is of functions that are not
+    in :data:`SIZED` as long as the session knows of no such tensor."""
+    sized = func in SIZED
     given = leaves((args, kwargs))
     return any(isinstance(x, Grown) or (scalars.is_symbolic(x) and may_be_size(x, sized)) or (sized and is_size(x)) for x in given)
 
@@ -85,7 +84,7 @@ def with_known(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of PyTorch on tensors that grow, or with lengths as sizes; NotImplemented if it is a call like any other."""
     found = [t for t in tensors_of(args, kwargs) if isinstance(t, Grown)]
-    handler = HANDLERS.get(func) if found else _SIZED.get(func) or _OF_SIZES.get(func)
+    handler = HANDLERS.get(func) if found else SIZED.get(func) or _OF_SIZES.get(func)
     if handler is not None and handler is not elementwise:
         kwargs = {_NUMPYS.get(name, name): x for name, x in kwargs.items()}
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
@@ -195,7 +194,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full], filled),
 }
 #: Functions that take sizes, of tensors that do not grow.
-_SIZED: dict[Any, Handler] = {
+SIZED: dict[Any, Handler] = {
     torch.arange: arange,
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], filled),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.hcfg.nodes import Raise, Value
+from dycl_tvm.frontend.trace.values.raising import check
 
 
 def check_index(index: Any, size: int) -> Any:
@@ -23,18 +21,4 @@ def check_index(index: Any, size: int) -> Any:
 
 def require(condition: Any, error: Exception) -> None:
     """Go on where a condition holds; elsewhere the path raises what eager raises there."""
-    session = current()
-    cond = scalars.operand_of(condition)
-    if not isinstance(cond, Value):
-        if not cond:
-            raise of_program(error)
-    elif session.may_be_caught(type(error)):
-        if not session.decisions.decide(cond):
-            raise of_program(error)
-    else:
-        builder = session.builder
-        fine, bad = builder.new_block("inside"), builder.new_block("outside")
-        builder.branch(cond, fine, bad)
-        builder.block = bad
-        builder.terminate(Raise(type(error).__name__, str(error), session.origin()))
-        builder.block = fine
+    check(scalars.operand_of(condition), error)

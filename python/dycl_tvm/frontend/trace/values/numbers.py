@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.deciding import known_length
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, Test, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
+from dycl_tvm.frontend.trace.values.raising import check
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -260,14 +261,10 @@ def _guard_overflow(beyond: str, x: Operand, bound: float | None, limit: float, 
 
 
 def _guard(failing: Any, error: type[Exception], *args: Any) -> None:
-    """Where a handler of the user's may catch the error of a host operation, decide whether it occurs, and raise it."""
-    session = current()
-    if not session.may_be_caught(error):
-        return
-    if session.decisions.decide(truth_operand(failing)):
-        made = error(*args)
-        made.__dycl_judged__ = True  # type: ignore[attr-defined]  # eager raises it too, see blame.py
-        raise made
+    """Where a handler of the user's may see the error of a host operation, test whether it occurs, and raise it."""
+    if current().may_be_caught(error):
+        cond = truth_operand(failing)
+        check(cond, error(*args), wanted=False)
 
 
 def _binary(op: str, swapped: bool) -> Any:

@@ -58,6 +58,7 @@ def _modes() -> Iterator[None]:
     recorder, functions = Recorder(), FunctionRecorder()
     c: Any = torch._C
     keys = c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), c._dispatch_tls_local_exclude_set())  # are as before at the end
+    current().functions = functions
     with keys, recorder, functions:
         state = torch._C._get_torch_function_state()  # type: ignore[attr-defined]
         try:

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.blame import judge
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
-from dycl_tvm.frontend.trace.values.grown_calls import call_on_grown, takes_grown, with_known
+from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -28,7 +28,7 @@ from dycl_tvm.frontend.trace.values.random import gpu_dropout
 from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, to_tensor, truth_of
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, storage_of
 from dycl_tvm.frontend.trace.values.unsettled import contiguous, reshape
-from dycl_tvm.frontend.trace.values.vision import substitute_of
+from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
 from dycl_tvm.hcfg.nodes import Value
 
 #: tolist() reads at most this many elements one by one.
@@ -38,24 +38,30 @@ TOLIST_LIMIT = 4096
 class FunctionRecorder(TorchFunctionMode):
     """Replaces the functions of :data:`HANDLERS`; all others go on to the recorder of ATen operations."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._on_gpu = on_gpu()
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of PyTorch."""
+        session = current()
         try:
-            if takes_grown(func, args, kwargs or {}):
+            if (session.growing or func in SIZED) and takes_grown(func, args, kwargs or {}):
                 args, kwargs = with_known(tuple(args), kwargs or {})
                 made = call_on_grown(func, args, kwargs) if takes_grown(func, args, kwargs) else NotImplemented
                 if made is not NotImplemented:
                     return made
-            if func not in HANDLERS and current().handlers:
+            handler = HANDLERS.get(func)
+            if handler is None and session.handlers:
                 refuse_if_caught(func, tuple(args), kwargs or {})
-            function = HANDLERS.get(func) or substitute_of(func) or func
-            if on_gpu():
+            function = handler or (substitute_of(func) if isinstance(func, OPERATORS) else None) or func
+            if self._on_gpu:
                 return call_on_gpu(function, _dropout, func, tuple(args), kwargs or {})
             return function(*args, **(kwargs or {}))
         except Exception as error:
             ours = judge(error, func, tuple(args), kwargs or {})
             if ours and isinstance(error, TypeError):  # PyTorch's operators would tell Python to ask the other operand
-                raise InternalError("an operation on tensors was staged", error, current().origin()) from error
+                raise InternalError("an operation on tensors was staged", error, session.origin()) from error
             raise
 
 

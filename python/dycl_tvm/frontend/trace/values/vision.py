@@ -13,11 +13,12 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.blame import of_program
 
+#: What operators of PyTorch's registry are, ``torch.ops.aten.add`` as well as ``torch.ops.aten.add.Tensor``.
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
-def substitute_of(func: Any) -> Callable[..., Any] | None:
-    """Return what computes an operator of ``torchvision``; None for anything else."""
-    if not isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return None
+
+def substitute_of(func: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> Callable[..., Any] | None:
+    """Return what computes an operator of ``torchvision``; None for any other."""
     namespace, _, name = str(func).partition(".")
     return _TABLE.get(name.partition(".")[0]) if namespace == "torchvision" else None
 
