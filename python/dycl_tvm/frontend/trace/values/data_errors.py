@@ -22,7 +22,8 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, tensors_of
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, strides_of
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, known_bounds, read
+from dycl_tvm.frontend.trace.values.recorder import known_bounds
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, read
 
 _NUMBERS: dict[str, Any] = {"int": int, "float": float, "bool": bool}
 _IDENTITY = None

@@ -34,8 +34,8 @@ from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
-from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import as_constant, home, known_bounds, read, select_at, storage_of, view_of
+from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
+from dycl_tvm.frontend.trace.values.tensors import as_constant, home, read, select_at, storage_of, view_of
 
 
 def _numbers_in(index: Any) -> Any:

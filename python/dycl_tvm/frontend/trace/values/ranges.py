@@ -9,8 +9,6 @@ from typing import Any
 import torch
 
 Bounds = tuple[int, int]
-#: Operators whose result holds elements of their first argument, or arguments, and nothing else.
-CARRYING = ("stack", "cat", "index_select", "index", "clone")
 #: Operators of which a result has bounds, and which of their results are positions along a dimension, if one is.
 RANGED: dict[str, int | None] = {
     "argmax": 0,
@@ -20,7 +18,7 @@ RANGED: dict[str, int | None] = {
     "topk": 1,
     "sort": 1,
     "argsort": 0,
-    **dict.fromkeys([*CARRYING, "sum", "count_nonzero", "amax", "amin", "_to_copy"]),
+    **dict.fromkeys(["sum", "count_nonzero", "amax", "amin", "_to_copy"]),
 }
 _CHOOSING = ("max", "min", "amax", "amin", "topk", "sort")
 

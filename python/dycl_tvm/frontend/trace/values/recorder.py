@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
 from dycl_tvm.frontend.trace.values.grown import Grown, refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
@@ -31,7 +32,7 @@ from dycl_tvm.frontend.trace.values.in_place import check_in_place
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, marks_of, meta_of, result_by_layouts, with_marks
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
-from dycl_tvm.frontend.trace.values.ranges import CARRYING, RANGED, ranges_of
+from dycl_tvm.frontend.trace.values.ranges import RANGED, ranges_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.result_types import RESULTS, result_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
@@ -42,7 +43,6 @@ from dycl_tvm.frontend.trace.values.tensors import (
     emit_one,
     fresh_like,
     home,
-    known_bounds,
     read,
     storage_of,
     view_of,
@@ -64,8 +64,6 @@ class Known:
         #: By their ids, constants that follow from ``x.new_zeros(...)`` and the like, where a variable begins; how often a truth did.
         self.fills: dict[int, Constant] = {}
         self.truths_of_fills = 0
-        #: The least and the largest element of integer tensors.
-        self.bounds = known_bounds()
 
     def type_of(self, meta: torch.Tensor) -> TensorType:
         """Return the type of a result's shape, which is mostly one of those known."""
@@ -78,6 +76,11 @@ class Known:
 def truths_of_fills() -> int:
     """Return how often a tensor was asked for its truth so far that follows from what ``x.new_zeros(...)`` and the like give."""
     return current().get(Known).truths_of_fills
+
+
+def known_bounds() -> dict[Value, tuple[int, int]]:
+    """Return between which numbers results of operators lie that are positions, or count."""
+    return elements().given
 
 
 class _Recording:
@@ -206,16 +209,10 @@ _OF_TYPES = frozenset(
 
 def _note_bounds(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Value | None, ...]) -> None:
     """Note between which numbers positions and counts lie, so that indexing with them needs no check."""
-    known, operand = known_bounds(), args[0]
-    if about.name in CARRYING:
-        parts = [known.get(read(t)) for t in (operand if isinstance(operand, (list, tuple)) else [operand])]
-        if outputs[0] is not None and parts and None not in parts:
-            ends = list(zip(*parts))  # type: ignore[arg-type]  # all are known
-            known[outputs[0]] = min(ends[0]), max(ends[1])
+    if args[0].dtype.is_floating_point and RANGED[about.name] is None:
         return
-    if operand.dtype.is_floating_point and RANGED[about.name] is None:
-        return
-    for which, found in ranges_of(about.name, _bind(about.func, args, kwargs), operand, known.get(read(operand))).items():
+    known = known_bounds()
+    for which, found in ranges_of(about.name, _bind(about.func, args, kwargs), args[0], known.get(read(args[0]))).items():
         if which < len(outputs) and (output := outputs[which]) is not None:
             known[output] = found
 
@@ -303,9 +300,9 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: lis
     meta = _meta_result(func, args, kwargs, tensors)
     source, known = read(base), current().get(Known)
     value = emit_one(func, (source, *args[1:]), known.type_of(meta), kwargs)
-    bounds = known.bounds.get(source)
-    if bounds is not None:
-        known.bounds[value] = bounds
+    bounds = known_bounds().get(source)
+    if bounds is not None and meta.dtype == base.dtype:
+        known_bounds()[value] = bounds
     storage, chain = home(base)
     offset = int(base.storage_offset() * base.dtype.itemsize // meta.dtype.itemsize + meta.storage_offset())
     view = StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, offset)
@@ -461,7 +458,7 @@ def item(t: torch.Tensor) -> Any:
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
     if kind == "int":
-        number.node.bounds, number.node.base = known_bounds().get(value), (value, 0)
+        number.node.bounds, number.node.base = elements().of(value), (value, 0)
     return number
 
 

@@ -120,18 +120,6 @@ class StagedTensor(torch.Tensor, Carrier):
         )
 
 
-class _Bounds:
-    """The least and the largest element of integer tensors."""
-
-    def __init__(self) -> None:
-        self.known: dict[Value, tuple[int, int]] = {}
-
-
-def known_bounds() -> dict[Value, tuple[int, int]]:
-    """Return what is known of the elements of integer tensors."""
-    return current().get(_Bounds).known
-
-
 def fresh(value: Value) -> StagedTensor:
     """Make a tensor with memory of its own."""
     assert isinstance(value.type, TensorType)
@@ -256,11 +244,7 @@ def _select_at(value: Value, dim: int, position: Value) -> Value:
     row = emit_one(
         aten.index_select.default, (value, dim, position), TensorType((*type_.shape[:dim], 1, *type_.shape[dim + 1 :]), type_.dtype)
     )
-    selected = emit_one(aten.view.default, (row, list(shape)), TensorType(shape, type_.dtype))
-    known = known_bounds()
-    if value in known:
-        known[selected] = known[value]
-    return selected
+    return emit_one(aten.view.default, (row, list(shape)), TensorType(shape, type_.dtype))
 
 
 def _scatter_at(base: Value, value: Value, dim: int, position: Value) -> Value:
