@@ -198,7 +198,7 @@ class Ranges:
         known = [self._narrow(a, block, under) for a in args]
         if any(r is None or not r for r in known):
             return None
-        return _apply(op, [r for r in known if r is not None], widest)
+        return apply(op, [r for r in known if r is not None], widest)
 
     def _narrow(self, operand: Operand, block: Block, under: tuple[Fact, ...]) -> Range | None:
         known = self.of(operand, block)
@@ -286,7 +286,7 @@ def _widest(type_: Type) -> Range:
     return EITHER if type_ == BOOL else ALL
 
 
-def _apply(op: str, args: list[Range], widest: Range) -> Range:
+def apply(op: str, args: list[Range], widest: Range) -> Range:
     """Return the range of an operation of ints and bools."""
     a, b = args[0], args[-1]
     if op == "add":

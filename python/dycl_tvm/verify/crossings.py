@@ -21,7 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dycl_tvm.hcfg.hostops import Number
-from dycl_tvm.verify.operators import Bounds, Operator, operator_of, tensors_in
+from dycl_tvm.verify.elements import Bounds, Memories, contents, is_whole
+from dycl_tvm.verify.operators import Operator, operator_of, tensors_in
 from dycl_tvm.verify.places import Place, user_place
 
 aten = torch.ops.aten
@@ -147,12 +148,14 @@ class Watch:
         self._numbers: dict[Any, int] = {}
         self._answers: dict[int, Number] = {}
         self._in_arrays: list[torch.Tensor] = []
+        self._memories = Memories()
         self.log = Log()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]) -> Any:
         """Call the program once; ``inputs`` are the tensors among its arguments."""
         self.log = Log()
         for tensor in inputs:
+            self._memories.made(tensor, None)
             self._know(tensor, self._number(("input", object())), True)
         with _Deadline(_MOST_SECONDS), torch.no_grad(), _plain_modules(), _Functions(self), _Operations(self):
             return function(*args, **kwargs)
@@ -172,11 +175,13 @@ class Watch:
         if found is not None and found.version == _version(t):
             return found
         if found is not None:  # changed through a view
-            made = _Known(t, self._number(("changed", object())), True, None, _version(t))
-        elif t.numel() <= _SMALL and t.device.type == "cpu":
-            made = _Known(t, self._number(("data", t.dtype, tuple(t.shape), _contents(t))), False, None, _version(t))
+            made = _Known(t, self._number(("changed", object())), True, self._memories.of(t) if is_whole(t) else None, _version(t))
         else:
-            made = _Known(t, self._number(("made", object())), False, None, _version(t))
+            small = t.numel() <= _SMALL and t.device.type == "cpu"
+            key = ("data", t.dtype, tuple(t.shape), _contents(t)) if small else ("made", object())
+            made = _Known(t, self._number(key), False, contents(t), _version(t))
+            if is_whole(t):
+                self._memories.made(t, made.bounds)
         self._known[id(t)] = made
         return made
 
@@ -194,14 +199,28 @@ class Watch:
         if free and operator.decided_by is not None and all(map(_is_whole, found)):
             free = not any(not k.free and self._is_full(k.tensor(), operator.decided_by) for k in inputs)
         for k, out in enumerate(found):
-            bounds = operator.bounds(args, k, [known.bounds for known in inputs]) if operator.bounded else None
+            bounds = None
+            if is_whole(out):
+                bounds = operator.bounds(args, kwargs, k, self._bounds_of, out.dtype) if free else contents(out)
+                if operator.mutable:
+                    bounds = self._memories.written(out, bounds)
+                elif not operator.view:
+                    self._memories.made(out, bounds)
             # a view shares the version of what it is a view of, as soon as PyTorch has made it one
             version = inputs[0].version if operator.view and inputs else None
             self._know(out, self._number(("output", number, k)), free, bounds, version)
         if operator.mutable:
             written = [t for t in operator.written(args, kwargs) if all(t is not o for o in found)]
             for k, out in enumerate(written):
-                self._know(out, self._number(("written", number, k)), free)
+                bounds = operator.bounds(args, kwargs, k, self._bounds_of, out.dtype) if is_whole(out) else None
+                bounds = self._memories.written(out, bounds) if is_whole(out) else None
+                self._know(out, self._number(("written", number, k)), free, bounds)
+
+    def _bounds_of(self, x: Any) -> Bounds | None:
+        """Return the bounds of an argument's elements."""
+        if isinstance(x, torch.Tensor):
+            return (0, 1) if x.dtype == torch.bool else self.known(x).bounds
+        return (int(x), int(x)) if isinstance(x, int) else None
 
     @staticmethod
     def _is_full(t: torch.Tensor | None, number: int) -> bool:

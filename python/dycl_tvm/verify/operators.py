@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.verify.elements import Bounds, result
+
 #: Multiplications and additions, and elements, of which an operator computes so many in a second; they only have to be of the right order.
 PRODUCTS_PER_SECOND, ELEMENTS_PER_SECOND = 3e10, 1e9
 #: What a convolution takes however small it is.
@@ -22,19 +24,12 @@ _SHAPE_ONLY = frozenset(
 _PLACES = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "argsort": 0}
 #: Operators that count, of bools and of anything.
 _COUNTS = ("sum", "count_nonzero")
-#: Operators whose result holds some of the elements of their first argument and nothing else.
-_CARRY = frozenset(
-    {
-        *("select", "squeeze", "unsqueeze", "view", "_unsafe_view", "reshape", "slice", "alias", "detach", "clone", "expand", "permute"),
-        *("transpose", "t", "_to_copy", "unbind", "split", "max", "min", "amax", "amin", "index", "gather", "index_select", "flatten"),
-    }
-)
 #: Operators of integers and bools of which one operand may decide the result: by which element.
 _DECIDED_BY = {"bitwise_and": 0, "logical_and": 0, "mul": 0, "bitwise_or": -1, "logical_or": 1}
 #: Arguments that operators change although their schemas do not say so.
 _UNDECLARED = dict.fromkeys(("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var"))
-#: Bounds of the elements of an integer tensor.
-Bounds = tuple[int, int]
+#: Operators that give several parts of their first argument.
+_SPLITS = ("unbind", "split", "split_with_sizes")
 
 
 class Operator:
@@ -71,7 +66,6 @@ class Operator:
         self.writes = self.mutable or func._opname in _UNDECLARED
         self.shape_only = self.name in _SHAPE_ONLY
         self.random = torch.Tag.nondeterministic_seeded in func.tags
-        self.bounded = self.name in _PLACES or self.name in _CARRY or self.name in _COUNTS
         self.decided_by = _DECIDED_BY.get(self.name)
         self._terms = _TERMS.get(self.name)
 
@@ -82,11 +76,14 @@ class Operator:
             tensors_in(args[k] if k < len(args) else kwargs.get(name), found)
         return found
 
-    def bounds(self, args: Any, k: int, inputs: list[Bounds | None]) -> Bounds | None:
-        """Return bounds of the elements of the ``k``-th integer result that hold whatever the inputs are."""
+    def bounds(self, args: Any, kwargs: Any, k: int, of: Callable[[Any], Bounds | None], dtype: torch.dtype) -> Bounds | None:
+        """Return bounds of the elements of the ``k``-th integer result that hold whatever the inputs are.
+
+        ``of`` gives those of an argument.
+        """
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is None:
-            return None
+            return result(self, args, kwargs, of, dtype) if k == 0 else None
         name = self.name
         if _PLACES.get(name) == k and (k == 1 or name in ("argmax", "argmin", "argsort")) and (len(args) > 1 or name.startswith("arg")):
             dim = args[1] if len(args) > 1 and name != "topk" else (args[2] if len(args) > 2 else -1)
@@ -94,15 +91,13 @@ class Operator:
                 return 0, first.numel() - 1
             dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
             return 0, (first.shape[dim] if first.dim() else 1) - 1
-        known = (0, 1) if first.dtype == torch.bool else inputs[0] if inputs else None
+        known = of(first)
         if name in _COUNTS and k == 0:
             dims = args[1] if len(args) > 1 and args[1] is not None else []
             sizes = [first.shape[d] for d in ([dims] if isinstance(dims, int) else dims)] if first.dim() else []
             count = math.prod(sizes) if sizes else first.numel()
             return (0, count) if name != "sum" else None if known is None else (min(known[0], 0) * count, max(known[1], 0) * count)
-        if name in _CARRY:
-            return known
-        return None
+        return result(self, args, kwargs, of, dtype) if k == 0 or name in _SPLITS else None
 
     def seconds(self, args: Any, result: Any) -> float:
         """Return an estimate of what its arithmetic takes: the same on every machine."""

@@ -221,16 +221,21 @@ def test_as_in_eager(program):
     check(program, X)
 
 
-def test_names_that_change_places_in_a_loop_are_refused():
-    def f(x):
-        a, b, k = x, x + 1, 0
-        while k < int(abs(x[0, 0])) % 4:
-            a, b = b, a
-            k += 1
-        return a is x, b
+def names_that_change_places(x, trips):
+    a, b, k = x, x + 1, 0
+    while k < trips:
+        a, b = b, a
+        k += 1
+    return a is x, b
 
+
+def test_names_that_change_places_in_a_loop_are_refused():
     with pytest.raises(UnsupportedError, match="one object depends on the path"):
-        stage(f, X[0])
+        stage(lambda x: names_that_change_places(x, int(abs(x[0, 0]))), X[0])
+
+
+def test_names_that_change_places_in_a_loop_whose_trips_have_a_bound():
+    check(lambda x: names_that_change_places(x, int(abs(x[0, 0])) % 4), [(x * k,) for (x,) in X for k in (1, 2, 3)], paths=2)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ They derive from BaseException so that a user's ``except Exception`` does not sw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -52,3 +53,14 @@ class Restart(ControlFlow):
     def __init__(self, loop: Any) -> None:
         super().__init__("restart")
         self.loop = loop
+
+
+class LengthNeeded(ControlFlow):
+    """Python needs to know how long a tensor is that a function was called with: the function is to be run once for each length.
+
+    ``refuse`` says that it cannot be.
+    """
+
+    def __init__(self, counter: Any, refuse: Callable[[], Any]) -> None:
+        super().__init__("a length is needed")
+        self.counter, self.refuse = counter, refuse

@@ -29,7 +29,7 @@ def ranged(x):  # type: ignore[no-untyped-def]
 
 
 def bounded(x):  # type: ignore[no-untyped-def]
-    n = int((x > 0).sum()) % 3
+    n = abs(int((x > 0).sum()) % 3)  # the front end does not know the bounds of an absolute value
     if n < 4:
         return x + n
     return x * 2
@@ -95,7 +95,7 @@ def pick(x):  # type: ignore[no-untyped-def]
 
 
 def known(x):  # type: ignore[no-untyped-def]
-    n = int((x > 0).sum()) % 3
+    n = abs(int((x > 0).sum()) % 3)
     if n < 5:
         a, b = x + n, x * 2
     else:

@@ -16,6 +16,7 @@ import torch
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
+from dycl_tvm.frontend.python.calls.by_length import counters_of, tried_by_length
 from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatched, refuse_question
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
@@ -190,7 +191,9 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     _touch_cells(users)
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
-        result = session.get(Recursions).call(users, made, args, kwargs)
+        run = functools.partial(session.get(Recursions).call, users, made, args, kwargs)
+        counters = counters_of(args, kwargs) if session.growing and not root and session.builder.block is not None else None
+        result = tried_by_length(run, counters) if counters else run()
     except RecursionError as error:
         # a call takes more frames here than in eager mode, and both sides of a branch are run: it says nothing about the program
         if getattr(error, "__dycl_raised__", False):

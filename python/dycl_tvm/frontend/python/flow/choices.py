@@ -46,7 +46,7 @@ class Chosen(Poison):
 def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
     """Return ``function`` of the chosen object: each on its own side of a switch."""
     items, position = object.__getattribute__(chosen, "_items"), object.__getattribute__(chosen, "_position")
-    return _explore(items, position, function)
+    return explore(items, position, function)
 
 
 def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
@@ -60,13 +60,14 @@ def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
     if not isinstance(scalars.operand_of(position), Value):
         return items[int(position)]
     if all(isinstance(item, (torch.Tensor, bool, int, float, tuple, list, dict)) or scalars.is_symbolic(item) for item in items):
-        return _explore(items, position, lambda item: item)
+        return explore(items, position, lambda item: item)
     if session.decisions.chosen_by_tests():
         return _by_tests(items, position)
     return Chosen(items, position, session.decisions.choice())
 
 
-def _explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]) -> Any:
+def explore(items: Sequence[Any], position: Any, function: Callable[[Any], Any]) -> Any:
+    """Return ``function`` of the item at a position that is one of them: each on its own side of a switch."""
     session = current()
     if session.decisions.chosen_by_tests():
         return function(_by_tests(items, position))

@@ -34,6 +34,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled
 from dycl_tvm.frontend.trace.join.varied import VariedState
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.layouts import same_kind
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -171,6 +172,7 @@ class Header:
     def lead_back(self, args: list[Operand]) -> None:
         """End the block at hand where the header comes again."""
         current().builder.jump(self.block, args)
+        elements().enter(self.block.params, [self._args, args])
 
     def unchanged(self, path: Path, param: Value) -> Operand:
         """Return what a parameter is that was found nowhere."""

@@ -39,6 +39,7 @@ from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, si
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, is_alike, number
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.identity import join_identities
@@ -119,6 +120,7 @@ class Join:
             self.session.builder.block = path.block
             self.session.builder.jump(self.block, args)
         self.session.builder.block = self.block
+        elements().enter(self.block.params, self.args)
 
     def _names(self) -> list[str]:
         names: dict[str, None] = {}

@@ -15,6 +15,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried, known_length
 from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
@@ -186,27 +187,25 @@ def is_number_of_run(x: Any) -> bool:
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-class _Decided(OfOneRun):
-    """Numbers of the run of which it was decided what they are."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Value, int] = {}
-
-
-#: As many lengths are tried, each of which is a path.
-_MOST_LENGTHS = 64
-
-
-def decided_length(t: Grown) -> int:
-    """Return how long a tensor is, where Python has to know it: each length is a path of its own."""
-    counter, known = t.length.counter, current().get(_Decided).numbers
+def decided(counter: Counter) -> int:
+    """Return what a counter is on the path at hand: each number that it may be is a path of its own."""
+    known = current().get(Deciding).numbers
     if counter.value not in known:
-        if counter.last - counter.first >= _MOST_LENGTHS or not isinstance(counter.loop, OfTheRun):
-            t.refuse("Python takes the items one by one of")
         found = scalars.wrap(counter.value)
         tried = range(counter.first, counter.last)
         known[counter.value] = next((n for n in tried if current().decisions.decide(scalars.truth_operand(found == n))), counter.last)
-    return t.length.at(known[counter.value])
+    return known[counter.value]
+
+
+def decided_length(t: Grown) -> int:
+    """Return how long a tensor is, where Python has to know it."""
+    counter, what = t.length.counter, "Python takes the items one by one of"
+    known = known_length(t.length, lambda: t.refuse(what))
+    if known is not None:
+        return known
+    if not can_be_tried(counter) or not isinstance(counter.loop, OfTheRun):
+        t.refuse(what)
+    return t.length.at(decided(counter))
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ operators of ATen, which are refused: so only what :mod:`.grown_calls` knows can
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -29,7 +30,12 @@ INSTEAD = "keep the full tensor and mask it (torch.where), or select single item
 
 
 class OfTheRun:
-    """What is asked, in the place of the loop in which a tensor grows, where a tensor must have a fixed shape."""
+    """What is asked, in the place of the loop in which a tensor grows, where a tensor must have a fixed shape.
+
+    Of several decisions it comes last: those that can be forked may do.
+    """
+
+    index = math.inf
 
     def __init__(self) -> None:
         rolling = current().decisions.rolling
@@ -227,4 +233,7 @@ def refuse_lengths(values: list[Any], used: str) -> None:
         current().decisions.count_trips()
     for x in values:
         if scalars.is_symbolic(x) and x.node.length is not None:
-            current().decisions.fork(x.node.length.counter.loop, f"a number that grows from trip to trip of a loop is used as {used}")
+            loop = x.node.length.counter.loop
+            grows = getattr(loop, "is_loop", False)
+            what = "a number that grows from trip to trip of a loop" if grows else "a length known only at run time"
+            current().decisions.fork(loop, f"{what} is used as {used}")

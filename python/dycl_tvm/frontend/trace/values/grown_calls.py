@@ -74,10 +74,15 @@ def takes_grown(func: Any, args: Any, kwargs: Any) -> bool:
     return any(isinstance(x, Grown) or (scalars.is_symbolic(x) and may_be_size(x, sized)) or (sized and is_size(x)) for x in given)
 
 
+def with_known(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return arguments, with plain shapes and numbers where the length is known at the place at hand."""
+    if not any(map(_is_settled, leaves((args, kwargs)))):
+        return args, kwargs
+    return map_leaves(_settled, args), map_leaves(_settled, kwargs)
+
+
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of PyTorch on tensors that grow, or with lengths as sizes; NotImplemented if it is a call like any other."""
-    if any(map(_is_settled, leaves((args, kwargs)))):
-        return func(*map_leaves(_settled, args), **map_leaves(_settled, kwargs))
     found = [t for t in tensors_of(args, kwargs) if isinstance(t, Grown)]
     handler = HANDLERS.get(func) if found else SIZED.get(func) or _OF_SIZES.get(func)
     if handler is not None and handler is not elementwise:

@@ -20,6 +20,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
+from dycl_tvm.frontend.trace.values.deciding import known_length
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, Test, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
@@ -109,8 +110,8 @@ class Node:
         return self._plain("its text", "keep it a number; in a print that is kept, give it as an argument of its own: print(a, b)")
 
     def _plain(self, what: str, instead: str = "keep shapes static; index tensors with tensors, or choose among values with `if`") -> Any:
-        if self.length is not None and self.length.settled is not None:
-            return self.length.settled
+        if self.length is not None and (known := known_length(self.length, lambda: self.part(what, instead))) is not None:
+            return known
         if self.counted is not None:
             current().decisions.unroll(self.counted, UnsupportedError(f"the number of a trip is needed as {what}", current().origin()))
         if self.is_int() and self.length is None:
@@ -276,7 +277,7 @@ def _binary(op: str, swapped: bool) -> Any:
         if isinstance(affine, int):
             return affine
         loop = counted_by(self) and counted_by(other, counted_by(self))
-        if loop and op in COMPARISONS and (known := _by_bounds(op, self, other)) is not None:
+        if op in COMPARISONS and (loop or self.node.length is None) and (known := _by_bounds(op, self, other)) is not None:
             return known
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
         if is_symbolic(result):

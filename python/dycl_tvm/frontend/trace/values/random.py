@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import key_of, sorted_leaves
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.folding import FOLD_LIMIT, Folded, constant_of, made_once
 from dycl_tvm.frontend.trace.values.generators import kind_in_force, state_of
 from dycl_tvm.frontend.trace.values.gpu_draws import check_origin, check_size, keep_of, refuse_on_gpu
@@ -89,6 +90,12 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
             "use rand, randn, randint, randperm, bernoulli, multinomial, dropout, uniform_, normal_, exponential_, geometric_, cauchy_ "
             "or log_normal_, or pass the random numbers in as an input",
         )
+    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]):
+        raise UnsupportedError(
+            f"{name}() takes a number known only at run time",
+            current().origin(),
+            "draw as many numbers as there can be with torch.rand() or randn(), and compute with them, or take a part of them",
+        )
     if kind_in_force() is not CPU:
         check_origin(func)
     state = state_of(generator)
@@ -99,12 +106,10 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
         like = meta_of(tuple(target.shape), tuple(target.stride()), target.dtype)
     else:
         like = _meta(meta_result, func, bound)
-    if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]):
-        raise UnsupportedError(
-            f"{name}() takes a number known only at run time", current().origin(), "draw torch.rand() or randn(), and compute with it"
-        )
     defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     value = handler(_Draw(dispatch, state, like), {**defaults, **bound})
+    if name in _POSITIONS and not isinstance(value, Constant):
+        elements().given[value] = 0, _POSITIONS[name](bound) - 1
     if target is None:
         return fresh_like(like, value)
     write(target, value)
@@ -287,6 +292,12 @@ def _multinomial(d: _Draw, bound: dict[str, Any]) -> Value:
 def _of(op: Any, **defaults: float) -> Callable[[_Draw, dict[str, Any]], Value]:
     return lambda d, bound: d.of_size(op, *[float(bound.get(name, default)) for name, default in defaults.items()])
 
+
+#: Operators that draw positions, and among how many.
+_POSITIONS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "multinomial": lambda bound: int(bound["self"].shape[-1]),
+    "randperm": lambda bound: int(bound["n"]),
+}
 
 _HANDLERS: dict[str, Callable[[_Draw, dict[str, Any]], Value]] = {
     "rand": _uniform,

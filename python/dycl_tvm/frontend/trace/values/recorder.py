@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
 from dycl_tvm.frontend.trace.values.grown import Grown, refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
@@ -63,8 +64,6 @@ class Known:
         #: By their ids, constants that follow from ``x.new_zeros(...)`` and the like, where a variable begins; how often a truth did.
         self.fills: dict[int, Constant] = {}
         self.truths_of_fills = 0
-        #: The least and the largest element of integer tensors.
-        self.bounds: dict[Value, tuple[int, int]] = {}
 
     def type_of(self, meta: torch.Tensor) -> TensorType:
         """Return the type of a result's shape, which is mostly one of those known."""
@@ -80,8 +79,8 @@ def truths_of_fills() -> int:
 
 
 def known_bounds() -> dict[Value, tuple[int, int]]:
-    """Return what is known of the elements of integer tensors."""
-    return current().get(Known).bounds
+    """Return between which numbers results of operators lie that are positions, or count."""
+    return elements().given
 
 
 class _Recording:
@@ -301,9 +300,9 @@ def _view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: lis
     meta = _meta_result(func, args, kwargs, tensors)
     source, known = read(base), current().get(Known)
     value = emit_one(func, (source, *args[1:]), known.type_of(meta), kwargs)
-    bounds = known.bounds.get(source)
-    if bounds is not None:
-        known.bounds[value] = bounds
+    bounds = known_bounds().get(source)
+    if bounds is not None and meta.dtype == base.dtype:
+        known_bounds()[value] = bounds
     storage, chain = home(base)
     offset = int(base.storage_offset() * base.dtype.itemsize // meta.dtype.itemsize + meta.storage_offset())
     view = StagedTensor(meta, storage, (*chain, (func, args[1:], kwargs)), value, offset)
@@ -459,7 +458,7 @@ def item(t: torch.Tensor) -> Any:
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
     if kind == "int":
-        number.node.bounds, number.node.base = known_bounds().get(value), (value, 0)
+        number.node.bounds, number.node.base = elements().of(value), (value, 0)
     return number
 
 

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.blame import judge
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
-from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown
+from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -47,7 +47,8 @@ class FunctionRecorder(TorchFunctionMode):
         session = current()
         try:
             if (session.growing or func in SIZED) and takes_grown(func, args, kwargs or {}):
-                made = call_on_grown(func, tuple(args), kwargs or {})
+                args, kwargs = with_known(tuple(args), kwargs or {})
+                made = call_on_grown(func, args, kwargs) if takes_grown(func, args, kwargs) else NotImplemented
                 if made is not NotImplemented:
                     return made
             handler = HANDLERS.get(func)

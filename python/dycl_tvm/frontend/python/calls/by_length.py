@@ -1,0 +1,108 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Calls in which Python has to know how long a tensor is that they are given: the function is run once for each length, in place.
+
+What it returns and leaves is joined behind the call, so that a list of as many items as the tensor has, which no graph can hold, need not
+be joined, and the program after the call is staged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dycl_tvm.frontend.python.flow.branches import Scope
+from dycl_tvm.frontend.python.flow.choices import explore
+from dycl_tvm.frontend.python.flow.exits import exits
+from dycl_tvm.frontend.trace.control_flow import LengthNeeded
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried
+from dycl_tvm.frontend.trace.values.extents import decided
+from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+
+Run = Callable[[], Any]
+
+
+def counters_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Counter]:
+    """Return the counters of the tensors among arguments whose length is known only at run time, and may be tried."""
+    counters = {id(x.length.counter): x.length.counter for x in (*args, *kwargs.values()) if type(x) is Grown and x.length.settled is None}
+    known = current().get(Deciding).numbers
+    return [c for c in counters.values() if c.value not in known and can_be_tried(c)]
+
+
+def tried_by_length(run: Run, counters: list[Counter]) -> Any:
+    """Make a call: as it stands, or if Python needs one of these lengths in it, once for each that it may be."""
+    attempt = _Attempt(counters)
+    try:
+        made = attempt.run(run)
+    except LengthNeeded as needed:
+        if not any(c is needed.counter for c in counters):
+            raise
+        attempt.take_back(needed)
+        counter = needed.counter
+    else:
+        return made
+    if current().decisions.chosen_by_tests():  # what the call gives for one length and another cannot be joined
+        decided(counter)
+        return tried_by_length(run, [c for c in counters if c is not counter])
+    lengths = range(counter.first, counter.last + 1)
+    position = number(Length(counter, 1, 0)) - counter.first
+    again = partial(tried_by_length, run, [c for c in counters if c is not counter])
+    return explore(lengths, position, partial(_with_length, again, counter))
+
+
+def _with_length(run: Run, counter: Counter, length: int) -> Any:
+    """Make the call where a length is known."""
+    before = counter.first, counter.last, counter.told
+
+    def forget() -> None:
+        counter.first, counter.last, counter.told = before
+
+    current().journal.learn(forget)  # after what the call learns itself
+    counter.first, counter.last, counter.told = length, length, True
+    try:
+        return run()
+    finally:
+        forget()
+
+
+class _Attempt:
+    """A call that can be taken back."""
+
+    def __init__(self, counters: list[Counter]) -> None:
+        session = current()
+        self._counters = counters
+        self._scope = Scope()
+        self._mark, self._start = session.builder.mark(), session.builder.cursor
+        self._saved = session.decisions.checkpoint(), exits().checkpoint()
+        #: What the call has changed that cannot be undone.
+        self.advanced = ""
+
+    def run(self, run: Run) -> Any:
+        """Make the call."""
+        session = current()
+        tried, undoable = session.get(Deciding).tried, (self._scope.clock, self)
+        tried += self._counters
+        session.heap.undoable.append(undoable)
+        try:
+            made = run()
+        finally:
+            session.heap.undoable.remove(undoable)
+            del tried[len(tried) - len(self._counters) :]
+        self._scope.close()
+        return made
+
+    def take_back(self, needed: LengthNeeded) -> None:
+        """Undo what the call did up to where it needed a length; it is refused where that cannot be."""
+        session = current()
+        events = session.builder.events[self._start : session.builder.cursor]
+        if self.advanced or any(key == ("decide",) for key, _, _ in events):
+            needed.refuse()
+        session.journal.close_to(self._scope.depth + 1)
+        session.journal.rollback(self._scope.mark)
+        self._scope.close()
+        decisions, left = self._saved
+        session.decisions.restore_checkpoint(decisions)
+        exits().restore_checkpoint(left)
+        session.builder.truncate(self._mark)

@@ -1,0 +1,48 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Numbers of the run that Python needs to know: those that are decided on the path at hand, and those of which each may be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dycl_tvm.frontend.trace.control_flow import LengthNeeded
+from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+from dycl_tvm.hcfg.nodes import Value
+
+#: As many lengths are tried, each of which is a path.
+MOST_LENGTHS = 64
+
+
+class Deciding(OfOneRun):
+    """What is decided on the path at hand.
+
+    Attributes
+    ----------
+    numbers : dict
+        What numbers of the run are on it.
+    tried : list of Counter
+        Those of which each may be tried in a call around the place at hand.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[Value, int] = {}
+        self.tried: list[Counter] = []
+
+
+def can_be_tried(counter: Counter) -> bool:
+    """Whether each number that a counter may be can be a path of its own: it counts no trips of a loop around the place at hand."""
+    return counter.last - counter.first < MOST_LENGTHS and all(r.loop is not counter.loop for r in current().decisions.rolling)
+
+
+def known_length(length: Length, refuse: Callable[[], Any]) -> int | None:
+    """Return a length that Python needs, if it is known; where a call around tries each length, begin to."""
+    counter, deciding = length.counter, current().get(Deciding)
+    if length.settled is not None:
+        return length.settled
+    if counter.value in deciding.numbers:
+        return length.at(deciding.numbers[counter.value])
+    if any(c is counter for c in deciding.tried):
+        raise LengthNeeded(counter, refuse)
+    return None
