@@ -264,6 +264,7 @@ def _indexing() -> list[Case]:
         ("scatter", lambda x, s: x.scatter(1, torch.tensor([[0, 2], [1, 3], [4, 0]]), s), [f(3, 6), f(3, 2)]),
         ("scatter_smaller", lambda x, s: x.scatter(0, torch.tensor([[0, 2]]), s), [f(3, 6), f(3, 4)]),
         ("scatter_value", lambda x, j: x.scatter(1, j, 7.0), [f(3, 6), i(3, 2, lo=0, hi=6)]),
+        ("scatter_infinity", lambda x, j: x.scatter(1, j, float("-inf")), [f(3, 6), i(3, 2, lo=0, hi=6)]),
         ("scatter_add", lambda x, j, s: x.scatter_add(1, j, s), [f(3, 6), i(3, 5, lo=0, hi=6), f(3, 5)]),
         *(
             (f"scatter_{how}{kind}", lambda x, j, s, how=how: torch.scatter_reduce(x, 1, j, s, how), [x, i(3, 5, lo=0, hi=6), s])

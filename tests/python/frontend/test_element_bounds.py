@@ -99,7 +99,7 @@ class _Kept(torch.nn.Module):
 
 MADE = {
     "moved": lambda x: positions(x).reshape(3, 1).expand(3, 2).permute(1, 0).flip(0).contiguous()[1].roll(1),
-    "of other bytes": lambda x: (positions(x) * 60 - 100).view(torch.int8),
+    "of other bytes": lambda x: positions(x).to(torch.int8).repeat(3)[:8].view(torch.int64),
     "of other types": lambda x: (positions(x) * 60).to(torch.int8).to(torch.int64) + positions(x).int(),
     "unsigned": lambda x: (positions(x) - 3).to(torch.uint8),
     "sums": lambda x: positions(x) + positions(-x) * 3 - (2 - positions(x)),

@@ -392,11 +392,17 @@ def _copy(ctx: OpContext, x: Any, source: Any, non_blocking: bool = False) -> An
     return ctx.emit(relax.op.broadcast_to(source, ctx.type.shape)) if ctx.shape(source) != ctx.type.shape else source
 
 
+def filled(ctx: OpContext, shape: tuple[int, ...], value: Any, dtype: str) -> Any:
+    """Return a tensor all of whose elements are one number."""
+    one = ctx.operand(value, dtype)
+    if not shape:
+        return one
+    infinite = isinstance(value, float) and not math.isfinite(value)  # TVM's `full` fails for those
+    return ctx.emit(relax.op.broadcast_to(one, shape) if infinite else relax.op.full(shape, one, dtype))
+
+
 def _filled(ctx: OpContext, value: Any) -> Any:
-    dtype = ctx.type.dtype
-    if not ctx.type.shape:
-        return ctx.operand(value, dtype)
-    return ctx.emit(relax.op.full(ctx.type.shape, ctx.operand(value, dtype), dtype))
+    return filled(ctx, ctx.type.shape, value, ctx.type.dtype)
 
 
 @converter("full.default", "full_like.default", "new_full.default", "fill.Scalar", "scalar_tensor.default")

@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, broadcast_index, broadcast_shape, converter, int64, is_float
+from dycl_tvm.compile.ops.elementwise import filled
 
 
 def _wrapped(index: Any, extent: int) -> Any:
@@ -164,7 +165,7 @@ def _scatter(ctx: OpContext, x: Any, dim: int, index: Any, source: Any, how: str
         return ctx.reshape(_scatter(inner, ctx.reshape(x, (1,)), 0, ctx.reshape(index, (1,)), source, how, own), ())
     span = ctx.shape(index)
     if isinstance(source, (bool, int, float)):
-        source = ctx.emit(relax.op.full(span, ctx.const(source, ctx.dtype(x)), ctx.dtype(x)))
+        source = filled(ctx, span, source, ctx.dtype(x))
     elif ctx.shape(source) != span:
         source = ctx.emit(relax.op.strided_slice(source, list(range(len(span))), [0] * len(span), list(span)))
     return _scatter_kernel(ctx, x, axis_of(dim, len(shape)), index, source, how, "scatter", own)

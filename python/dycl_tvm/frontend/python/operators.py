@@ -31,8 +31,8 @@ from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.loops import While as while_
+from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.suspended import Block as block
-from dycl_tvm.frontend.python.flow.texts import Numbered, joined, named, text_of
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
@@ -41,15 +41,14 @@ from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.join.texts import Text, joined, text_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of
 from dycl_tvm.frontend.trace.values.blame import attempt, of_program
-from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 __all__ = [
     "augment",
@@ -86,7 +85,6 @@ __all__ = [
     "raising",
     "setattr",
     "setitem",
-    "shown",
     "slice",
     "staging_errors",
     "started",
@@ -136,6 +134,8 @@ def compare(op: str, a: Any, b: Any) -> Any:
         return attempt(_COMPARISONS[op], a, b)
     if a is b and op in ("is", "is_not") and not is_unbound(a):
         return op == "is"  # one object of staging is one in eager too, on every path
+    if op in ("is", "is_not") and (type(a) is Text or type(b) is Text) and not isinstance(b if type(a) is Text else a, (str, Poison)):
+        return op == "is_not"  # a text is no None
     for x in (a, b):
         if isinstance(x, Poison):
             use(x)
@@ -248,7 +248,7 @@ match_true, match_false, match_none = _Singleton(True), _Singleton(False), _Sing
 # -- items and attributes ---------------------------------------------------------------------------------------------
 def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
-    if type(index) is Numbered and (names := _names_in(obj)) is not None:
+    if is_name(index) and (names := _names_in(obj)) is not None:
         return named(names, index, lambda name: getitem(obj, name), KeyError)
     if isinstance(index, Poison):
         use(index)
@@ -514,30 +514,3 @@ def raising(error: Any) -> Any:
     if isinstance(made, Exception):
         made.__dycl_raised__ = True  # type: ignore[attr-defined]
     return made
-
-
-class _Unknown:
-    """Stands for the text of a run-time value in the message of an error that ends the network."""
-
-    def __init__(self, text: str = "<known at run time>") -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-    def __format__(self, spec: str) -> str:
-        return repr(self)
-
-
-def shown(value: Any) -> Any:
-    """Return what an f-string shows of a value, where the text is the message of an exception that the user's program raises."""
-    return value if current().may_be_caught() else _with_texts(value)
-
-
-def _with_texts(value: Any) -> Any:
-    if type(value) in (tuple, list):
-        return type(value)(map(_with_texts, value))
-    if type(value) is torch.Size:
-        return _Unknown(f"torch.Size({list(map(_with_texts, value))})")
-    unknown = scalars.is_symbolic(value) or (isinstance(value, StagedTensor) and (isinstance(value, Grown) or as_constant(value) is None))
-    return _Unknown() if unknown else value

@@ -30,12 +30,13 @@ from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERAT
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.iteration import advancing
-from dycl_tvm.frontend.python.flow.texts import Numbered, matching, named
+from dycl_tvm.frontend.python.flow.names import is_name, matching, named
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
+from dycl_tvm.frontend.trace.join.texts import Text
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -243,6 +244,8 @@ def _python_type(number: Any, used: str) -> type:
 
 def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, classes = args
+    if type(x) is Text:
+        return isinstance("", classes)
     if isinstance(x, Poison):
         use(x)
     if scalars.is_symbolic(x):
@@ -252,6 +255,12 @@ def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             like = torch.empty(0, dtype=x.dtype)
         return isinstance(like, classes)
     return isinstance(x, classes)
+
+
+def _callable(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(args[0], Poison) and type(args[0]) is not Text:
+        use(args[0])
+    return callable(*args) and type(args[0]) is not Text
 
 
 def _type(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -408,7 +417,7 @@ def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return current().heap.born(made) if isinstance(made, MUTABLE) else made
 
 
-def _named_attribute(text: Numbered, callee: Any, obj: Any, *rest: Any) -> Any:
+def _named_attribute(text: Text, callee: Any, obj: Any, *rest: Any) -> Any:
     """Return the part of a module that a text with a number known only at run time names."""
     plain = isinstance(obj, torch.nn.Module) and type(obj).__getattr__ is torch.nn.Module.__getattr__
     if callee is not getattr or len(rest) != 1 or not plain or type(obj).__getattribute__ is not object.__getattribute__:
@@ -422,7 +431,7 @@ def _named_attribute(text: Numbered, callee: Any, obj: Any, *rest: Any) -> Any:
 
 def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``hasattr``, ``getattr``, ``vars`` and ``dir``: an attribute that is set on one path only must not be seen."""
-    if len(args) > 1 and type(args[1]) is Numbered:
+    if len(args) > 1 and is_name(args[1]):
         return _named_attribute(args[1], callee, *args)
     if isinstance(args[0], Poison) and not isinstance(args[0], Chosen):
         use(args[0])
@@ -471,6 +480,7 @@ TABLE: dict[Any, Substitute] = {
     all: _consumes(_quantifier("and")),
     sum: _consumes(_sum),
     round: _round,
+    callable: _callable,
     isinstance: _isinstance,
     type: _type,
     len: _len,

@@ -29,7 +29,6 @@ from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
 from dycl_tvm.frontend.python.flow.recursion import Recursions
-from dycl_tvm.frontend.python.flow.texts import is_run_time_int, text_of
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
@@ -41,6 +40,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import CACHED, NUMPY_FUNCTIONS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.join.texts import Text, is_known, text_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
@@ -352,8 +352,8 @@ def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a class."""
-    if cls is str and len(args) == 1 and not kwargs and is_run_time_int(args[0]):
-        return text_of(args[0])
+    if cls is str and len(args) == 1 and not kwargs and not is_known(args[0]):
+        return text_of(args[0], ord("s"))
     program().trampolines.reach(cls)
     own_call = type(cls).__call__
     if isinstance(own_call, types.FunctionType) and users_function(own_call) is not None:
@@ -514,6 +514,8 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if type(a) in _INERT:
             continue
         if isinstance(a, Poison):
+            if type(a) is Text and _makes_exception(callee):
+                continue
             use(a)
         advancing(a)
         program().trampolines.hand_over(a)
@@ -540,6 +542,14 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if not hasattr(type(result), "__next__"):
         return result
     return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else session.heap.born(result)
+
+
+def _makes_exception(callee: Any) -> bool:
+    """Whether a callee is a class of exceptions, or the ``__init__`` of one."""
+    if isinstance(callee, type):
+        return issubclass(callee, BaseException)
+    kind = getattr(callee, "__objclass__", None) or type(getattr(callee, "__self__", None))
+    return getattr(callee, "__name__", "") == "__init__" and issubclass(kind, BaseException)
 
 
 def converted(function: types.FunctionType) -> types.FunctionType:

@@ -17,6 +17,7 @@ from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_package
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.join.texts import Text
 from dycl_tvm.frontend.trace.session import current
 
 
@@ -59,7 +60,7 @@ def _is_installed(cls: Any) -> bool:
 def leave_out(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note for the report that a call is left out. In eager its arguments are read."""
     for x in (*args, *kwargs.values()):
-        if isinstance(x, Poison):
+        if isinstance(x, Poison) and type(x) is not Text:
             use(x)
     program().leave_out(what)
 

@@ -43,7 +43,9 @@ def _named(*found: tuple[str, str]) -> list[Any]:
     return [x for x in (_member(module, name) for module, name in found) if x is not None]
 
 
-_CHECKS = ("check", "check_index", "check_value", "check_type", "check_not_implemented", "check_tensor_all", "check_is_size")
+_CHECKS = [
+    f"check{kind}" for kind in ("", "_index", "_value", "_type", "_not_implemented", "_tensor_all", "_is_size", "_with", "_tensor_all_with")
+]
 #: What is called in the place of functions.
 TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys(_named(("torch", "cond"), ("torch._higher_order_ops.cond", "cond_op")), _as(plain_torch.cond)),

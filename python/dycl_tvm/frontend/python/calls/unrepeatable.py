@@ -4,35 +4,18 @@
 from __future__ import annotations
 
 import random
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.trace.join.poison import Poison, Why
+from dycl_tvm.frontend.trace.join.poison import Poison, Refusing, Why
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.hcfg.nodes import Origin
 
 #: Whose methods are ``random.uniform``, ``np.random.uniform`` and their like: all calls of methods are asked, so by identity.
 _GENERATORS = frozenset(map(id, (random.random.__self__, np.random.uniform.__self__)))  # type: ignore[attr-defined]
-
-
-class _Drawn:
-    """In the place of a decision: a random number that a compiled network cannot draw."""
-
-    #: Paths of a decision are parted first: on one of them the variable may hold another value.
-    index = sys.maxsize
-
-    def __init__(self, origin: Origin | None) -> None:
-        self._origin = origin
-
-    def refuse(self, reason: str, others: object = "") -> None:
-        """Refuse the use of the number."""
-        raise UnsupportedError(reason, self._origin, "pass the random number in as an input, or draw it with PyTorch: torch.rand(())")
 
 
 def substitute_of(callee: Any) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None:
@@ -45,7 +28,7 @@ def substitute_of(callee: Any) -> Callable[[Any, tuple[Any, ...], dict[str, Any]
 def draw(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Draw a number that nobody may use: as long as nobody does, eager gives the same without it."""
     reason = f"{callee.__name__}() gives another result at every call"
-    drawn = _Drawn(current().origin())
+    drawn = Refusing(current().origin(), "pass the random number in as an input, or draw it with PyTorch: torch.rand(())")
     if not all(map(_is_number, (*args, *kwargs.values()))) or not _gives_something(callee, args, kwargs):
         drawn.refuse(reason)
     program().leave_out("a random number that nothing reads")

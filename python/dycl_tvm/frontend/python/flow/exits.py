@@ -17,6 +17,7 @@ from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_in
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
+from dycl_tvm.frontend.trace.join.texts import message_of
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -89,7 +90,7 @@ class Exits(OfOneRun):
     def leave_by_raise(self, error: Exception) -> None:
         """End the path with a run-time error."""
         current().get(Suspended).refuse()
-        leave(error, origin_of)
+        leave(error, origin_of, message_of)
         self.departures += 1
 
     def may_raise(self, error: Exception) -> bool:

@@ -113,6 +113,16 @@ def check_tensor_all(condition: torch.Tensor, message: Callable[[], Any] | None 
     check(condition.all().item(), message)
 
 
+def check_with(error: type[Exception], condition: Any, message: Callable[[], Any] | None) -> None:
+    """Stand for ``torch._check_with``."""
+    check(condition, message, error)
+
+
+def check_tensor_all_with(error: type[Exception], condition: torch.Tensor, message: Callable[[], Any] | None = None) -> None:
+    """Stand for ``torch._check_tensor_all_with``."""
+    check(condition.all().item(), message, error)
+
+
 def check_is_size(i: Any, message: Callable[[], Any] | None = None, *, max: Any = None) -> None:
     """Stand for ``torch._check_is_size``."""
     check(i >= 0, message)

@@ -67,7 +67,6 @@ class Rewriter(StoreRewriter):
 
     def __init__(self, filename: str, class_name: str) -> None:
         super().__init__(filename, class_name)
-        self.messages: set[int] = set()  # f-strings that are the message of an exception, by identity
         self.context: list[tuple[str, str]] = []  # (kind, name): kind is "if", "loop" or "barrier"
         self.first_argument = ""
         self.has_frame = self.yields = False
@@ -420,25 +419,17 @@ class Rewriter(StoreRewriter):
         """Mark the exceptions that the user's program raises itself."""
         if node.exc is None:
             return node
-        if isinstance(node.exc, ast.Call):
-            self.messages.update(id(a) for a in node.exc.args if isinstance(a, ast.JoinedStr))
         node.exc = operator_call("raising", node, self.visit(node.exc))
         if node.cause is not None:
             node.cause = self.visit(node.cause)
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
-        """Let a text name an item by a number, and the message of an exception have a text for what is known only at run time."""
-        message = id(node) in self.messages
+        """Let a text stand for what is known of it, where a part of it is known only at run time."""
         self.generic_visit(node)
-        for part in node.values if message else []:
-            if isinstance(part, ast.FormattedValue):
-                part.value = operator_call("shown", part.value, part.value)
-        shown = [_shown_as_it_is(part) for part in node.values]
-        if message or not any(shown):
+        if not any(isinstance(part, ast.FormattedValue) for part in node.values):
             return node
-        parts = [operator_call("text_of", p, v) if v is not None else placed(ast.JoinedStr([p]), p) for p, v in zip(node.values, shown)]
-        return operator_call("joined", node, *parts)
+        return operator_call("joined", node, *map(_text_of, node.values))
 
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself, and ask by an operator whether it is True, False or None."""
@@ -516,9 +507,13 @@ def _locals() -> ast.expr:
     return ast.Call(ast.Name("locals", ast.Load()), [], [])
 
 
-def _shown_as_it_is(part: ast.expr) -> ast.expr | None:
-    """Return the value that a part of an f-string shows as it is: ``{value}``."""
-    return part.value if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None else None
+def _text_of(part: ast.expr) -> ast.expr:
+    """Return the call that makes the text of a part of an f-string."""
+    if not isinstance(part, ast.FormattedValue):
+        return part
+    spec = [] if part.format_spec is None else [part.format_spec]
+    conversion = [placed(ast.Constant(part.conversion), part)] if spec or part.conversion != -1 else []
+    return operator_call("text_of", part, part.value, *conversion, *spec)
 
 
 class ClassBodyRewriter(Rewriter):

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.decisions import Decision
 from dycl_tvm.frontend.trace.heap.places import MISSING, Place
 from dycl_tvm.frontend.trace.join.captured import Captured, Form
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.hcfg.nodes import Block
+from dycl_tvm.hcfg.nodes import Block, Origin
 
 
 @dataclass
@@ -61,6 +63,20 @@ class Poison(OwnValue):
         for a in torch.utils._pytree.tree_leaves((args, kwargs or {})):
             if isinstance(a, Poison):
                 use(a)
+
+
+class Refusing:
+    """In the place of a decision: no run with another side of it would help."""
+
+    #: Paths of a decision are parted first: on one of them the variable may hold another value.
+    index = sys.maxsize
+
+    def __init__(self, origin: Origin | None, instead: str) -> None:
+        self._origin, self._instead = origin, instead
+
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Refuse the use of the value."""
+        raise UnsupportedError(reason, self._origin, self._instead)
 
 
 def is_unbound(x: Any) -> bool:

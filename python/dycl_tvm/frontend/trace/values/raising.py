@@ -31,14 +31,14 @@ def surely_leaves(error: Exception) -> bool:
     return not by_others and all(not h.yields and h.lets_pass(error) for h in around)
 
 
-def leave(error: Exception, origin_of: Callable[[Exception], Origin | None]) -> None:
+def leave(error: Exception, origin_of: Callable[[Exception], Origin | None], message_of: Callable[[Exception], str] = str) -> None:
     """End the path at hand by an exception that surely leaves."""
     builder = current().builder
     try:
         error = _passed(error)
     except Dead:  # what was done on its way has ended all paths
         return
-    builder.terminate(Raise(type(error).__name__, str(error), origin_of(error)))
+    builder.terminate(Raise(type(error).__name__, message_of(error), origin_of(error)))
 
 
 def _passed(error: Exception) -> Exception:

@@ -1,0 +1,160 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Texts of which a part is known only at run time: ``raise ValueError(f"{n} items")``, ``self.experts[f"expert_{i}"]``.
+
+No such text can be made. It may be put into longer ones, into exceptions, whose messages show what is known of it, and into messages that
+are left out; where it is known but for one int, it may name an item (``flow/names.py``). For any other use the value is asked for its text,
+which refuses, or parts the paths.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.join.poison import Poison, Why, use
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import attempt
+from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.recorder import item
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
+
+_SHOWN = "<known at run time>"
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
+
+
+class Text(Poison):
+    """A text of which a part is known only at run time.
+
+    Parameters
+    ----------
+    parts : tuple
+        Texts, and ints that are known only at run time.
+    whole : bool
+        Whether it is known but for one int.
+    decision : object
+        What parts the paths on which it differs, or refuses.
+    """
+
+    __slots__ = ("_parts", "_whole")
+
+    def __init__(self, parts: tuple[Any, ...], whole: bool, decision: Any) -> None:
+        super().__init__(decision, Why("a text has a part that is known only at run time", "a text"))
+        object.__setattr__(self, "_parts", parts)
+        object.__setattr__(self, "_whole", whole)
+
+    def __add__(self, other: Any) -> Any:
+        return joined(self, other) if type(other) in (str, Text) else use(self)
+
+    def __radd__(self, other: Any) -> Any:
+        return joined(other, self) if type(other) is str else use(self)
+
+
+class _Asked:
+    """In the place of a decision: a value that is asked for its text where one with it in it is used."""
+
+    #: Paths of a decision are parted first: on one of them the variable may hold another value.
+    index = sys.maxsize
+
+    def __init__(self, value: Any, conversion: int, spec: str) -> None:
+        self._value, self._conversion, self._spec, self._origin = value, conversion, spec, current().origin()
+
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Ask for the text."""
+        _format(self._value, self._conversion, self._spec)
+        raise UnsupportedError(reason, self._origin, "return the value, and format it outside")
+
+
+def text_of(value: Any, conversion: int = -1, spec: Any = "") -> Any:
+    """Return the text of a value as an f-string has it, ``{value!conversion:spec}``: with the code of the conversion's letter, or -1."""
+    if type(spec) is Text:
+        use(spec)
+    if not spec and conversion in (-1, ord("s")) and type(value) in (str, Text):
+        return value
+    number = None if spec else int_of(value)
+    if number is not None and not current().decisions.chosen_by_tests():
+        return Text((number,), True, current().decisions.choice())
+    shown_as = value if number is not None else _shown_as(value)
+    if shown_as is value:
+        return _format(value, conversion, spec)
+    return Text((repr(shown_as),), False, _Asked(value, conversion, spec))
+
+
+def _format(value: Any, conversion: int, spec: str) -> Any:
+    """Make a text as an f-string does, with methods of the program's objects."""
+    return attempt(format, value if conversion == -1 else attempt(_CONVERSIONS[conversion], value), spec)
+
+
+def is_known(value: Any) -> bool:
+    """Whether all is known that a text of a value would show."""
+    return int_of(value) is None and _shown_as(value) is value
+
+
+def int_of(value: Any) -> Any:
+    """Return an int known only at run time that a value is, or holds; None if it is anything else."""
+    if type(value) is StagedTensor and not value.dim() and value.dtype != torch.bool and as_constant(value) is None:
+        if value.dtype.is_floating_point or value.dtype.is_complex:
+            return None
+        value = item(value)
+    if not scalars.is_symbolic(value) or value.node.kind != "int":
+        return None
+    return None if scalars.counted_by(value) is not None or scalars.length_of(value) is not None else value
+
+
+class _Unknown:
+    """Stands for a value in the text of a container."""
+
+    def __init__(self, text: str = _SHOWN) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _shown_as(x: Any) -> Any:
+    """Return what has the text that a message shows of a value: the value itself, if all of it is known."""
+    if type(x) in (tuple, list):
+        items = [_shown_as(item) for item in x]
+        return x if all(a is b for a, b in zip(items, x)) else type(x)(items)
+    if type(x) is torch.Size:
+        items = [_shown_as(item) for item in x]
+        return x if all(a is b for a, b in zip(items, x)) else _Unknown(f"torch.Size({items})")
+    if isinstance(x, StagedTensor):
+        return _Unknown() if isinstance(x, Grown) or as_constant(x) is None else x
+    return _Unknown() if type(x) is Text or (scalars.is_symbolic(x) and not isinstance(scalars.length_of(x), int)) else x
+
+
+def joined(*texts: Any) -> Any:
+    """Return texts as one."""
+    partial = [text for text in texts if type(text) is Text]
+    if not partial:
+        return "".join(texts)
+    parts = tuple([part for text in texts for part in (parts_of(text) if type(text) is Text else (text,))])
+    return Text(parts, len(partial) == 1 and is_whole(partial[0]), object.__getattribute__(partial[0], "_decision"))
+
+
+def parts_of(text: Text) -> tuple[Any, ...]:
+    """Return the parts of a text."""
+    parts: tuple[Any, ...] = object.__getattribute__(text, "_parts")
+    return parts
+
+
+def is_whole(text: Text) -> bool:
+    """Whether a text is known but for one int."""
+    whole: bool = object.__getattribute__(text, "_whole")
+    return whole
+
+
+def shown(x: Any) -> Any:
+    """Return a text as the message of an error shows it; anything else as it is."""
+    return "".join([part if type(part) is str else _SHOWN for part in parts_of(x)]) if type(x) is Text else x
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception that nobody reads before the network ends."""
+    error.args = tuple(map(shown, error.args))
+    return str(shown(type(error).__str__(error)))
