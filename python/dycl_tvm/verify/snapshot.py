@@ -63,8 +63,8 @@ class Snapshot:
         self.lost: set[str] = set()
         self._restorers: list[Callable[[], None]] = []
         self._holders: list[tuple[Any, list[Any]]] = []
-        #: What cannot be set back, such as an iterator, and what makes another one like it, which a run has in its place.
-        self._replaced: dict[int, tuple[Any, Callable[[], Any]]] = {}
+        #: By identity of what cannot be set back, such as an iterator: what it is, and what makes another that a run has in its place.
+        self._replaced: dict[int, tuple[str, Callable[[], Any]]] = {}
         self._seen: dict[int, Any] = {}
         self._memory: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._made: set[int] = set()
@@ -101,6 +101,7 @@ class Snapshot:
     def _walk(self, roots: Any) -> None:
         self._owned: dict[int, torch.UntypedStorage] = {}
         stack = list(roots)
+        held: collections.Counter[int] = collections.Counter()
         while stack:
             x = stack.pop()
             if isinstance(x, _ATOMS) or id(x) in self._seen:
@@ -109,7 +110,25 @@ class Snapshot:
                 self.lost.add(f"more than {_MOST_OBJECTS} objects")
                 return
             self._seen[id(x)] = x
-            stack.extend(self._take(x))
+            found = list(self._take(x))
+            stack += found
+            if id(x) not in self._replaced:  # what is inside of an iterator is copied with it
+                held.update(map(id, found))
+        for _, values in self._holders:
+            held.subtract(map(id, values))
+        for key in [key for key in self._replaced if held[key] > 0]:  # none can take its place everywhere
+            what, _ = self._replaced.pop(key)
+            x = self._seen[key]
+            if isinstance(x, functools._lru_cache_wrapper):
+                self._restorers.append(functools.partial(self._empty_if_changed, x, what, x.cache_info().misses))
+            else:
+                self.lost.add(what)
+
+    def _empty_if_changed(self, cache: Any, what: str, misses: int) -> None:
+        """Empty a cache that a run has filled: answers to a run that was forced must not stay."""
+        if cache.cache_info().misses != misses:
+            cache.cache_clear()
+            self.lost.add(what)
 
     def _take(self, x: Any) -> Iterator[Any]:
         """Take one object down and yield what it refers to."""
@@ -143,7 +162,7 @@ class Snapshot:
             except TypeError:
                 self.lost.add(f"the iterator {x!r}")
                 return
-            self._replaced[id(x)] = x, functools.partial(_copied, x)
+            self._replaced[id(x)] = f"the iterator {x!r}", functools.partial(_copied, x)
             yield from _inside(x)
         elif isinstance(x, contextvars.ContextVar):
             saved = x.get(_NOTHING)
@@ -162,7 +181,8 @@ class Snapshot:
             return
         if x.cache_info().currsize:
             empty = functools.lru_cache(**x.cache_parameters())
-            self._replaced[id(x)] = x, functools.partial(empty, x.__wrapped__)  # what a cache holds can be taken down by nobody
+            name = f"the cache of {getattr(x, '__qualname__', x)}"
+            self._replaced[id(x)] = name, functools.partial(empty, x.__wrapped__)  # what a cache holds can be taken down by nobody
         else:
             self._restorers.append(lambda: x.cache_clear() if x.cache_info().currsize else None)
         yield x.__wrapped__
@@ -207,7 +227,7 @@ class Snapshot:
             yield from (x.func, x.args, x.keywords)
         elif isinstance(x, contextlib._GeneratorContextManager) and inspect.getgeneratorstate(x.gen) == inspect.GEN_CREATED:
             again = functools.partial(x.func, *x.args, **x.kwds)  # type: ignore[attr-defined]
-            self._replaced[id(x.gen)] = x.gen, again  # as a decorator it makes another for each call
+            self._replaced[id(x.gen)] = f"the generator {x.func.__qualname__}", again  # as a decorator it makes another for each call
         elif not _has_attributes(x) and callable(getattr(type(x), "__next__", None)):
             self.lost.add(f"the iterator {type(x).__name__}")
         attributes = _attributes(x)
