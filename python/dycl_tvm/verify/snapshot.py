@@ -120,15 +120,22 @@ class Snapshot:
             what, _ = self._replaced.pop(key)
             x = self._seen[key]
             if isinstance(x, functools._lru_cache_wrapper):
-                self._restorers.append(functools.partial(self._empty_if_changed, x, what, x.cache_info().misses))
+                self._restorers.append(self._emptying(x, what))
             else:
                 self.lost.add(what)
 
-    def _empty_if_changed(self, cache: Any, what: str, misses: int) -> None:
-        """Empty a cache that a run has filled: answers to a run that was forced must not stay."""
-        if cache.cache_info().misses != misses:
-            cache.cache_clear()
-            self.lost.add(what)
+    def _emptying(self, cache: Any, what: str) -> Callable[[], None]:
+        """Return what empties a cache if a run has filled it: answers to a run that was forced must not stay."""
+        misses = cache.cache_info().misses
+
+        def restore() -> None:
+            nonlocal misses
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
+                misses = 0
+                self.lost.add(what)
+
+        return restore
 
     def _take(self, x: Any) -> Iterator[Any]:
         """Take one object down and yield what it refers to."""
