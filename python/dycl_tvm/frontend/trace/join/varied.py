@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
-from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh, read
+from dycl_tvm.frontend.trace.values.tensors import emit_one
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -87,17 +87,6 @@ def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | 
     least, most = min(b[0] for b in bounds), max(b[1] for b in bounds)
     shape = types[0].shape
     return Varied(along, max(least, 0), most, TensorType((*shape[:along], most, *shape[along + 1 :]), types[0].dtype))
-
-
-def with_operands(t: Grown, operands: dict[int, Operand]) -> torch.Tensor:
-    """Return a tensor as it is where values, by their ids, are other ones."""
-    value, counted = read(t), t.length.counter.value
-    buffer, trips = operands.get(id(value), value), operands.get(id(counted), counted)
-    assert isinstance(buffer, Value)
-    if not isinstance(trips, Value):
-        return fresh(buffer).narrow(t.along, 0, t.length.at(int(trips)))
-    counter = replace(t.length.counter, value=trips, base=None)
-    return Grown(Storage(buffer), (), buffer, t.along, replace(t.length, counter=counter))
 
 
 class VariedState:
