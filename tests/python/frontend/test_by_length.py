@@ -9,22 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from differential import check, stage
+from test_lengths import INPUTS
 from torch import nn
 
 import dycl_tvm
 from dycl_tvm.hcfg.nodes import Switch
-
-#: None, one, some and all of five elements are positive.
-INPUTS = [
-    (torch.tensor(row),)
-    for row in (
-        [1.0, -2.0, 3.0, -4.0, 0.5],
-        [1.0, 2.0, 3.0, 4.0, 0.5],
-        [-1.0, -2.0, -3.0, -4.0, -0.5],
-        [0.5, -1.0, -1.0, -1.0, -1.0],
-        [-0.5, -1.0, -1.0, -1.0, 2.0],
-    )
-]
 
 
 def front(x):
