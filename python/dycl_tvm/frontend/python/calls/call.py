@@ -188,10 +188,13 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
     made = converted(users)
     session = current()
     session.budget.step()
-    _touch_cells(users)
+
+    def run() -> Any:
+        _touch_cells(users)  # within the scope that the call is joined in
+        return session.get(Recursions).call(users, made, args, kwargs)
+
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
-        run = functools.partial(session.get(Recursions).call, users, made, args, kwargs)
         counters = counters_of(args, kwargs) if session.growing and not root and session.builder.block is not None else None
         result = tried_by_length(run, counters) if counters else run()
     except RecursionError as error:
