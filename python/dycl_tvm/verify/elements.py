@@ -170,7 +170,7 @@ def _clamped(op: Named, args: Any, kwargs: Any, of: Of) -> Bounds | None:
     given = [args[k] if k < len(args) else kwargs.get(n) for k, n in ((1, "min"), (2, "max"))]
     if op.name == "clamp_max":
         given = [None, args[1]]
-    if not all(x is None or isinstance(x, int) and of(x) for x in given):
+    if not all(x is None or (isinstance(x, int) and of(x)) for x in given):
         return None
     known = of(args[0]) or (-(2**63), 2**63 - 1)
     low, high = [x if x is not None else end for x, end in zip(given, (-(2**63), 2**63 - 1))]

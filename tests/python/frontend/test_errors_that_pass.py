@@ -278,7 +278,7 @@ def test_what_is_printed_on_the_way(capsys):
     assert len(check_prints(g, capsys)) > 2
 
 
-class Translate:
+class Mask:
     """Raises an exception of its own for any that passes."""
 
     def __enter__(self):
@@ -291,7 +291,7 @@ class Translate:
 
 def a_list_that_grows_on_one_side(x):
     try:
-        with Translate():
+        with Mask():
             found = [x]
             if x.sum() > 4:
                 found.append(x)
@@ -308,7 +308,7 @@ def test_a_manager_that_raises_meets_no_exception_of_staging():
 
 def an_index_that_is_translated(x):
     try:
-        with Translate():
+        with Mask():
             y = TABLE[int(x[0])]
     except Other:
         return x

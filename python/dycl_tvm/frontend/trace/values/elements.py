@@ -245,7 +245,7 @@ def _and(step: TensorOp, of: Of) -> Range | None:
 def _clamped(step: TensorOp, of: Of) -> Range | None:
     found = of(step.args[0])
     low, high = [step.args[k] if k < len(step.args) else step.kwargs.get(n) for k, n in ((1, "min"), (2, "max"))]
-    if not all(x is None or isinstance(x, int) and of(x) for x in (low, high)):
+    if not all(x is None or (isinstance(x, int) and of(x)) for x in (low, high)):
         return None
     found = Range(-torch.inf, torch.inf) if found is None else found
     if not found:
