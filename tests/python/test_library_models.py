@@ -28,7 +28,7 @@ def signs(x):
 
 
 def shapes(x):
-    return x.unique()
+    return x.unique_consecutive()
 
 
 def fails(x):

@@ -458,5 +458,5 @@ def check_control(
         trips=checker.covered.trip_counts(),
         crossings=checker.crossings,
         inconclusive=checker.inconclusive,
-        reason="; ".join(checker.reasons),
+        reason="; ".join([*checker.reasons, *(f"a run has filled {what}, which is empty now" for what in sorted(lost))]),
     )

@@ -91,6 +91,8 @@ class Operator:
                 return 0, first.numel() - 1
             dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
             return 0, (first.shape[dim] if first.dim() else 1) - 1
+        if name == "nonzero":
+            return 0, max(*first.shape, 1) - 1
         known = of(first)
         if name in _COUNTS and k == 0:
             dims = args[1] if len(args) > 1 and args[1] is not None else []

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import contextvars
 import copy
 import functools
+import inspect
 import itertools
 import operator
 import random
@@ -61,7 +63,8 @@ class Snapshot:
         self.lost: set[str] = set()
         self._restorers: list[Callable[[], None]] = []
         self._holders: list[tuple[Any, list[Any]]] = []
-        self._iterators: dict[int, Any] = {}
+        #: By identity of what cannot be set back, such as an iterator: what it is, and what makes another that a run has in its place.
+        self._replaced: dict[int, tuple[str, Callable[[], Any]]] = {}
         self._seen: dict[int, Any] = {}
         self._memory: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._made: set[int] = set()
@@ -77,10 +80,10 @@ class Snapshot:
             self._memory[key] = (storage, storage.clone())
 
     def begin(self) -> None:
-        """Give iterators that cannot be set back a copy for the run to come."""
-        if not self._iterators:
+        """Give the run to come others in the place of what cannot be set back."""
+        if not self._replaced:
             return
-        copies = {key: _copied(it) for key, it in self._iterators.items()}
+        copies = {key: made() for key, (_, made) in self._replaced.items()}
         for replace, values in self._holders:
             if any(id(v) in copies for v in values):
                 replace([copies.get(id(v), v) for v in values])
@@ -98,6 +101,7 @@ class Snapshot:
     def _walk(self, roots: Any) -> None:
         self._owned: dict[int, torch.UntypedStorage] = {}
         stack = list(roots)
+        held: collections.Counter[int] = collections.Counter()
         while stack:
             x = stack.pop()
             if isinstance(x, _ATOMS) or id(x) in self._seen:
@@ -106,7 +110,32 @@ class Snapshot:
                 self.lost.add(f"more than {_MOST_OBJECTS} objects")
                 return
             self._seen[id(x)] = x
-            stack.extend(self._take(x))
+            found = list(self._take(x))
+            stack += found
+            if id(x) not in self._replaced:  # what is inside of an iterator is copied with it
+                held.update(map(id, found))
+        for _, values in self._holders:
+            held.subtract(map(id, values))
+        for key in [key for key in self._replaced if held[key] > 0]:  # none can take its place everywhere
+            what, _ = self._replaced.pop(key)
+            x = self._seen[key]
+            if isinstance(x, functools._lru_cache_wrapper):
+                self._restorers.append(self._emptying(x, what))
+            else:
+                self.lost.add(what)
+
+    def _emptying(self, cache: Any, what: str) -> Callable[[], None]:
+        """Return what empties a cache if a run has filled it: answers to a run that was forced must not stay."""
+        misses = cache.cache_info().misses
+
+        def restore() -> None:
+            nonlocal misses
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
+                misses = 0
+                self.lost.add(what)
+
+        return restore
 
     def _take(self, x: Any) -> Iterator[Any]:
         """Take one object down and yield what it refers to."""
@@ -132,14 +161,15 @@ class Snapshot:
         elif isinstance(x, property):
             yield from (x.fget, x.fset, x.fdel)
         elif isinstance(x, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)):
-            self.lost.add(f"the generator {x.__qualname__}")
+            if id(x) not in self._replaced:
+                self.lost.add(f"the generator {x.__qualname__}")
         elif type(x) in _COPYABLE:
             try:
                 copy.copy(x)
             except TypeError:
                 self.lost.add(f"the iterator {x!r}")
                 return
-            self._iterators[id(x)] = x
+            self._replaced[id(x)] = f"the iterator {x!r}", functools.partial(_copied, x)
             yield from _inside(x)
         elif isinstance(x, contextvars.ContextVar):
             saved = x.get(_NOTHING)
@@ -149,12 +179,20 @@ class Snapshot:
         elif isinstance(x, (random.Random, torch.Generator, np.random.Generator, np.random.RandomState)):
             self._take_generator(x)
         elif isinstance(x, functools._lru_cache_wrapper):
-            if x.cache_info().currsize:
-                self.lost.add(f"the cache of {getattr(x, '__qualname__', x)}")
-            self._restorers.append(lambda: x.cache_clear() if x.cache_info().currsize else None)
-            yield x.__wrapped__
+            yield from self._take_cache(x)
         else:
             yield from self._take_object(x)
+
+    def _take_cache(self, x: Any) -> Iterator[Any]:
+        if is_library(x.__module__):
+            return
+        if x.cache_info().currsize:
+            empty = functools.lru_cache(**x.cache_parameters())
+            name = f"the cache of {getattr(x, '__qualname__', x)}"
+            self._replaced[id(x)] = name, functools.partial(empty, x.__wrapped__)  # what a cache holds can be taken down by nobody
+        else:
+            self._restorers.append(lambda: x.cache_clear() if x.cache_info().currsize else None)
+        yield x.__wrapped__
 
     def _take_object(self, x: Any) -> Iterator[Any]:
         if isinstance(x, dict):
@@ -194,6 +232,9 @@ class Snapshot:
             self._put_back(x[:], lambda: x, lambda saved: x.__setitem__(slice(None), saved), lambda a, b: a == b)
         elif isinstance(x, functools.partial):
             yield from (x.func, x.args, x.keywords)
+        elif isinstance(x, contextlib._GeneratorContextManager) and inspect.getgeneratorstate(x.gen) == inspect.GEN_CREATED:
+            again = functools.partial(x.func, *x.args, **x.kwds)  # type: ignore[attr-defined]
+            self._replaced[id(x.gen)] = f"the generator {x.func.__qualname__}", again  # as a decorator it makes another for each call
         elif not _has_attributes(x) and callable(getattr(type(x), "__next__", None)):
             self.lost.add(f"the iterator {type(x).__name__}")
         attributes = _attributes(x)

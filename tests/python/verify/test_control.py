@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import types
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -223,6 +227,69 @@ def test_what_cannot_be_put_back_is_said() -> None:
     proved = check_control(model, graph, (X,), {})
     assert proved.method == "none" and "generator" in proved.reason and proved.runs == 0
     assert next(model.it) == 1.0
+
+
+_COMPUTED: list[int] = []
+
+
+@functools.lru_cache(maxsize=8)
+def _factor(n: int) -> int:
+    _COMPUTED.append(n)
+    return n + 1
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    yield
+
+
+CACHES = (_factor,)
+
+
+class _Held(nn.Module):
+    """It holds what can be taken down by nobody: a cache that is not empty, that of a library, and a context that has not begun."""
+
+    kinds = Literal
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.context, self.factor = _noted(), _factor
+
+    def forward(self, x):
+        if x.sum() > 0:
+            return x * self.factor(3)
+        return x - self.factor(2)
+
+
+def test_caches_and_contexts_that_have_not_begun_are_as_they_were() -> None:
+    model = _Held()
+    assert Literal["a"] and _factor(2) == 3
+    graph = stage(model, (X,))
+    _COMPUTED.clear()
+    before, context = _factor.cache_info(), model.context.gen
+    proved = check_control(model, graph, (X,), {})
+    assert proved.method == "forced" and proved.edges == proved.edges_total == 2
+    assert not _COMPUTED and _factor.cache_info() == before and model.context.gen is context and model.factor is _factor
+    _swap_a_branch(graph)
+    with pytest.raises(VerificationError):
+        check_control(model, graph, (X,), {})
+
+
+def test_a_cache_in_whose_place_none_can_be_is_emptied_if_a_run_fills_it() -> None:
+    def program(x):
+        return x * (CACHES[0](5) if x.sum() > 0 else CACHES[0](6))
+
+    assert _factor(7) == 8
+    graph = stage(program, (X,))
+    proved = check_control(program, graph, (X,), {})
+    assert proved.method == "forced" and "a run has filled the cache of _factor, which is empty now" in proved.reason
+    assert _factor.cache_info().currsize == 0
+
+
+def test_an_iterator_in_whose_place_none_can_be_is_said() -> None:
+    graph = stage(lambda x: x + 1, (X,))
+    numbers = (iter([1.0, 2.0]),)
+    assert "iterator" in check_control(lambda x: x + 1 if numbers else x, graph, (X,), {}).reason
 
 
 def test_a_bound_of_the_artefact_is_no_difference() -> None:

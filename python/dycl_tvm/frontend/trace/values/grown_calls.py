@@ -28,6 +28,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     elementwise,
     refuse_call,
 )
+from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
 from dycl_tvm.frontend.trace.values.grown_parts import (
     assigned,
     in_place,
@@ -90,7 +91,7 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         handler = handler if _takes(handler, (func, *args), kwargs) else None
     if handler is not None:
-        if func in MATH and current().handlers:
+        if (func in MATH or func in ORDER) and current().handlers:
             refuse_if_caught(func, map_tensors(buffer_of, args), map_tensors(buffer_of, kwargs))
         return handler(func, *args, **kwargs)
     return found[0].refuse(f"{getattr(func, '__name__', func)}() is not supported of") if found else NotImplemented
@@ -155,6 +156,7 @@ def _named(names: Sequence[str], *holders: Any) -> list[Any]:
 
 HANDLERS: dict[Any, Handler] = {
     **MATH,
+    **ORDER,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
     _T.shape.__get__: _size,  # type: ignore[attr-defined]

@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import at_front, buffer_of, dtype_of, masked, new, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
-from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
+from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
 from dycl_tvm.hcfg.types import INT
@@ -46,7 +48,9 @@ def found(mask: torch.Tensor) -> tuple[torch.Tensor, Extent]:
     total = flat.sum()
     known = as_constant(total)
     count = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
-    return torch.nonzero_static(flat, size=size, fill_value=0)[:, 0], extent_of(count, 0, size)
+    places = torch.nonzero_static(flat, size=size, fill_value=0)
+    known_bounds()[read(places)] = (0, size - 1)
+    return places[:, 0], extent_of(count, 0, size)
 
 
 def there_of(mask: Grown) -> torch.Tensor:
@@ -121,7 +125,10 @@ def columns_of(mask: torch.Tensor) -> tuple[list[torch.Tensor], Extent]:
     places, count = found(mask)
     shape = list(mask.shape)
     rows = [places // math.prod(shape[d + 1 :]) if places.shape[0] and d < len(shape) - 1 else places for d in range(len(shape))]
-    return [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)], count
+    columns = [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)]
+    for column in columns:
+        known_bounds()[read(column)] = (0, max(*shape, 1) - 1)
+    return columns, count
 
 
 class Rows:
@@ -141,6 +148,9 @@ class Rows:
         self.func, self.t, self.dims = func, t, list(rows)
         self.whole = t.padded() if isinstance(t, Grown) else t
         at, self.length = equalized(list(rows.values()), [0] * len(rows), IndexError)
+        for d, row in rows.items():
+            if current().handlers and (not isinstance(row, Grown) or row.below is None):
+                refuse_if_caught(torch.index_select, (self.whole, d, buffer_of(row)), {})
         self.at = [self._within(d, row, x) for (d, row), x in zip(rows.items(), at)]
         adjacent = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
         #: The dimension of the result along which the positions lie, and its rank.

@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
+from dycl_tvm.frontend.trace.values.grown_order import unique
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -236,6 +237,16 @@ def _of_mask(picks: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _unique(func: Any) -> Callable[..., Any]:
+    """Return the different elements of a tensor that is known only at run time."""
+
+    def function(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        made = NotImplemented if as_constant(x) is not None else unique(func, x, *args, **kwargs)
+        return func(x, *args, **kwargs) if made is NotImplemented else made
+
+    return function
+
+
 def _where(*args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].dim() and as_constant(args[0]) is None:
         return nonzero(torch.nonzero, args[0], as_tuple=True)
@@ -279,6 +290,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.nonzero: _of_mask(nonzero),
     torch.argwhere: _of_mask(nonzero),
     torch.where: _where,
+    torch.unique: _unique(torch.unique),
+    _T.unique: _unique(_T.unique),
     _T.masked_select: _of_mask(masked_select),
     torch.masked_select: _of_mask(masked_select),
     torch.tensor: _tensor,
