@@ -71,9 +71,14 @@ def result(operator: Named, args: Any, kwargs: Any, of: Of, dtype: torch.dtype) 
     if operator.name in ("multinomial", "randperm"):  # positions, that are drawn
         return 0, (args[0] if isinstance(args[0], int) else args[0].shape[-1]) - 1
     rule = _RULES.get(operator.name)
-    found = rule(operator, args, kwargs, of) if rule is not None and args else None
     limits = _LIMITS.get(dtype)
-    return found if found is not None and limits is not None and limits.min <= found[0] and found[1] <= limits.max else None
+    if rule is None or limits is None or not args:
+        return None
+
+    def fitting(found: Bounds | None) -> Bounds | None:
+        return found if found is not None and limits.min <= found[0] and found[1] <= limits.max else None
+
+    return fitting(rule(operator, args, kwargs, lambda x: fitting(of(x))))  # operands are converted first, and may wrap round
 
 
 _LIMITS = {t: torch.iinfo(t) for t in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)}
@@ -165,7 +170,7 @@ def _clamped(op: Named, args: Any, kwargs: Any, of: Of) -> Bounds | None:
     given = [args[k] if k < len(args) else kwargs.get(n) for k, n in ((1, "min"), (2, "max"))]
     if op.name == "clamp_max":
         given = [None, args[1]]
-    if not all(x is None or isinstance(x, int) for x in given):
+    if not all(x is None or (isinstance(x, int) and of(x)) for x in given):
         return None
     known = of(args[0]) or (-(2**63), 2**63 - 1)
     low, high = [x if x is not None else end for x, end in zip(given, (-(2**63), 2**63 - 1))]

@@ -58,6 +58,25 @@ def lists_that_differ(x):
     return numbers(part), sum(numbers(part)), len(numbers(part))
 
 
+def variables_around(x):
+    n, y = 0, x
+
+    def count(part):
+        nonlocal n
+        for _ in part.tolist():
+            n += 1
+
+    def change(part):
+        nonlocal y
+        y = y + 1
+        if x[0] > 0.7:
+            y = y * len(part.tolist())
+
+    count(front(x))
+    change(front(x))
+    return n, y
+
+
 def early(x):
     def first(part, otherwise):
         items = part.tolist()
@@ -200,6 +219,7 @@ PROGRAMS = [
     a_record_of_it,
     of_two_lengths,
     calls_in_calls,
+    variables_around,
     lists_that_differ,
     early,
     errors,

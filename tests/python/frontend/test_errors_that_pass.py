@@ -278,6 +278,48 @@ def test_what_is_printed_on_the_way(capsys):
     assert len(check_prints(g, capsys)) > 2
 
 
+class Mask:
+    """Raises an exception of its own for any that passes."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            raise Other("translated")
+
+
+def a_list_that_grows_on_one_side(x):
+    try:
+        with Mask():
+            found = [x]
+            if x.sum() > 4:
+                found.append(x)
+            if x.sum() > 8:
+                return found[-1]
+    except Other:
+        return x * 100
+    return found[-1] * len(found)
+
+
+def test_a_manager_that_raises_meets_no_exception_of_staging():
+    check(a_list_that_grows_on_one_side, X, paths=3)
+
+
+def an_index_that_is_translated(x):
+    try:
+        with Mask():
+            y = TABLE[int(x[0])]
+    except Other:
+        return x
+    return y
+
+
+def test_an_error_that_a_manager_translates_is_refused():
+    with pytest.raises(UnsupportedError, match="passes a `finally` or `with` that raises Other"):
+        stage(an_index_that_is_translated, X[0])
+
+
 def test_an_error_on_the_way_that_may_be_caught_is_refused():
     def f(x):
         done = False

@@ -185,13 +185,15 @@ def _call_function(function: types.FunctionType, args: tuple[Any, ...], kwargs: 
         return _call_in_mode(function, args, kwargs, root)
     if not has_source(code):
         return _call_as_it_is(users, args, kwargs)
-    made = converted(users)
-    session = current()
+    made, session = converted(users), current()
+
+    def run() -> Any:
+        _touch_cells(users)  # within the scope that the call is joined in
+        return session.get(Recursions).call(users, made, args, kwargs)
+
     session.budget.step()
-    _touch_cells(users)
     exits().offer_root(root and "_frame" in made.__code__.co_varnames)
     try:
-        run = functools.partial(session.get(Recursions).call, users, made, args, kwargs)
         counters = counters_of(args, kwargs) if session.growing and not root and session.builder.block is not None else None
         result = tried_by_length(run, counters) if counters else run()
     except RecursionError as error:

@@ -75,7 +75,10 @@ class With:
             return False
         if isinstance(error, (ControlFlow, DyclError)):
             if not isinstance(error, Dead) or self._harmless:
-                call(self._exit, self._manager, kind, error, trace)  # what it does is taken back with all that this run did
+                try:
+                    call(self._exit, self._manager, kind, error, trace)  # what it does is taken back with all that this run did
+                except (ControlFlow, Exception):
+                    pass  # the program must not catch what its manager makes of an exception that it never sees
             return False
         swallowed = truth(call(self._exit, self._manager, kind, error, trace))
         return current().decisions.decide(swallowed) if isinstance(swallowed, Value) else bool(swallowed)

@@ -130,7 +130,13 @@ class Elements:
         rule = _rule(maker) if isinstance(maker, TensorOp) else None
         if rule is None or not isinstance(maker, TensorOp) or maker.outputs[0] is not value:
             return None
-        found = rule(maker, of)
+
+        def fitting(x: Any) -> Range | None:
+            """What the operator computes with: it converts its operands first, and what does not fit wraps round."""
+            operand = of(x)
+            return operand if operand is None or not operand or _fits(operand, value) else None
+
+        found = rule(maker, fitting)
         return found if found is not None and (not found or _fits(found, value)) else None
 
 
@@ -239,7 +245,7 @@ def _and(step: TensorOp, of: Of) -> Range | None:
 def _clamped(step: TensorOp, of: Of) -> Range | None:
     found = of(step.args[0])
     low, high = [step.args[k] if k < len(step.args) else step.kwargs.get(n) for k, n in ((1, "min"), (2, "max"))]
-    if not all(x is None or isinstance(x, int) for x in (low, high)):
+    if not all(x is None or (isinstance(x, int) and of(x)) for x in (low, high)):
         return None
     found = Range(-torch.inf, torch.inf) if found is None else found
     if not found:
