@@ -47,6 +47,38 @@ def test_elif_chain_and_nesting():
     check(f, X, paths=4)
 
 
+def test_a_chain_of_more_tests_than_python_nests_blocks():
+    def f(x):
+        n, k = int(x[0, 0]), 0
+        if n == 0:
+            y = x
+        elif n == 1:
+            y = -x
+        elif n == 2:
+            return x * 7, n
+        elif n == 3:
+            y = x + 3
+        elif n == 4:
+            y = x + 4
+        elif n == 5:
+            y, k = x + 5, 5
+        elif n == 6:
+            y = x + 6
+        elif n == 7:
+            y, n = x + 7, 8
+        elif n == 8:
+            y = x + 8
+        elif n == 9:
+            y = x + 9
+        elif n == 10:
+            raise ValueError("ten")
+        elif n == 11:
+            y = x + 11
+        return y, k + n
+
+    check(f, [(torch.full((2, 2), float(n)),) for n in range(13)], paths=8)
+
+
 def test_early_returns_are_sites_of_their_own_in_one_run():
     def f(x):
         for i in range(6):

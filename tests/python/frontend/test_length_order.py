@@ -49,6 +49,7 @@ def measured(x):
     return (
         *(torch.linalg.vector_norm(y), y.norm(), torch.norm(m, dim=1), m.norm(1, 0), torch.linalg.vector_norm(m, 3, 1, True)),
         *(F.normalize(m, dim=1), F.normalize(m, dim=0), y.logsumexp(0), m.logsumexp(0), y.prod(), m.prod(1), torch.count_nonzero(y > 1)),
+        *(torch.count_nonzero(m - 1, dim=0), (m - 1).count_nonzero(1), (m - 1).count_nonzero((0, 1))),
         *(m.var(1, unbiased=False), m.std(0), torch.var(m, 0, correction=0), torch.linalg.norm(y)),
     )
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from differential import stage
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.verify.same import difference
 
 IDS = [torch.randint(3, 60, (1, 6), generator=torch.Generator().manual_seed(k)) for k in range(3)]
@@ -226,6 +227,16 @@ def test_regions_of_images(name):
     ops = pytest.importorskip("torchvision.ops", reason="torchvision is not installed, or does not load beside this PyTorch")
     images = [torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(k)) for k in range(3)]
     compare(lambda x, boxes: REGIONS[name](ops, x, boxes), [(x, _boxes(k)) for k, x in enumerate(images)])
+
+
+def test_offsets_of_other_windows_are_an_error():
+    ops = pytest.importorskip("torchvision.ops", reason="torchvision is not installed, or does not load beside this PyTorch")
+    x, weight = torch.zeros(1, 2, 8, 8), torch.zeros(2, 2, 3, 2)
+    for width, mask in ((8, None), (7, torch.zeros(1, 6, 7, 6))):
+        offset = torch.zeros(1, 12, 6, width)
+        for run in (ops.deform_conv2d, lambda *args: stage(ops.deform_conv2d, args)):
+            with pytest.raises((RuntimeError, UnsupportedError)):
+                run(x, offset, weight, None, 1, 0, 1, mask)
 
 
 def test_boxes_that_are_kept():

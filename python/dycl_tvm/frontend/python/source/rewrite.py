@@ -40,6 +40,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     in_block,
     jumps,
     last_name,
+    middle_of_chain,
     names_of,
     only_raises,
     operator_call,
@@ -162,6 +163,12 @@ class Rewriter(StoreRewriter):
     # -- branches ---------------------------------------------------------------------------------------------------
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         """Rewrite an ``if`` statement."""
+        last = middle_of_chain(node)
+        if last is not None:  # what follows stands behind it instead of in it
+            name, rest = self._fresh("rest"), last.orelse
+            last.orelse = statements_from(f"{name} = True", node)
+            behind = statements_from(f"if {name}:\n    REST", last, REST=rest)
+            return self._body([*statements_from(f"{name} = False", node), node, *behind])
         name = self._fresh("if")
         test = self._condition(node.test)
         names = self._stored([*node.body, *node.orelse])

@@ -152,6 +152,18 @@ def names_of(expressions: list[ast.expr | None]) -> str:
     return ast.unparse(ast.Tuple([e for e in expressions if e is not None], ast.Load()))
 
 
+#: How many tests of a chain of ``elif`` may stand in each other: Python nests 20 blocks at most, and each becomes two.
+_LONGEST_CHAIN = 8
+
+
+def middle_of_chain(node: ast.If) -> ast.If | None:
+    """Return the test behind which a chain of ``elif`` is to be cut in two; None for a chain that is not too long."""
+    chain = [node]
+    while len(chain[-1].orelse) == 1 and isinstance(chain[-1].orelse[0], ast.If):
+        chain.append(chain[-1].orelse[0])
+    return chain[len(chain) // 2 - 1] if len(chain) > _LONGEST_CHAIN else None
+
+
 def only_raises(handler: ast.ExceptHandler) -> bool:
     """Whether whatever comes to a handler leaves it as an exception: its last statement is ``raise``, and none before it can leave it."""
     inner = [n for s in handler.body for n in ast.walk(s)]

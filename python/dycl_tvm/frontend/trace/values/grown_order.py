@@ -171,6 +171,11 @@ def normalize(func: Any, input: Grown, p: float = 2.0, dim: int = 1, eps: float 
     return elementwise(torch.div, input, least)
 
 
+def count_nonzero(func: Any, t: Grown, dim: Any = None) -> Any:
+    """Count what is not zero, which PyTorch does without ``keepdim``."""
+    return reduction(lambda dtype: 0)(torch.sum, elementwise(torch.ne, t, 0), dim)
+
+
 def logsumexp(func: Any, t: Grown, dim: Any, keepdim: bool = False) -> Any:
     """Return the logarithms of sums of exponentials; what is behind the end has none."""
     return reduction(lambda dtype: -math.inf)(func, t, dim, keepdim) if t.is_floating() else refuse_call(func, t)
@@ -208,6 +213,6 @@ HANDLERS: dict[Any, Handler] = {
     F.normalize: normalize,
     **dict.fromkeys([torch.logsumexp, _T.logsumexp], logsumexp),
     **dict.fromkeys([torch.prod, _T.prod], reduction(lambda dtype: 1)),
-    **dict.fromkeys([torch.count_nonzero, _T.count_nonzero], lambda func, t, dim=None: reduction(lambda dtype: 0)(func, t, dim)),
+    **dict.fromkeys([torch.count_nonzero, _T.count_nonzero], count_nonzero),
     **dict.fromkeys([torch.std, _T.std, torch.var, _T.var], spread),
 }

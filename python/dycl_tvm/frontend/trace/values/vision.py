@@ -123,6 +123,12 @@ def _deform_conv2d(
     n, channels, height, width = input.shape
     out, _, kh, kw = weight.shape
     taps, (oh, ow) = kh * kw, offset.shape[2:]
+    windows = ((height, pad_h, dilation_h, kh, stride_h), (width, pad_w, dilation_w, kw, stride_w))
+    sizes = [(size + 2 * pad - dilation * (k - 1) - 1) // stride + 1 for size, pad, dilation, k, stride in windows]
+    shapes = [(offset.shape, (n, offset_groups * taps * 2, *sizes)), (mask.shape, (n, offset_groups * taps, *sizes))]
+    for given, wanted in shapes[: 2 if use_mask else 1]:
+        if given != wanted:  # one of other windows would be taken for theirs
+            raise of_program(RuntimeError(f"a tensor of offsets or of a mask has the shape {[*given]}, but the windows need {[*wanted]}"))
     moved = offset.reshape(n, offset_groups, taps, 2, oh, ow)
     tap_y, tap_x = (t.reshape(taps, 1, 1) for t in torch.meshgrid(torch.arange(kh), torch.arange(kw), indexing="ij"))
     y = moved[:, :, :, 0] + (torch.arange(oh).unsqueeze(1) * stride_h - pad_h + tap_y * dilation_h)
