@@ -46,7 +46,7 @@ REFUSED = {
     "a universal function": ("return x * float(np.exp(a)[0])", "exp"),
     "a number": ("return x + np.floor(x.sum().item())", "floor"),
     "a method": ("return x * float(a.sum())", "`sum` of an array"),
-    "an attribute that is asked for": ("return x if hasattr(a, 'nothing') else x * 2", "`__dict__` of an array"),
+    "an attribute that is asked for": ("return x if hasattr(a, 'nothing') else x * 2", "`nothing` of an array"),
     "a handler of what NumPy may raise": ("try:\n    return x * float(-a[0])\nexcept TypeError:\n    return x", "__neg__() of a number"),
     "a remainder": ("return x * 2 if a[0] % 1 > 0 else x", "__mod__() of a number"),
     "a type that is mixed": ("return x * 2 if v.long().numpy()[0] > 0.5 else x", "the operator > of a number"),

@@ -74,12 +74,6 @@ def test_an_error_of_the_program_is_raised_on_its_path(f):
     check(f, X, paths=2)
 
 
-def checked_values(x):
-    if x.sum() > 0:
-        torch._check_tensor_all_with(ValueError, x < 100, lambda: "too large")
-    return x + 1
-
-
 def method_of_numbers(x):
     return x * 2 if x.sum() > 0 and x.sum().item().is_integer() else x - 1
 
@@ -114,7 +108,7 @@ def swallowed(x):
     return y
 
 
-@pytest.mark.parametrize("f", [checked_values, method_of_numbers, repeated_text, handled, swallowed])
+@pytest.mark.parametrize("f", [method_of_numbers, repeated_text, handled, swallowed])
 def test_what_goes_wrong_in_staging_only_is_refused(f):
     with pytest.raises(UnsupportedError):
         stage(f, X[0])
