@@ -11,7 +11,7 @@ import pytest
 from dycl_tvm.hcfg.builder import GraphBuilder, tensor
 from dycl_tvm.hcfg.hostops import ARITHMETIC, COMPARISONS, evaluate
 from dycl_tvm.hcfg.nodes import Edge
-from dycl_tvm.hcfg.ranges import ALL, INT64, Range, Ranges, apply, _widest
+from dycl_tvm.hcfg.ranges import ALL, INT64, Range, Ranges, _widest, apply
 from dycl_tvm.hcfg.types import BOOL, INT
 from dycl_tvm.hcfg.verify import verify
 
