@@ -35,14 +35,12 @@ def tried_by_length(run: Run, counters: list[Counter]) -> Any:
     """Make a call: as it stands, or if Python needs one of these lengths in it, once for each that it may be."""
     attempt = _Attempt(counters)
     try:
-        made = attempt.run(run)
+        return attempt.run(run)
     except LengthNeeded as needed:
         if not any(c is needed.counter for c in counters):
             raise
         attempt.take_back(needed)
         counter = needed.counter
-    else:
-        return made
     if current().decisions.chosen_by_tests():  # what the call gives for one length and another cannot be joined
         decided(counter)
         return tried_by_length(run, [c for c in counters if c is not counter])

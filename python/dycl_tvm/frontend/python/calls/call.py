@@ -144,7 +144,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         if isinstance(callee, types.MethodWrapperType) and callee.__name__ == "__call__" and isinstance(callee.__self__, type):
             return _construct(callee.__self__, args, kwargs)
         if type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS and _are_inert(args, kwargs):
-            return _call_tensors_method(callee, args, kwargs)
+            return program().trampolines.watch(callee, args, kwargs)  # it changes tensors only, which the recorder sees
         if searches(callee, args, kwargs):
             return search(callee, args)
         if changes_variable(callee):
@@ -472,11 +472,6 @@ _INERT = frozenset((int, float, bool, str, type(None), torch.dtype)) | _TENSORS
 
 def _are_inert(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return _INERT.issuperset(map(type, args)) and _INERT.issuperset(map(type, kwargs.values()))
-
-
-def _call_tensors_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a compiled method of a tensor that is given numbers and tensors: it changes tensors only, which the recorder sees."""
-    return program().trampolines.watch(method, args, kwargs)
 
 
 def _native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -123,6 +123,7 @@ class Journal:
 
     def before(self, mark: int) -> dict[Any, Any]:
         """Return what the places changed since ``mark`` held then, by key."""
+        self.settle()
         return {key: contents for key, _, contents in self._first_since(mark)}
 
     def _first_since(self, mark: int) -> list[tuple[Any, Place, Any]]:

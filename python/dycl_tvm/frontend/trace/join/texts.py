@@ -8,14 +8,12 @@ which refuses, or parts the paths.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.join.poison import Poison, Why, use
+from dycl_tvm.frontend.trace.join.poison import Poison, Refusing, Why, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt
@@ -54,19 +52,17 @@ class Text(Poison):
         return joined(other, self) if type(other) is str else use(self)
 
 
-class _Asked:
-    """In the place of a decision: a value that is asked for its text where one with it in it is used."""
-
-    #: Paths of a decision are parted first: on one of them the variable may hold another value.
-    index = sys.maxsize
+class _Asked(Refusing):
+    """A value that is asked for its text where one with it in it is used."""
 
     def __init__(self, value: Any, conversion: int, spec: str) -> None:
-        self._value, self._conversion, self._spec, self._origin = value, conversion, spec, current().origin()
+        super().__init__(current().origin(), "return the value, and format it outside")
+        self._value, self._conversion, self._spec = value, conversion, spec
 
     def refuse(self, reason: str, others: object = "") -> None:
         """Ask for the text."""
         _format(self._value, self._conversion, self._spec)
-        raise UnsupportedError(reason, self._origin, "return the value, and format it outside")
+        super().refuse(reason, others)
 
 
 def text_of(value: Any, conversion: int = -1, spec: Any = "") -> Any:
