@@ -18,7 +18,6 @@ from dycl_tvm.hcfg.nodes import Block, HostOp, Operand
 from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.same import close
 
-
 #: Crossings that are looked at after one that would do: a later one may be equal where it is only close.
 _LOOKED_AT = 32
 

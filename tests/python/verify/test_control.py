@@ -21,13 +21,10 @@ from torch import nn
 from dycl_tvm.errors import UnsupportedError, VerificationError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
-from dycl_tvm.hcfg.nodes import HCFG, Branch, HostOp, Origin, Return, Value
-from dycl_tvm.hcfg.types import FLOAT, TensorType
+from dycl_tvm.hcfg.nodes import HCFG, Branch, HostOp, Return
 from dycl_tvm.passes import run_passes
-from dycl_tvm.verify.align import Answers
 from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.control import check_control
-from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.same import difference
 
@@ -596,13 +593,3 @@ def test_modules_take_the_ways_that_they_take_unobserved() -> None:
     with torch.no_grad():
         assert (padded(*args)[1, 1:] == 0).all()  # of a nested tensor
     assert check_control(padded, stage(padded, args), args, {}, budget=Budget(0.1)).runs > 1
-
-
-def test_of_numbers_that_are_close_the_equal_one_answers() -> None:
-    line = ("net.py", 3)
-    known = enumerate([1.00001, 2.0, 1.0])
-    answers = Answers([Crossing(k, torch.float32, real, 10.0 + k, True, [line], (*line, k)) for k, real in known])
-    for wanted in (12.0, 10.0):  # then the one that is close is left
-        asked = HostOp("item", (Value(TensorType((), "float32")),), Value(FLOAT), Origin(*line, "forward"))
-        assert answers.item(asked, torch.tensor(1.0)) == wanted
-    assert answers.wrong is None
