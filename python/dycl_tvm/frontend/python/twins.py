@@ -3,13 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import is_python
-from dycl_tvm.frontend.trace.heap.places import Place
+from dycl_tvm.frontend.trace.heap.places import Contents, Place
 from dycl_tvm.frontend.trace.heap.reach import places_in
+
+
+class Keys(Contents):
+    """The keys of a dict, which are told apart by what they are: objects that are equal to nothing else."""
+
+    __slots__ = ()
+
+    def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
+        return tuple([v for _, v in contents]), [k for k, _ in contents]
+
+    def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        return tuple([(k, v) for k, (_, v) in zip(items, contents)])
 
 
 class Twins:
@@ -24,7 +36,7 @@ class Twins:
         for holder in holders:
             check_replaceable(holder, twins)
         for holder in holders:
-            for place in places_in(holder):
+            for place in (*places_in(holder), *([Keys(holder)] if type(holder) is dict else [])):
                 self._put += [(place, x, made) for x, made in replace_in(place, twins)]
 
     def put_back(self, wanted: Callable[[Any], bool]) -> None:
@@ -61,9 +73,14 @@ def check_replaceable(holder: Any, twins: dict[int, tuple[Any, Any]]) -> None:
     """Refuse an object that stands in what cannot be changed, or in a place of no order."""
     fixed = isinstance(holder, (set, frozenset, dict)) or (isinstance(holder, tuple) and type(holder) is not tuple)
     for x in holder if fixed else ():
-        if id(x) in twins:
+        if id(x) in twins and not (type(holder) is dict and _is_told_by_identity(x)):
             raise UnsupportedError(
                 f"a {type(holder).__name__} holds a {type(x).__name__}, whose state cannot be kept",
                 None,
                 "keep it in an attribute, a list or a tuple",
             )
+
+
+def _is_told_by_identity(x: Any) -> bool:
+    kind = type(x)
+    return kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
