@@ -12,10 +12,12 @@ from dycl_tvm.frontend.trace.heap.places import Contents, Place
 from dycl_tvm.frontend.trace.heap.reach import places_in
 
 
-class Keys(Contents):
-    """The keys of a dict, which are told apart by what they are: objects that are equal to nothing else."""
+class _Keys:
+    """The keys of a dict, which are told apart by what they are: no place that a program's values are kept in."""
 
-    __slots__ = ()
+    def __init__(self, owner: dict[Any, Any]) -> None:
+        self._contents = Contents(owner)
+        self.read, self.write = self._contents.read, self._contents.write
 
     def flatten(self, contents: Any) -> tuple[Any, Sequence[Any]]:
         return tuple([v for _, v in contents]), [k for k, _ in contents]
@@ -28,7 +30,7 @@ class Twins:
     """Where twins stand, and in whose place."""
 
     def __init__(self) -> None:
-        self._put: list[tuple[Place, Any, Any]] = []
+        self._put: list[tuple[Place | _Keys, Any, Any]] = []
 
     def put(self, reachable: Iterable[Any], twins: dict[int, tuple[Any, Any]]) -> None:
         """Put twins wherever one of some objects holds what they stand for."""
@@ -36,7 +38,7 @@ class Twins:
         for holder in holders:
             check_replaceable(holder, twins)
         for holder in holders:
-            for place in (*places_in(holder), *([Keys(holder)] if type(holder) is dict else [])):
+            for place in (*places_in(holder), *([_Keys(holder)] if type(holder) is dict else [])):
                 self._put += [(place, x, made) for x, made in replace_in(place, twins)]
 
     def put_back(self, wanted: Callable[[Any], bool]) -> None:
@@ -49,7 +51,7 @@ class Twins:
                 self._put.insert(0, (place, x, made))
 
 
-def replace_in(place: Place, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def replace_in(place: Place | _Keys, twins: dict[int, tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Put the twins of objects where a place holds these, in tuples too; return what was replaced, and by what."""
     raw = place.read()
     items = place.flatten(raw)[1]
