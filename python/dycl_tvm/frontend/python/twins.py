@@ -38,7 +38,8 @@ class Twins:
         for holder in holders:
             check_replaceable(holder, twins)
         for holder in holders:
-            for place in (*places_in(holder), *([_Keys(holder)] if type(holder) is dict else [])):
+            places: list[Place | _Keys] = [*places_in(holder), *([_Keys(holder)] if type(holder) is dict else [])]
+            for place in places:
                 self._put += [(place, x, made) for x, made in replace_in(place, twins)]
 
     def put_back(self, wanted: Callable[[Any], bool]) -> None:
