@@ -20,6 +20,8 @@ from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_ten
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
+from dycl_tvm.frontend.trace.values.grown_layers import SIZED as DRAWS
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import (
     IN_PLACE,
@@ -157,6 +159,7 @@ def _named(names: Sequence[str], *holders: Any) -> list[Any]:
 HANDLERS: dict[Any, Handler] = {
     **MATH,
     **ORDER,
+    **LAYERS,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
     _T.shape.__get__: _size,  # type: ignore[attr-defined]
@@ -197,6 +200,7 @@ HANDLERS: dict[Any, Handler] = {
 }
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
+    **DRAWS,
     torch.arange: arange,
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], filled),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),

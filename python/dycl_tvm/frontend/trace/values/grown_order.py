@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.values.aligned import is_same
+from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     valid,
 )
 from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat
+from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import combine
 from dycl_tvm.frontend.trace.values.picked import by_mask
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
@@ -128,11 +129,14 @@ def repeat_interleave(func: Any, t: Grown, repeats: Any, dim: Any = None) -> Any
 
 def gather(func: Any, t: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     """Take elements along another dimension than that of unknown length, which both have: what is behind the end is no place."""
-    same = isinstance(t, Grown) and isinstance(index, Grown) and t.along == index.along and is_same(t.length, index.length)
-    if not same or rank_of(t) != rank_of(index) or dim % rank_of(t) == t.along:  # type: ignore[attr-defined]  # it grows
+    if not (isinstance(t, Grown) and isinstance(index, Grown) and t.along == index.along and t.dim_() == index.dim_()):
         return refuse_call(func, t, index)
-    places = masked(index.padded(), index.along, index.length, 0)  # type: ignore[attr-defined]
-    return new(func(t.padded(), dim, places), t.along, t.length)  # type: ignore[attr-defined]
+    if dim % t.dim_() == t.along:
+        return refuse_call(func, t, index)
+    if not is_same(t.length, index.length):
+        require(number(index.length) <= number(t.length), RuntimeError("the index of gather() is longer than what it is taken from"))
+    places = masked(index.padded(), index.along, index.length, 0)
+    return new(func(fitted(t.padded(), t.along, places.shape[t.along]), dim, places), t.along, index.length)
 
 
 # -- measures -------------------------------------------------------------------------------------------------------------

@@ -76,6 +76,17 @@ def _passed(error: Exception) -> Exception:
     return error
 
 
+def limit(cond: Value, message: str) -> None:
+    """Go on where a condition holds; elsewhere the call ends, because a bound that the user gave is passed: no handler of the program's
+    is asked, since eager goes on there."""
+    builder = current().builder
+    inside, outside = builder.new_block("inside"), builder.new_block("outside")
+    builder.branch(cond, inside, outside)
+    builder.block = outside
+    builder.terminate(Raise("RuntimeError", message, current().origin(), limit=True))
+    builder.block = inside
+
+
 def check(cond: Operand, error: Exception, wanted: bool = True) -> None:
     """Go on where a condition is as wanted; elsewhere the path raises what eager raises there."""
     session, decisions, builder = current(), current().decisions, current().builder
