@@ -7,23 +7,27 @@ the length, and so does which lengths PyTorch refuses: that is tried.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, number
 from dycl_tvm.frontend.trace.values.grown_math import Handler, dtype_of, flat, masked, new, refuse_call
-from dycl_tvm.frontend.trace.values.grown_shapes import most_of, one_length
+from dycl_tvm.frontend.trace.values.grown_shapes import as_known, most_of, one_length, pad_with
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
 from dycl_tvm.frontend.trace.values.random import draw_some
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 from dycl_tvm.hcfg.nodes import Value
 
 _T = torch.Tensor
@@ -64,9 +68,9 @@ def _length_of(window: _Window, length: Length) -> Length | int:
     return Length(Counter(value, high, OfTheRun(), first=max(low, 0), base=(base, 0)), 1, 0)
 
 
-def _along(func: Any, t: Grown, layer: Callable[[torch.Tensor], torch.Tensor], window: _Window, *others: torch.Tensor) -> Any:
+def _along(func: Any, t: Grown, layer: Callable[..., torch.Tensor], window: _Window, *others: torch.Tensor, fill: float = 0) -> Any:
     """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it."""
-    whole = masked(t.padded(), t.along, t.length, 0)
+    whole = masked(t.padded(), t.along, t.length, fill)
     _check_lengths(func, t, layer, window, others)
     length = _length_of(window, t.length)
     made = layer(whole, *others)
@@ -76,6 +80,7 @@ def _along(func: Any, t: Grown, layer: Callable[[torch.Tensor], torch.Tensor], w
 def _check_lengths(func: Any, t: Grown, layer: Any, window: _Window, others: tuple[torch.Tensor, ...]) -> None:
     """Raise at run time what PyTorch raises of tensors that are too short: it is asked for each length, from the least on."""
     (least, most), error = t.length.bounds, None
+    taken: list[int] = []
     given = [(tuple(o.shape), o.dtype) for o in others]
     for n in range(max(least, 0), most + 1):
         shape = [n if d == t.along else size for d, size in enumerate(t.buffer.shape)]
@@ -88,9 +93,11 @@ def _check_lengths(func: Any, t: Grown, layer: Any, window: _Window, others: tup
         if made.shape[t.along] != window.of(n):
             refuse_call(func, t)
         if error is not None:
-            require(number(t.length) >= n, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
-        if n:
+            fine = functools.reduce(operator.or_, [number(t.length) == k for k in taken], number(t.length) >= n)
+            require(fine, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
+        if n > 1:
             return
+        taken.append(n)
 
 
 # -- convolutions ----------------------------------------------------------------------------------------------------------------
@@ -160,6 +167,132 @@ def _at(numbers: Any, at: int) -> int:
     return int(numbers[at if len(numbers) > 1 else 0])
 
 
+# -- pooling, padding, resampling ---------------------------------------------------------------------------------------------------
+def max_pool(
+    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False, **indices: Any
+) -> Any:
+    """Take the largest of neighbours."""
+    if ceil_mode or any(indices.values()) or not t.is_floating():
+        return refuse_call(func, t)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return func(x, kernel_size, stride, padding, dilation)  # type: ignore[no-any-return]
+
+    return _pooled(func, t, layer, kernel_size, stride, padding, dilation, -math.inf)
+
+
+def average_pool(
+    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False, count_include_pad: Any = True
+) -> Any:
+    """Take the mean of neighbours, of which the padding is part."""
+    if ceil_mode or not (count_include_pad or padding in (0, (0,), [0])):
+        return refuse_call(func, t)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return func(x, kernel_size, stride, padding)  # type: ignore[no-any-return]
+
+    return _pooled(func, t, layer, kernel_size, stride, padding, 1, 0)
+
+
+def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Any:
+    if t.along != t.dim_() - 1:
+        return refuse_call(func, t)
+    size, stride = _at(kernel_size, 0), stride if stride not in (None, (), []) else kernel_size
+    step = _at(stride, 0)
+    return _along(func, t, layer, _Window(1, 2 * _at(padding, 0) - _at(dilation, 0) * (size - 1) - 1 + step, step), fill=fill)
+
+
+def pad_by(func: Any, t: Grown, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    """Pad with a number, or with elements that the last dimension has."""
+    if mode == "constant":
+        return pad_with(func, t, pad, mode, value)
+    if mode not in ("reflect", "replicate", "circular") or t.along != t.dim_() - 1 or len(pad) != 2 or not all(type(n) is int for n in pad):
+        return refuse_call(func, t)
+    left, right = pad
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        if not isinstance(x, StagedTensor):
+            return func(x, pad, mode)  # type: ignore[no-any-return]
+        places = torch.arange(int(x.shape[-1]) + left + right) - left
+        last = to_tensor(number(t.length), torch.int64) - 1
+        if mode == "reflect":
+            places = places.abs()
+            places = torch.where(places > last, 2 * last - places, places)
+        elif mode == "circular":
+            places = torch.remainder(places, (last + 1).clamp(min=1))
+        return x.index_select(-1, torch.minimum(places, last).clamp(0, int(x.shape[-1]) - 1))
+
+    return _along(func, t, layer, _Window(1, left + right))
+
+
+def interpolate(
+    func: Any, t: Grown, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None, **others: Any
+) -> Any:
+    """Repeat each element: what is in between of two, as other modes have it, is another number at the end."""
+    scales = list(scale_factor) if isinstance(scale_factor, (tuple, list)) else [scale_factor] * (t.dim_() - 2)
+    at = t.along - 2
+    if mode != "nearest" or size is not None or any(others.values()) or at < 0 or len(scales) <= at:
+        return refuse_call(func, t)
+    if scales[at] is None or isinstance(scales[at], torch.Tensor) or int(scales[at]) != scales[at] or scales[at] < 1:
+        return refuse_call(func, t)
+    return _along(func, t, lambda x: func(x, scale_factor=scale_factor, mode=mode), _Window(int(scales[at]), 0))
+
+
+# -- normalisation ----------------------------------------------------------------------------------------------------------------
+def batch_norm(
+    func: Any, t: Grown, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: Any = False, *rest: Any, **kw: Any
+) -> Any:
+    """Normalise by means that are known: element by element."""
+    if training or t.along == 1 or running_mean is None:
+        return refuse_call(func, t)
+    return as_known(t.contiguous_, func(t.padded(), running_mean, running_var, weight, bias, False, *rest, **kw), t.along, t.length)
+
+
+def instance_norm(
+    func: Any,
+    t: Grown,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: Any = True,
+    momentum: Any = 0.1,
+    eps: Any = 1e-5,
+) -> Any:
+    """Normalise each channel by itself."""
+    if use_input_stats is not True or running_mean is not None or t.dim_() < 3:
+        return refuse_call(func, t)
+    return _normalised(func, t, int(t.buffer.shape[1]), weight, bias, eps)
+
+
+def group_norm(func: Any, t: Grown, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Normalise groups of channels."""
+    return _normalised(func, t, num_groups, weight, bias, eps)
+
+
+def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    """Normalise groups of channels by the mean and the variance of what there is of them."""
+    shape = t.buffer.shape
+    if t.along < 2 or dtype_of(t) not in (torch.float32, torch.float64) or shape[1] % groups:
+        return refuse_call(func, t)
+    _check_lengths(func, t, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
+    dims, parts = [2, *range(3, len(shape) + 1)], [shape[0], groups, shape[1] // groups, *shape[2:]]
+    whole = t.padded().reshape(parts)
+    count = to_tensor(number(t.length), whole.dtype) * math.prod(parts[d] for d in dims if d != t.along + 1)
+    mean = masked(whole, t.along + 1, t.length, 0).sum(dims, True) / count
+    variance = masked((whole - mean) ** 2, t.along + 1, t.length, 0).sum(dims, True) / count
+    made = ((whole - mean) / torch.sqrt(variance + eps)).reshape(shape)
+    by_channel = [1, shape[1], *[1] * (len(shape) - 2)]
+    made = made if weight is None else made * weight.reshape(by_channel)
+    made = made if bias is None else made + bias.reshape(by_channel)
+    return as_known(t.contiguous_, made, t.along, t.length)
+
+
+def gated(func: Any, t: Grown, dim: int = -1) -> Any:
+    """``F.glu`` along another dimension."""
+    return refuse_call(func, t) if dim % t.dim_() == t.along else as_known(t.contiguous_, func(t.padded(), dim), t.along, t.length)
+
+
 # -- random numbers --------------------------------------------------------------------------------------------------------------
 def drawn_like(func: Any, t: Grown, *, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: Any = False) -> Any:
     """Draw as many numbers as there are elements, which lie in memory as those do."""
@@ -217,6 +350,14 @@ _SIZED = {torch.rand: "uniform", torch.randn: "normal"}
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(_CONVOLUTIONS, convolution),
     **dict.fromkeys(_TRANSPOSED, transposed),
+    **dict.fromkeys([F.max_pool1d, torch.max_pool1d], max_pool),
+    **dict.fromkeys([F.avg_pool1d, torch.avg_pool1d], average_pool),
+    **dict.fromkeys([F.pad, torch._C._nn.pad], pad_by),
+    F.interpolate: interpolate,
+    F.batch_norm: batch_norm,
+    F.instance_norm: instance_norm,
+    F.group_norm: group_norm,
+    F.glu: gated,
     **dict.fromkeys(_LIKE, drawn_like),
 }
 SIZED: dict[Any, Handler] = dict.fromkeys(_SIZED, drawn)

@@ -176,6 +176,9 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
             return refuse_call(func, x)
         wanted[along] = -1
         return grown(x.padded().expand(wanted), along, x.length) if _are_plain(wanted) else refuse_call(func, x)
+    for n in wanted:
+        if scalars.is_symbolic(n) and (scalars.bounds_of(n) or (-1, 0))[0] < 0:
+            limit(scalars.operand_of(n != -1), "a size is -1, known only at run time, by which expand() means the tensor's own")
     at, length = one_length(wanted)
     if at is None or (x.dim() >= len(wanted) - at and x.shape[at - len(wanted)] != 1):
         return NotImplemented
