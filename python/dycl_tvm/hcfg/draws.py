@@ -112,7 +112,7 @@ def _some(count: torch.Tensor, size: int, draw: Callable[[int], _Result]) -> _Re
 
 @_operator("uniform_some(Tensor state, Tensor count, int size, float low, float high, ScalarType dtype) -> (Tensor, Tensor)")
 def _uniform_some(state: torch.Tensor, count: torch.Tensor, size: int, low: float, high: float, dtype: torch.dtype) -> _Result:
-    return _some(count, size, lambda n: _uniform(state, [n], low, high, dtype))
+    return _some(count, size, lambda n: CPU.draws.uniform(state, [n], low, high, dtype))
 
 
 @_operator(
@@ -121,7 +121,7 @@ def _uniform_some(state: torch.Tensor, count: torch.Tensor, size: int, low: floa
 def _normal_some(
     state: torch.Tensor, count: torch.Tensor, one_by_one: torch.Tensor, size: int, mean: float, std: float, dtype: torch.dtype
 ) -> _Result:
-    return _some(count, size, lambda n: _normal(state, [n], mean, std, dtype, bool(one_by_one)))
+    return _some(count, size, lambda n: CPU.draws.normal(state, [n], mean, std, dtype, bool(one_by_one)))
 
 
 @_operator("log_normal(Tensor state, int[] size, float mean, float std, ScalarType dtype) -> (Tensor, Tensor)")

@@ -240,7 +240,15 @@ def interpolate(
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------
 def batch_norm(
-    func: Any, t: Grown, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: Any = False, *rest: Any, **kw: Any
+    func: Any,
+    t: Grown,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: Any = False,
+    *rest: Any,
+    **kw: Any,
 ) -> Any:
     """Normalise by means that are known: element by element."""
     if training or t.along == 1 or running_mean is None:

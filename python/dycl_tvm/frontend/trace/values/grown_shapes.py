@@ -221,11 +221,23 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
         return refuse_call(func, t)
     wanted[at] = shape[t.along]
-    if not t.contiguous_ and (at, wanted) != (t.along, shape):  # it is a view, or a copy
+    splits = _splits(shape[: t.along], wanted[:at]) and _splits(shape[t.along + 1 :], wanted[at + 1 :])
+    if not t.contiguous_ and not splits and (at, wanted) != (t.along, shape):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.length.counter.loop
     return as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
+
+
+def _splits(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether dimensions are only split, or stay: that is a view, however a tensor lies in memory."""
+    left = [n for n in wanted if n != 1]
+    for size in sizes:
+        while size > 1 and left and size % left[0] == 0:
+            size //= left.pop(0)
+        if size != 1:
+            return False
+    return not left
 
 
 def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:

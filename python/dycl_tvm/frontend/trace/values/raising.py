@@ -76,10 +76,16 @@ def _passed(error: Exception) -> Exception:
     return error
 
 
-def limit(cond: Value, message: str) -> None:
-    """Go on where a condition holds; elsewhere the call ends, because a bound that the user gave is passed: no handler of the program's
-    is asked, since eager goes on there."""
+def limit(cond: Operand, message: str) -> None:
+    """Go on where a condition holds; elsewhere the call ends at a bound of staging's or the user's, which eager does not have.
+
+    So no handler of the program's is asked.
+    """
     builder = current().builder
+    if not isinstance(cond, Value):
+        if not cond:
+            raise UnsupportedError(f"{message} in every call", current().origin(), "give a larger bound")
+        return
     inside, outside = builder.new_block("inside"), builder.new_block("outside")
     builder.branch(cond, inside, outside)
     builder.block = outside
