@@ -20,6 +20,8 @@ from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_ten
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
+from dycl_tvm.frontend.trace.values.grown_layers import SIZED as DRAWS
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import (
     IN_PLACE,
@@ -50,7 +52,6 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     matrix_transpose,
     may_be_size,
     pad_plain,
-    pad_with,
     permute,
     reshape,
     squeeze,
@@ -157,6 +158,7 @@ def _named(names: Sequence[str], *holders: Any) -> list[Any]:
 HANDLERS: dict[Any, Handler] = {
     **MATH,
     **ORDER,
+    **LAYERS,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
     _T.shape.__get__: _size,  # type: ignore[attr-defined]
@@ -171,7 +173,6 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.masked_scatter, torch.masked_scatter, _T.masked_scatter_], masked_scatter),
     **dict.fromkeys([_T.index_add, torch.index_add, _T.index_add_], index_add),
     **dict.fromkeys([_T.index_select, torch.index_select], index_select),
-    **dict.fromkeys([F.pad, torch._C._nn.pad], pad_with),
     **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat),
     torch.stack: stack,
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
@@ -197,6 +198,7 @@ HANDLERS: dict[Any, Handler] = {
 }
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
+    **DRAWS,
     torch.arange: arange,
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], filled),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),

@@ -335,11 +335,18 @@ def attention(
     is_causal: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Attention over keys and values that grow: those that there are not are masked."""
-    if not (isinstance(key, Grown) and isinstance(value, Grown)) or isinstance(query, Grown):
+    """Attention over keys and values that grow: those that there are not are masked. Queries are rows by themselves."""
+    if not (isinstance(key, Grown) and isinstance(value, Grown)) or (isinstance(query, Grown) and query.along != query.dim_() - 2):
         return refuse_call(func, query, key, value, attn_mask)
-    if is_causal or key.along != key.dim_() - 2 or value.along != value.dim_() - 2 or not is_same(key.length, value.length):
+    if key.along != key.dim_() - 2 or value.along != value.dim_() - 2 or not is_same(key.length, value.length):
         return refuse_call(func, query, key, value)
+    if key.length.bounds[0] < 1 and key.buffer.shape[:-2] != buffer_of(query).shape[:-2]:  # PyTorch spreads nothing over no keys
+        return refuse_call(func, query, key, value)
+    if is_causal and (attn_mask is not None or not isinstance(query, Grown) or not is_same(query.length, key.length)):
+        return refuse_call(func, query, key, value)
+    if isinstance(query, Grown) and attn_mask is not None and rank_of(attn_mask) > 1 and extent_at(attn_mask, 2) != 1:
+        return refuse_call(func, query, key, value, attn_mask)
+    rows: torch.Tensor = query.padded() if isinstance(query, Grown) else query
     size = min(key.buffer.shape[-2], value.buffer.shape[-2])
     keys, values = [masked(t.padded().narrow(-2, 0, size), t.dim_() - 2, t.length, 0) for t in (key, value)]
     mask = valid(key.length, size, 2, 1)
@@ -358,8 +365,11 @@ def attention(
             else torch.where(mask, attn_mask, torch.full((), -math.inf, dtype=attn_mask.dtype))
         )
     else:
-        mask = mask.expand(query.shape[-2], size)
-    return func(query, keys, values, mask, dropout_p, False, **kwargs)
+        mask = mask.expand(rows.shape[-2], size)
+    if is_causal:
+        mask = mask & (torch.arange(size) <= torch.arange(int(rows.shape[-2]))[:, None])
+    made = func(rows, keys, values, mask, dropout_p, False, **kwargs)
+    return grown(made, query.along, query.length) if isinstance(query, Grown) else made
 
 
 # -- layers, row by row ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.values.aligned import is_same
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import equalized, fitted, is_same
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -26,10 +28,14 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
     valid,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat
-from dycl_tvm.frontend.trace.values.lengths import combine
+from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, length_of_size, most_of
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.picked import by_mask
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.tensors import read
+from dycl_tvm.hcfg.hostops import OF_SHAPE
+from dycl_tvm.hcfg.types import INT
 
 _T = torch.Tensor
 
@@ -117,8 +123,43 @@ def repeat(func: Any, t: Grown, *sizes: Any) -> Any:
     return made if times == 1 else cat(torch.cat, [made] * times, along)
 
 
-def repeat_interleave(func: Any, t: Grown, repeats: Any, dim: Any = None) -> Any:
-    """Repeat each element or row."""
+def repeat_interleave(func: Any, x: torch.Tensor, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:
+    """Repeat each element or row: as often as a number says, or each as often as its element of a tensor says."""
+    if isinstance(repeats, torch.Tensor):
+        return _repeated(func, x, repeats, dim, output_size)
+    return _all_repeated(func, x, repeats, dim) if isinstance(x, Grown) else NotImplemented
+
+
+def _repeated(func: Any, x: torch.Tensor, repeats: torch.Tensor, dim: Any, output_size: Any) -> Any:
+    if dim is None:
+        x, dim = (x if rank_of(x) == 1 else refuse_call(func, x)) if isinstance(x, Grown) else x.reshape(-1), 0
+    dim = dim % rank_of(x)
+    if isinstance(x, Grown) and x.along != dim:
+        return refuse_call(func, x)
+    if output_size is not None or dtype_of(repeats) not in (torch.int64, torch.int32) or rank_of(repeats) != 1:
+        return refuse_call(func, x, repeats) if isinstance(x, Grown) or isinstance(repeats, Grown) else NotImplemented
+    if not isinstance(x, Grown) and not isinstance(repeats, Grown) and x.shape[dim] != repeats.shape[0]:
+        return NotImplemented  # PyTorch says what is wrong, or repeats all rows as often
+    (whole, times), length = equalized([x, repeats], [dim, 0])
+    if isinstance(length, Length):
+        times = masked(times, 0, length, 0)
+    room = int(times.shape[0])
+    if not room:
+        return whole.clone()
+    ends, most = times.to(torch.int64).cumsum(0), elements().of(read(times))
+    total = scalars.emit("item", read(torch.where((times < 0).any(), -1, ends[-1])), type_=INT, text=OF_SHAPE)
+    if most is not None:
+        total.node.bounds = (0 if most[0] >= 0 else -1, max(most[1], 0) * room)
+    if most is None or most[0] < 0:
+        require(total >= 0, RuntimeError("repeats can not be negative"))
+    count = length_of_size(total)
+    if not isinstance(count, Length):
+        return whole.narrow(dim, 0, count)
+    source = torch.searchsorted(ends, torch.arange(most_of(count)), right=True)
+    return new(whole.index_select(dim, source.clamp(max=room - 1)), dim, count)
+
+
+def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
     if type(repeats) is not int or repeats < 1 or (dim is None and t.dim_() > 1):
         return refuse_call(func, t)
     dim = 0 if dim is None else dim % t.dim_()
@@ -128,11 +169,14 @@ def repeat_interleave(func: Any, t: Grown, repeats: Any, dim: Any = None) -> Any
 
 def gather(func: Any, t: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     """Take elements along another dimension than that of unknown length, which both have: what is behind the end is no place."""
-    same = isinstance(t, Grown) and isinstance(index, Grown) and t.along == index.along and is_same(t.length, index.length)
-    if not same or rank_of(t) != rank_of(index) or dim % rank_of(t) == t.along:  # type: ignore[attr-defined]  # it grows
+    if not (isinstance(t, Grown) and isinstance(index, Grown) and t.along == index.along and t.dim_() == index.dim_()):
         return refuse_call(func, t, index)
-    places = masked(index.padded(), index.along, index.length, 0)  # type: ignore[attr-defined]
-    return new(func(t.padded(), dim, places), t.along, t.length)  # type: ignore[attr-defined]
+    if dim % t.dim_() == t.along:
+        return refuse_call(func, t, index)
+    if not is_same(t.length, index.length):
+        require(number(index.length) <= number(t.length), RuntimeError("the index of gather() is longer than what it is taken from"))
+    places = masked(index.padded(), index.along, index.length, 0)
+    return new(func(fitted(t.padded(), t.along, places.shape[t.along]), dim, places), t.along, index.length)
 
 
 # -- measures -------------------------------------------------------------------------------------------------------------

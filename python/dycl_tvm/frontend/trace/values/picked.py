@@ -47,7 +47,10 @@ def found(mask: torch.Tensor) -> tuple[torch.Tensor, Extent]:
         return torch.zeros(0, dtype=torch.int64), 0
     total = flat.sum()
     known = as_constant(total)
-    count = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
+    count: Any = None if known is None else int(known.data)
+    if count is None:
+        count = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE)
+        count.node.base = (read(mask), 0)  # the mask says it: all that it picks is of one length
     places = torch.nonzero_static(flat, size=size, fill_value=0)
     known_bounds()[read(places)] = (0, size - 1)
     return places[:, 0], extent_of(count, 0, size)
