@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -132,6 +133,21 @@ def stack(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     return grown_or_plain(func(buffers, dim), first.along + (dim <= first.along), length, True)
 
 
+def pad_sequence(
+    func: Any, sequences: Sequence[torch.Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> Any:
+    """Stack tensors behind which there are numbers up to the longest."""
+    first = next(t for t in sequences if isinstance(t, Grown))
+    if padding_side != "right" or any(rank_of(t) != first.dim_() or (isinstance(t, Grown) and t.along) for t in sequences):
+        return refuse_call(func, first)
+    lengths: list[Extent] = [t.length if isinstance(t, Grown) else int(t.shape[0]) for t in sequences]
+    ends = [max(column) for column in zip(*map(bounds_of, lengths))]
+    total = extent_of(functools.reduce(largest_of, map(as_number, lengths)), ends[0], ends[1])
+    rows = [masked(t.padded(), 0, t.length, padding_value) if isinstance(t, Grown) else t for t in sequences]
+    whole = torch.stack([fitted(row, 0, ends[1], padding_value) for row in rows], 0 if batch_first else 1)
+    return grown_or_plain(whole, 1 if batch_first else 0, total, True)
+
+
 def grown_or_plain(t: torch.Tensor, along: int, length: Extent, known: bool) -> torch.Tensor:
     """Return as much of a tensor as there is; whether it is ``known`` to be contiguous."""
     return t.narrow(along, 0, length) if isinstance(length, int) else as_known(known, t, along, length)
@@ -227,6 +243,21 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
             return refuse_call(func, t)
         t.storage_.growing = t.length.counter.loop
     return as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
+
+
+def repeat(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
+    """Repeat a tensor of fixed shape as often as a number of the run says, along one dimension."""
+    wanted = flat(sizes)
+    at, times = one_length(wanted)
+    if at is None:
+        return NotImplemented
+    wanted[at] = 1
+    once = func(x, wanted)
+    size = int(once.shape[at])
+    length = combine("mul", times, size)
+    if not isinstance(length, Length):
+        return once
+    return new(once.index_select(at, torch.arange(size * most_of(times)) % size), at, length)
 
 
 def _splits(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
@@ -360,7 +391,7 @@ def like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 
 
 def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
-    like, sizes = (args[:1], args[1:]) if args and isinstance(args[0], torch.Tensor) else ((), args)
+    like, sizes = (args[:1], args[1:]) if func in _METHODS else ((), args)
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
@@ -373,4 +404,4 @@ def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
     return new(func(*buffers, wanted, *rest, **kwargs).clone(), at, length)
 
 
-_WITH_NUMBER = (torch.full, _T.new_full)
+_WITH_NUMBER, _METHODS = (torch.full, _T.new_full), (_T.new_ones, _T.new_zeros, _T.new_full)
