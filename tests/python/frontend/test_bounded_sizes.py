@@ -77,6 +77,11 @@ def too_short(net, x, n):
     return net.plain(frames(x, n))
 
 
+def always_too_short(net, x, n):
+    """What there may be is shorter than the kernel, and its buffer is not: it is a part of a longer one."""
+    return F.conv1d(frames(x, n)[:, :, : min(n, 3)], torch.ones(2, 4, 5))
+
+
 def striding(net, x, n):
     y = frames(x, n)
     return net.fewer(y) + F.conv1d(y, torch.ones(4, 4, 2), stride=2), net.fewer(net.fewer(net.same(y)))
@@ -201,7 +206,22 @@ def in_branches_and_loops(net, x, n):
 
 
 PROGRAMS = [
-    *(made, masks, convolved, too_short, striding, down_and_up, not_numbers, pooled, padded, resampled, normalised, by_instance, attended),
+    *(
+        made,
+        masks,
+        convolved,
+        too_short,
+        always_too_short,
+        striding,
+        down_and_up,
+        not_numbers,
+        pooled,
+        padded,
+        resampled,
+        normalised,
+        by_instance,
+        attended,
+    ),
     *(transformed, transformed_in_part, activated, split_views, repeated, repeated_within_bounds, repeated_alike, made_one_tensor),
     *(regulated, alignment, in_branches_and_loops),
 ]
@@ -281,6 +301,7 @@ REFUSED = {
     "means of the rest": lambda net, x, n: F.avg_pool1d(frames(x, n), 3, 1, 1, count_include_pad=False),
     "order of an unknown layout": lambda net, x, n: torch.randn_like(frames(x, n)),
     "weights of all with all": lambda net, x, n: net.heads(*[frames(x, n).transpose(1, 2)] * 3),
+    "another device": lambda net, x, n: torch.randn(n, device="meta"),
     "channels": lambda net, x, n: F.conv1d(torch.ones(1, n, 5), torch.ones(2, 4, 3)),
 }
 
