@@ -33,6 +33,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
 )
 from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
+from dycl_tvm.frontend.trace.values.grown_order import topk
 from dycl_tvm.frontend.trace.values.grown_parts import (
     assigned,
     indexed,
@@ -68,6 +69,7 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
 from dycl_tvm.frontend.trace.values.indexing import split
 from dycl_tvm.frontend.trace.values.picked import masked_scatter, masked_select, nonzero
 from dycl_tvm.frontend.trace.values.tensors import view_of
+from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
 
 _T = torch.Tensor
 #: Names by which NumPy calls arguments, which PyTorch takes too.
@@ -110,7 +112,7 @@ def _rule_of(func: Any) -> Handler | None:
         return elementwise
     if functional_of(func) is not None:
         return _in_place
-    body = body_of(func)
+    body = substitute_of(func) if isinstance(func, OPERATORS) else body_of(func)
     return None if body is None else composed(body)
 
 
@@ -239,17 +241,18 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.t, torch.t, _T.T.__get__], matrix_transpose),  # type: ignore[attr-defined]
     **dict.fromkeys(_named(["select"], _T, torch), selected_by),
     **dict.fromkeys(_named(["narrow"], _T, torch), narrowed),
-    **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like], like),
+    **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like], like),
     **dict.fromkeys([_T.permute, torch.permute], permute),
     **dict.fromkeys([_T.unsqueeze, torch.unsqueeze], unsqueeze),
     **dict.fromkeys([_T.expand, _T.broadcast_to, torch.broadcast_to], expand),
     **dict.fromkeys([_T.reshape, _T.view, torch.reshape], reshape),
-    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full], filled),
+    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),
 }
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
     torch.arange: arange,
-    **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], filled),
+    **dict.fromkeys([torch.topk, _T.topk], topk),
+    **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
 }

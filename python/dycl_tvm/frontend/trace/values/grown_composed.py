@@ -247,6 +247,12 @@ def _one_hot(t: Tensor, num_classes: int = -1) -> Tensor:
     return (t[..., None] == torch.arange(num_classes)).to(torch.int64)
 
 
+def _prelu(t: Tensor, weight: Tensor) -> Tensor:
+    if weight.numel() != 1:
+        return _refuse("prelu() with a weight for each channel")  # type: ignore[no-any-return]
+    return torch.where(t > 0, t, t * weight.reshape(()))
+
+
 def _named(names: str, *holders: Any) -> list[Any]:
     return [getattr(h, name) for name in names.split() for h in holders if hasattr(h, name)]
 
@@ -289,6 +295,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_named("aminmax", *_BOTH), _aminmax),
     **dict.fromkeys(_named("take", *_BOTH), _take),
     **dict.fromkeys(_named("index_put", *_BOTH), _index_put),
+    torch.prelu: _prelu,
     torch.nn.functional.one_hot: _one_hot,
 }
 HANDLERS: dict[Any, Handler] = {func: composed(function) for func, function in _FUNCTIONS.items()}

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Layers of tensors whose number of rows, the first dimension, is known only at run time: what is behind the end is computed for nothing."""
+"""Layers of tensors whose number of rows, the first dimension, is known only at run time; those behind the end are computed for nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def _group_norm(func: Any, t: Grown, num_groups: int, *args: Any, **kwargs: Any)
 
 _DIMENSIONS = (1, 2, 3)
 HANDLERS: dict[Any, Handler] = {
-    **{getattr(torch, f"{name}{n}d"): _of_rows(n + 2) for name in ("conv", "conv_transpose", "max_pool") for n in _DIMENSIONS},
+    **{getattr(torch, f"{name}{n}d"): _of_rows(n + 2) for name in ("conv", "conv_transpose") for n in _DIMENSIONS},
+    **{getattr(F, f"max_pool{n}d"): _of_rows(n + 2) for n in _DIMENSIONS},
     torch.avg_pool1d: _of_rows(3),
     torch.adaptive_avg_pool1d: _of_rows(3),
     **{getattr(torch._C._nn, f"{name}{n}d"): _of_rows(n + 2) for name in ("avg_pool", "adaptive_avg_pool") for n in (2, 3)},

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of, extent_of, largest_of
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of, largest_of
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
     buffer_of,
@@ -29,11 +30,15 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
     valid,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat
+from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, grown_or_plain
+from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import combine
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.picked import by_mask
-from dycl_tvm.frontend.trace.values.recorder import to_tensor
-from dycl_tvm.frontend.trace.values.tensors import view_of
+from dycl_tvm.frontend.trace.values.recorder import known_bounds, to_tensor
+from dycl_tvm.frontend.trace.values.tensors import fresh, read, view_of
+from dycl_tvm.hcfg.orders import NAMESPACE
+from dycl_tvm.hcfg.types import TensorType
 
 _T = torch.Tensor
 
@@ -81,11 +86,33 @@ def _pair(made: Any, t: Grown) -> Any:
     return type(made)([new(part, t.along, t.length) for part in made])
 
 
-def topk(func: Any, t: Grown, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """Take the largest along another dimension; along that of unknown length, which of equal ones PyTorch takes follows from the length."""
-    if dim % t.dim_() == t.along:
-        return refuse_call(func, t)
-    return _pair(func(t.padded(), k, dim, largest, sorted), t)
+def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """Take the largest, of as many as there are, as many as a number of the run says: which of equal ones follows from how many there are."""
+    if type(dim) is not int or isinstance(k, torch.Tensor) or not rank_of(x):
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    along = dim % rank_of(x)
+    if isinstance(x, Grown) and along != x.along:
+        return _pair(func(x.padded(), k, dim, largest, sorted), x) if type(k) is int else refuse_call(func, x)
+    length: Extent = x.length if isinstance(x, Grown) else int(x.shape[along])
+    (least, most), room = scalars.bounds_of(k) or (0, bounds_of(length)[1]) if is_symbolic(k) else (k, k), bounds_of(length)[1]
+    if most > bounds_of(length)[0] or least < 0:
+        require((k >= 0) & (k <= as_number(length)), RuntimeError("selected index k out of range"))
+    count = extent_of(k, max(least, 0), min(most, room))
+    whole, taken = buffer_of(x), bounds_of(count)[1]
+    if not room or not taken or bounds_of(count)[0] > taken:
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    shape = list(whole.shape)
+    around = [math.prod(shape[:along]), shape[along], math.prod(shape[along + 1 :])]
+    numbers = [read(to_tensor(as_number(n), torch.int64)) for n in (length, count)]
+    operands = [read(whole.reshape(around)), *numbers]
+    types = [TensorType((around[0], taken, around[2]), d) for d in (buffer_type(x).dtype, "int64")]
+    values = current().builder.tensor_op(f"{NAMESPACE}.topk.default", (*operands, taken, bool(largest), bool(sorted)), {}, types, operands)  # type: ignore[arg-type]
+    known_bounds()[values[1]] = (0, room - 1)  # type: ignore[index]  # there are two
+    parts = [fresh(v).view([*shape[:along], taken, *shape[along + 1 :]]).clone() for v in values]  # type: ignore[arg-type]
+    made = [grown_or_plain(part, along, count, True) for part in parts]
+    if isinstance(made[1], Grown):
+        made[1].below = length
+    return torch.return_types.topk(made)  # type: ignore[attr-defined]
 
 
 def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:

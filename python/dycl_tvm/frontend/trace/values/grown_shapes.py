@@ -124,6 +124,18 @@ def as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
     return made
 
 
+def buffer_and_count(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor of fixed shape that begins with the rows of another, and how many rows there are."""
+    if isinstance(t, Grown) and t.along == 0:
+        return t.padded(), to_tensor(number(t.length), torch.int64)
+    return t, torch.tensor(t.shape[0])
+
+
+def as_long_as(t: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Return as much of the front of a row as there are rows of a tensor."""
+    return new(row, 0, t.length) if isinstance(t, Grown) and t.along == 0 else row
+
+
 # -- shapes -------------------------------------------------------------------------------------------------------------------
 def transpose(func: Any, t: Grown, dim0: int = -2, dim1: int = -1) -> Any:
     order = list(range(t.dim_()))
@@ -387,7 +399,7 @@ def like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 
 
 def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
-    like, sizes = (args[:1], args[1:]) if args and isinstance(args[0], torch.Tensor) else ((), args)
+    like, sizes = (args[:1], args[1:]) if func in _LIKE_ANOTHER else ((), args)
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
@@ -400,4 +412,5 @@ def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
     return new(func(*buffers, wanted, *rest, **kwargs).clone(), at, length)
 
 
+_LIKE_ANOTHER = (_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty)
 _WITH_NUMBER = (torch.full, _T.new_full)
