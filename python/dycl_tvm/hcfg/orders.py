@@ -14,7 +14,7 @@ _library.define("topk(Tensor x, Tensor n, Tensor k, int most, bool largest, bool
 
 
 def _topk(x: torch.Tensor, n: torch.Tensor, k: torch.Tensor, most: int, largest: bool, sorted: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first ``k`` of the first ``n`` elements along the middle one of three dimensions, in ``most`` places; zeros behind them."""
+    """Return the first ``k`` of the first ``n`` elements along the middle of three dimensions, in ``most`` places; else zeros."""
     length = min(max(int(n), 0), x.shape[1])
     count = min(max(int(k), 0), length, most)
     values, places = x.narrow(1, 0, length).topk(count, 1, largest, sorted)

@@ -87,7 +87,7 @@ def _pair(made: Any, t: Grown) -> Any:
 
 
 def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """Take the largest, of as many as there are, as many as a number of the run says: which of equal ones follows from how many there are."""
+    """Take the largest, of as many as there are, as many as a number of the run says. Which of equal ones follows from both."""
     if type(dim) is not int or isinstance(k, torch.Tensor) or not rank_of(x):
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     along = dim % rank_of(x)
@@ -388,12 +388,12 @@ def spread(func: Any, t: Grown, dim: Any = None, unbiased: Any = None, keepdim: 
     if t.along not in dims:
         along = t.along if keepdim else t.along - sum(d < t.along for d in dims)
         return new(func(t.padded(), dims, correction=less, keepdim=keepdim), along, t.length)
-    whole, others = t.padded(), math.prod(t.buffer.shape[d] for d in dims if d != t.along)
-    count = to_tensor(as_number(t.length) * others, whole.dtype)
+    whole, others = t.padded().double(), math.prod(t.buffer.shape[d] for d in dims if d != t.along)  # as PyTorch adds up
+    count = to_tensor(as_number(t.length) * others, torch.float64)
     mean = masked(whole, t.along, t.length, 0).sum(dims, True) / count
     total = masked((whole - mean) ** 2, t.along, t.length, 0).sum(dims, keepdim)
     variance = total / (count - less).clamp(min=0)
-    return variance.sqrt() if func in (torch.std, _T.std) else variance
+    return (variance.sqrt() if func in (torch.std, _T.std) else variance).to(dtype_of(t))
 
 
 def _named(name: str) -> list[Any]:
