@@ -170,7 +170,7 @@ def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
     """Split along another dimension than that of unknown length, or by numbers of the run."""
     if isinstance(x, Grown) and dim % x.dim_() != x.along:
         return _each(x, x.padded().split(sizes, dim))
-    if isinstance(sizes, int):
+    if isinstance(x, Grown) and isinstance(sizes, int):
         return split_up(x, lambda t: t.split(sizes, dim))
     return split(x, sizes, dim)
 

@@ -18,6 +18,8 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.extents import least_of
 from dycl_tvm.frontend.trace.values.grown import INSTEAD
 from dycl_tvm.frontend.trace.values.grown_math import Handler, flat
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.recorder import item
 
 _T = Tensor
 
@@ -113,7 +115,8 @@ def _tensor_split(t: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Te
         ends = [each * k + least_of(more, k) for k in range(1, indices_or_sections)]
     else:
         ends = list(indices_or_sections)
-    return tuple([t[(*before, slice(a, b))] for a, b in zip([0, *ends], [*ends, None])])
+    parts = [(*before, slice(a, b)) for a, b in zip([0, *ends], [*ends, None])]
+    return tuple([t[part] for part in parts])
 
 
 def _take_along_dim(t: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
@@ -150,9 +153,8 @@ def _meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     if indexing == "xy" and len(given) > 1:
         order[:2] = [1, 0]
     sizes = [given[k].size(0) for k in order]
-    return tuple(
-        [t[(*[None] * order.index(k), slice(None), *[None] * (len(given) - 1 - order.index(k)))].expand(sizes) for k, t in enumerate(given)]
-    )
+    around = [[None] * order.index(k) + [slice(None)] + [None] * (len(given) - 1 - order.index(k)) for k in range(len(given))]
+    return tuple([t[tuple(index)].expand(sizes) for t, index in zip(given, around)])
 
 
 # -- products -------------------------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def _nanmean(t: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 def _aminmax(t: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
     given = () if dim is None else (dim, keepdim)
-    return torch.return_types.aminmax([torch.amin(t, *given), torch.amax(t, *given)])  # type: ignore[attr-defined]
+    return torch.return_types.aminmax((torch.amin(t, *given), torch.amax(t, *given)))  # type: ignore[attr-defined]
 
 
 # -- places and kinds -----------------------------------------------------------------------------------------------------
@@ -244,6 +246,8 @@ def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
 def _one_hot(t: Tensor, num_classes: int = -1) -> Tensor:
     if type(num_classes) is not int or num_classes < 1:
         return _refuse("one_hot() of as many classes as the largest element says")  # type: ignore[no-any-return]
+    require(item((t < num_classes).all()), RuntimeError("Class values must be smaller than num_classes."))
+    require(item((t >= 0).all()), RuntimeError("Class values must be non-negative."))
     return (t[..., None] == torch.arange(num_classes)).to(torch.int64)
 
 

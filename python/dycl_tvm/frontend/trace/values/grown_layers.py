@@ -21,7 +21,7 @@ def _of_rows(rank: int | None = None) -> Handler:
         others = any(isinstance(a, Grown) for a in tensors_of(args, kwargs))
         if t.along != 0 or others or (rank is not None and t.dim_() != rank) or kwargs.get("training") or kwargs.get("out") is not None:
             return refuse_call(func, t, args, kwargs)
-        made = func(t.padded(), *args, **kwargs)
+        made = func(t.padded() if t.contiguous_ else t.padded().clone(), *args, **kwargs)
         return new(made, 0, t.length) if isinstance(made, torch.Tensor) else tuple([new(part, 0, t.length) for part in made])
 
     return handler

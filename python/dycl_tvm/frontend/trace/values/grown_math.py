@@ -352,13 +352,19 @@ def attention(
     **kwargs: Any,
 ) -> Any:
     """Attention over keys and values that grow: those that there are not are masked."""
-    if not (isinstance(key, Grown) and isinstance(value, Grown)) or isinstance(query, Grown):
+    if not (isinstance(key, Grown) and isinstance(value, Grown)):
         return refuse_call(func, query, key, value, attn_mask)
-    if is_causal or key.along != key.dim_() - 2 or value.along != value.dim_() - 2 or not is_same(key.length, value.length):
+    if isinstance(query, Grown):
+        if query.along != query.dim_() - 2 or attn_mask is not None or is_causal:
+            return refuse_call(func, query, key, value, attn_mask)
+        return new(attention(func, query.padded(), key, value, None, dropout_p, **kwargs), query.along, query.length)
+    if is_causal or key.along != key.dim_() - 2 or value.along != value.dim_() - 2:
         return refuse_call(func, query, key, value)
-    size = min(key.buffer.shape[-2], value.buffer.shape[-2])
-    keys, values = [masked(t.padded().narrow(-2, 0, size), t.dim_() - 2, t.length, 0) for t in (key, value)]
-    mask = valid(key.length, size, 2, 1)
+    wholes, length = equalized([key, value], [key.along, value.along])
+    assert isinstance(length, Length)
+    keys, values = [masked(t, t.dim() - 2, length, 0) for t in wholes]
+    size = int(keys.shape[-2])
+    mask = valid(length, size, 2, 1)
     if isinstance(attn_mask, Grown):
         if attn_mask.along != attn_mask.dim_() - 1 or not is_same(attn_mask.length, key.length):
             return refuse_call(func, key)

@@ -79,7 +79,7 @@ def sort(func: Any, t: Grown, dim: Any = -1, descending: bool = False, *, stable
         made = [new(part, t.along, t.length) for part in torch.sort(whole, dim=dim, descending=bool(descending), stable=True)]
     if dim % t.dim_() == t.along:
         made[-1].below = t.length
-    return made[0] if func in _POSITIONS else torch.return_types.sort(made)  # type: ignore[attr-defined]
+    return made[0] if func in _POSITIONS else torch.return_types.sort(tuple(made))  # type: ignore[attr-defined, arg-type]
 
 
 def _pair(made: Any, t: Grown) -> Any:
@@ -112,7 +112,7 @@ def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True
     made = [grown_or_plain(part, along, count, True) for part in parts]
     if isinstance(made[1], Grown):
         made[1].below = length
-    return torch.return_types.topk(made)  # type: ignore[attr-defined]
+    return torch.return_types.topk(tuple(made))  # type: ignore[attr-defined, arg-type]
 
 
 def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
@@ -168,7 +168,7 @@ def median(func: Any, t: Grown, dim: Any = None, keepdim: bool = False) -> Any:
         return _parted(func(t.padded(), dim, keepdim), t, dim, keepdim)
     check_not_empty(func, t, dim, keepdim)
     made = _middle(t, t.along)
-    return torch.return_types.median([m if keepdim else m.squeeze(t.along) for m in made])  # type: ignore[attr-defined]
+    return torch.return_types.median(tuple([m if keepdim else m.squeeze(t.along) for m in made]))  # type: ignore[attr-defined, arg-type]
 
 
 def _middle(t: Grown, along: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -194,12 +194,13 @@ def kthvalue(func: Any, t: Grown, k: Any, dim: int = -1, keepdim: bool = False) 
         return refuse_call(func, t)
     if dim % t.dim_() != t.along:
         return _parted(func(t.padded(), k, dim, keepdim), t, dim, keepdim)
-    check_not_empty(func, t, k, dim, keepdim, least=k)
+    for least in (1, k):
+        check_not_empty(func, t, k, dim, keepdim, least=least)
     made = torch.sort(_last(t, False), dim=t.along, stable=True)
     if k > made[0].shape[t.along]:
         return refuse_call(func, t)
     parts = [m.narrow(t.along, k - 1, 1).clone() for m in made]
-    return torch.return_types.kthvalue([m if keepdim else m.squeeze(t.along) for m in parts])  # type: ignore[attr-defined]
+    return torch.return_types.kthvalue(tuple([m if keepdim else m.squeeze(t.along) for m in parts]))  # type: ignore[attr-defined, arg-type]
 
 
 def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
