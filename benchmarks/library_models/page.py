@@ -14,6 +14,8 @@ _HEAD = """# Models of public libraries
 Written by `make models`, which compiles models that others have written, unedited, and compares each with eager: several inputs, one
 after the other, the first one twice. Weights are random. A model that was *built* went through the whole compiler with the default check
 and was loaded from its files; one that was *staged* ran on the interpreter of the graph, which shows what the front end made of it.
+*Edges* are those of the graph's decisions that the check took, of all, on forced paths of the unedited program (docs/verification.md): some
+cannot be taken by any input. *none* means that this part of the check was not possible; nothing stands where it was not asked for.
 
 | state | meaning |
 | --- | --- |
@@ -68,9 +70,10 @@ def _reasons(found: dict[str, Any]) -> str:
 
 
 def _table(found: dict[str, Any]) -> str:
-    rows = ["| right | how | blocks | seconds | peak memory, MB | files, MB |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    rows = ["| right | how | blocks | edges | seconds | peak memory, MB | files, MB |", "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
     for name, r in found.items():
         if r["state"] == "right":
             how = "built" if r["built"] else "staged"
-            rows.append(f"| {name} | {how} | {r['blocks']} | {r['seconds']:.1f} | {r['peak_mb']} | {r.get('megabytes', '')} |")
+            edges = "none" if (taken := r.get("edges", "")) is None else taken
+            rows.append(f"| {name} | {how} | {r['blocks']} | {edges} | {r['seconds']:.1f} | {r['peak_mb']} | {r.get('megabytes', '')} |")
     return "\n".join(rows) + "\n" if len(rows) > 2 else ""

@@ -51,6 +51,8 @@ def _compile(case: Case, built: bool, seconds: float, found: dict[str, Any]) -> 
     artifact = dycl_tvm.build(case.model, args, example_kwargs=kwargs, max_seconds=seconds)
     found["seconds"] = time.monotonic() - begin
     found["blocks"] = len(artifact.hcfg.blocks)
+    control = artifact.certificate["control"]
+    found["edges"] = None if control["method"] == "none" else f"{control['edges']} of {control['edges_total']}"
     with tempfile.TemporaryDirectory() as folder:
         library, params = Path(folder, "net.so"), Path(folder, "net.params")
         artifact.export_library(library)

@@ -48,6 +48,7 @@ def build(
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
     max_recursion: int | None = None,
+    max_length: int | None = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -112,6 +113,9 @@ def build(
     max_recursion : int, optional
         Bound on the calls of a function that are under way, where tensors decide how deep it calls itself, by default 1000 as in Python;
         one more ends the call in a RunError.
+    max_length : int, optional
+        Bound on every size of a Python forward that tensors decide and that nothing else bounds (``torch.arange(durations.sum())``); one
+        more ends the call in a RunError. Room is made, and time spent, for tensors of that length, so give what is needed.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
         that takes more is refused with the line that costs most.
@@ -157,6 +161,7 @@ def build(
         "max_paths": max_paths,
         "max_loop_trips": max_loop_trips,
         "max_recursion": max_recursion,
+        "max_length": max_length,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
         "keep_print": keep_print,
@@ -211,7 +216,8 @@ def stage(
         Whether the graph is as it is compiled, or as it was staged.
     model, example_inputs, example_kwargs, disable_passes, progress, options
         As :func:`build` has them. The options are ``input_shapes``, ``input_values``, ``name``, ``max_paths``, ``max_loop_trips``,
-        ``max_recursion``, ``max_seconds``, ``max_memory``, ``keep_print``, and ``device``: ``"cuda"`` draws random numbers as a GPU does.
+        ``max_recursion``, ``max_length``, ``max_seconds``, ``max_memory``, ``keep_print``, and ``device``: ``"cuda"`` draws random numbers
+        as a GPU does.
 
     Raises
     ------

@@ -24,6 +24,7 @@ class StagingOptions(TypedDict, total=False):
     max_paths: int | None
     max_loop_trips: int | None
     max_recursion: int | None
+    max_length: int | None
     max_seconds: float | None
     max_memory: int | None
     keep_print: bool
@@ -41,6 +42,7 @@ def stage_model(
     max_paths: int | None = None,
     max_loop_trips: int | None = None,
     max_recursion: int | None = None,
+    max_length: int | None = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -59,11 +61,14 @@ def stage_model(
     if input_shapes is not None:
         raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
     check_model(model)
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise UsageError(f"max_length = {max_length!r} is no length: give a whole number from 1 on")
     args, kwargs = normalise(example_inputs, example_kwargs)
     bounds = {
         "max_paths": max_paths,
         "max_loop_trips": max_loop_trips,
         "max_recursion": max_recursion,
+        "max_length": max_length,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
     }

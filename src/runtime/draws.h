@@ -248,6 +248,40 @@ int Normal(const TVMFFIAny* args, double mean, double deviation) {
   });
 }
 
+// ---- as many numbers as a tensor says ------------------------------------------------------------
+// Argument 1 says how many numbers are drawn; what is behind them in the result is zero.
+template <class Kernel>
+int Some(const TVMFFIAny* args, int result, Kernel kernel) {
+  Arguments a(args);
+  DLTensor front = *static_cast<DLTensor*>(args[result].v_ptr);
+  int64_t size = a.size(result), bytes = (front.dtype.bits + 7) / 8;
+  int64_t count = std::min(std::max<int64_t>(*a.data<int64_t>(1), 0), size);
+  memset(a.data(result) + count * bytes, 0, (size - count) * bytes);
+  front.ndim = 1;
+  front.shape = &count;
+  front.strides = nullptr;
+  TVMFFIAny inner[3] = {args[0], args[result], args[result + 1]};
+  inner[1].v_ptr = &front;
+  return kernel(inner);
+}
+
+template <class T>
+int SomeUniform(const TVMFFIAny* args, double from, double to) {
+  return Some(args, 2, [=](const TVMFFIAny* some) { return Uniform<T>(some, from, to); });
+}
+
+// Argument 2 says whether they are drawn one by one, however many they are.
+template <class T>
+int SomeNormal(const TVMFFIAny* args, double mean, double deviation) {
+  bool one_by_one = *Arguments(args).data<bool>(2);
+  return Some(args, 3, [=](const TVMFFIAny* some) {
+    if (one_by_one || Arguments(some).size(1) < 16) {
+      return NormalOneByOne<T>(some, mean, deviation);
+    }
+    return Normal<T>(some, mean, deviation);
+  });
+}
+
 // ---- multinomial: rows of weights in argument 1, indices in argument 2 --------------------------
 inline int InvalidWeights(const char* what) {
   SetError("RuntimeError", "%s", what);

@@ -60,6 +60,9 @@ def model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--max-recursion", type=positive, metavar="N", help="end recursions whose depth tensors decide in an error after N calls (1000)"
     )
+    command.add_argument(
+        "--max-length", type=positive, metavar="N", help="end calls in an error in which a size that tensors decide is above N"
+    )
     command.add_argument("--keep-print", action="store_true", help="keep the calls of print() in the forward; without it they are refused")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
 

@@ -97,6 +97,7 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         max_paths=args.max_paths,
         max_loop_trips=args.max_loop_trips,
         max_recursion=args.max_recursion,
+        max_length=args.max_length,
         keep_print=args.keep_print,
         verify=args.verify,
         progress=not args.quiet,

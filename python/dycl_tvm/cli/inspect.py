@@ -73,6 +73,7 @@ def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCF
         max_paths=args.max_paths,
         max_loop_trips=args.max_loop_trips,
         max_recursion=args.max_recursion,
+        max_length=args.max_length,
         keep_print=args.keep_print,
         phases=phases,
     )

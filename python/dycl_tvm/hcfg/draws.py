@@ -104,6 +104,26 @@ def _normal(state: torch.Tensor, size: Sequence[int], mean: float, std: float, d
     return _from(state, draw)
 
 
+def _some(count: torch.Tensor, size: int, draw: Callable[[int], _Result]) -> _Result:
+    """Draw as many numbers as a tensor says, at most ``size``; zeros are behind them."""
+    made, state = draw(min(max(int(count), 0), size))
+    return torch.cat([made, made.new_zeros(size - made.numel())]), state
+
+
+@_operator("uniform_some(Tensor state, Tensor count, int size, float low, float high, ScalarType dtype) -> (Tensor, Tensor)")
+def _uniform_some(state: torch.Tensor, count: torch.Tensor, size: int, low: float, high: float, dtype: torch.dtype) -> _Result:
+    return _some(count, size, lambda n: CPU.draws.uniform(state, [n], low, high, dtype))
+
+
+@_operator(
+    "normal_some(Tensor state, Tensor count, Tensor one_by_one, int size, float mean, float std, ScalarType dtype) -> (Tensor, Tensor)"
+)
+def _normal_some(
+    state: torch.Tensor, count: torch.Tensor, one_by_one: torch.Tensor, size: int, mean: float, std: float, dtype: torch.dtype
+) -> _Result:
+    return _some(count, size, lambda n: CPU.draws.normal(state, [n], mean, std, dtype, bool(one_by_one)))
+
+
 @_operator("log_normal(Tensor state, int[] size, float mean, float std, ScalarType dtype) -> (Tensor, Tensor)")
 def _log_normal(state: torch.Tensor, size: Sequence[int], mean: float, std: float, dtype: torch.dtype) -> _Result:
     return _from(state, lambda g: torch.empty(size, dtype=dtype).log_normal_(mean, std, generator=g))

@@ -180,8 +180,12 @@ _IN_FULL = {"aten._conj.default": "aten.conj_physical.default", "aten._neg_view.
 
 
 def in_rows(op: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Return the arguments of an operator, made row-major if it sees elements that lie side by side as one."""
-    return [args[0].contiguous(), *args[1:]] if op in ("aten.view_as_complex.default", "aten.view.dtype") else args
+    """Return the arguments of an operator, made row-major if it takes elements for ones that lie side by side."""
+    return [a.contiguous() if isinstance(a, torch.Tensor) else a for a in args] if op in _ROWS else args
+
+
+#: PyTorch's kernel of attention reads rows as if no element of one lay apart, and asks nobody whether it is so.
+_ROWS = ("aten.view_as_complex.default", "aten.view.dtype", "aten._scaled_dot_product_flash_attention_for_cpu.default")
 
 
 @functools.cache

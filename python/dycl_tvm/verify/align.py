@@ -18,6 +18,9 @@ from dycl_tvm.hcfg.nodes import Block, HostOp, Operand
 from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.same import close
 
+#: Crossings that are looked at after one that would do: a later one may be equal where it is only close.
+_LOOKED_AT = 32
+
 
 class Astray(Exception):
     """The graph asks far more than the program did."""
@@ -102,10 +105,13 @@ class Answers(Watcher):
         real = tensor.item()
         dtype = tensor.dtype
         line, column = ((step.origin.file, step.origin.line), step.origin.column) if step.origin is not None else (None, 0)
-        best, rank = -1, 9.0
+        best, rank, left = -1, 9.0, _LOOKED_AT
         for k in range(self._first, len(self._crossings)):
             if self._used[k]:
                 continue
+            left -= rank < 0.5
+            if not left:
+                break
             c = self._crossings[k]
             if c.dtype != dtype:
                 continue
@@ -117,6 +123,8 @@ class Answers(Watcher):
                 found += 0.1  # another expression of the same line
             if self._merged and found < 1 and c.number in self._answered:
                 found += 0.05 / (2 + self._answered[c.number])  # what was asked last is the likeliest to be asked again
+            if found < 1 and c.real != real:
+                found += 0.01  # of numbers that are close by chance the one that is equal is meant
             if found < rank:
                 best, rank = k, found
             if rank == 0:

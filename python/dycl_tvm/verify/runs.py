@@ -198,7 +198,9 @@ def compare(eager: Sequence[Outcome], built: Sequence[Outcome], loose: float = 1
         if isinstance(b.error, OverflowError) and not isinstance(e.error, OverflowError):
             raise Undecided("an int leaves int64, which ends a call as documented")
         if isinstance(b.error, LimitError):
-            raise Undecided("a loop runs more often than max_loop_trips, or calls nest deeper than max_recursion")
+            raise Undecided(
+                "a loop has more trips than max_loop_trips, calls nest deeper than max_recursion, or a size is above max_length"
+            )
         if isinstance(e.error, RecursionError) and type(b.error).__name__ != "RecursionError":
             raise Undecided("calls nest deeper than Python lets them")
         if isinstance(b.error, ValueError) and str(b.error) == COMPLEX_POWER:

@@ -65,9 +65,18 @@ MULTINOMIAL = {
 }
 
 
+SOME = {(name, d): symbol_of("draw", name, [d], [0.0, 1.0]) for name in ("SomeUniform", "SomeNormal") for d in FLOATS}
+
+
 @pytest.fixture(scope="module")
 def kernels() -> CompiledKernels:
-    symbols = [s for s, *_ in CASES] + [*PERMUTATIONS.values(), *EACH.values(), *MULTINOMIAL.values(), symbol_of("draw", "Seeded")]
+    symbols = [s for s, *_ in CASES] + [
+        *SOME.values(),
+        *PERMUTATIONS.values(),
+        *EACH.values(),
+        *MULTINOMIAL.values(),
+        symbol_of("draw", "Seeded"),
+    ]
     return CompiledKernels(KernelLibrary((), (("draws.cc", source_of(symbols)),), ()))
 
 
@@ -105,6 +114,24 @@ def test_the_second_normal_number_is_kept_over_other_draws(kernels: CompiledKern
         for k in range(12):
             symbol, op, params, _ = by_symbol[names[k * k % 3]]
             state = _compare(kernels, symbol, op, state, [], ((1 + k % 4,), *params))
+
+
+@pytest.mark.parametrize("name, dtype", SOME)
+def test_as_many_numbers_as_a_tensor_says(kernels: CompiledKernels, name: str, dtype: str) -> None:
+    """They are those of a draw of so many, and zeros are behind them."""
+    kind, size = getattr(torch, dtype), 40
+    for state, n in itertools.product(_states(), (*range(size + 1), -3, 2**60)):
+        for scattered in (False, True):
+            count, some = torch.tensor(n), max(0, min(n, size))
+            operands = [count] if name == "SomeUniform" else [count, torch.tensor(scattered)]
+            op = draws.uniform_some if name == "SomeUniform" else draws.normal_some
+            _compare(kernels, SOME[name, dtype], op, state, operands, (size, 0.0, 1.0, kind))
+            generator = torch.Generator()
+            generator.set_state(state)
+            want = torch.empty(some, 2, dtype=kind)[:, 0] if scattered else torch.empty(some, dtype=kind)
+            want = want.uniform_(generator=generator) if name == "SomeUniform" else want.normal_(generator=generator)
+            made, after = op(state, *operands, size, 0.0, 1.0, kind)
+            assert torch.equal(made[:some], want) and not made[some:].any() and torch.equal(after, generator.get_state())
 
 
 @pytest.mark.parametrize("dtype", PERMUTATIONS)

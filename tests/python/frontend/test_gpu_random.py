@@ -151,6 +151,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "the CPU's state": (lambda x: (torch.get_rng_state(), x), "get_rng_state"),
     "the CPU's seed": (lambda x: (torch.default_generator.manual_seed(1), x)[1], "manual_seed"),
     "a part of the generators": (lambda x: (torch.random.fork_rng([]).__enter__(), x)[1], "fork_rng"),
+    "as many as the data decide": (lambda x: torch.rand(int((x > 0).sum())), "as the data decide, on a GPU"),
     "huge": (lambda x: x + torch.rand(1 << 29).sum(), "2\\*\\*31"),
 }
 

@@ -246,3 +246,34 @@ def test_boxes_that_are_kept():
     scores = [torch.rand(5, generator=torch.Generator().manual_seed(k)) for k in range(3)]
     calls = [(boxes + shift, s) for shift, s in zip((0, 3, 0), scores)] + [(boxes[:1].expand(5, 4), scores[0])]
     compare(lambda b, s: (ops.nms(b, s, 0.3), b[ops.batched_nms(b, s, torch.tensor([0, 0, 1, 1, 0]), 0.5)]), calls)
+
+
+VITS = {
+    **{"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16, "flow_size": 8},
+    **{"spectrogram_bins": 9, "upsample_initial_channel": 16, "upsample_rates": [4, 2], "upsample_kernel_sizes": [8, 4]},
+    **{"resblock_kernel_sizes": [3, 5], "resblock_dilation_sizes": [[1, 3], [1, 3]], "depth_separable_num_layers": 1},
+    **{"duration_predictor_flow_bins": 4, "duration_predictor_num_flows": 2, "duration_predictor_filter_channels": 16},
+    **{"prior_encoder_num_flows": 2, "prior_encoder_num_wavenet_layers": 2, "posterior_encoder_num_wavenet_layers": 1},
+}
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_speech_of_a_predicted_length(stochastic, batch):
+    """The noise is as long as the predicted durations together, so as many numbers are drawn as eager draws."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    model = transformers.VitsModel(transformers.VitsConfig(**VITS, use_stochastic_duration_prediction=stochastic)).eval()
+    ids = [torch.randint(1, 20, (batch, 6), generator=torch.Generator().manual_seed(k)) for k in range(4)]
+    with pytest.raises(UnsupportedError, match="max_length"):
+        stage(model, (ids[0],))
+    call, lengths = stage(model, (ids[0],), max_length=600).interpret(), set()
+    for seed, x in enumerate([*ids, ids[0]]):
+        torch.manual_seed(seed)
+        call.manual_seed(seed)
+        for _ in range(2):
+            with torch.no_grad():
+                want, got = model(x), call(x)
+            assert difference(want, got) is None
+            lengths.add(want.waveform.shape[1])
+    assert len(lengths) > 2

@@ -1,4 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
+# ruff: noqa: UP031, UP032  (the older ways to make texts are what is tested)
 """Items and parts of modules that a text names which has a number in it that is known only at run time."""
 
 from __future__ import annotations
@@ -44,6 +45,26 @@ def item_by_a_sum(net, x):
     return net.experts["expert_" + str(int(x[0]))](x)
 
 
+def item_by_percent(net, x):
+    return net.experts["expert_%d" % int(x[0])](x)
+
+
+def item_by_format(net, x):
+    return net.experts["expert_{:d}".format(int(x[0]))](x) + net.experts["_".join(["expert", f"{x[0].long()}"])](x)
+
+
+def compared(net, x):
+    name = f"expert_{int(x[0])}"
+    if name == "expert_1" or "expert_x" == name:
+        return x * 3
+    return x + 1 if name != "expert_2" else x
+
+
+def looked_for(net, x):
+    name = str(int(x[0]))
+    return x * net.numbers[name] if name in net.numbers else x - float(name not in ("5", "-1", "05"))
+
+
 def part_of_an_item(net, x):
     return net.experts[f"expert_{int(x[0])}"].weight @ x
 
@@ -72,7 +93,21 @@ def missing_name_is_caught(net, x):
 
 @pytest.mark.parametrize("keys", KEYS, ids=str)
 @pytest.mark.parametrize(
-    "how", [item, item_by_a_tensor, item_by_a_sum, part_of_an_item, attribute, number, set_before_a_branch, missing_name_is_caught]
+    "how",
+    [
+        item,
+        item_by_a_tensor,
+        item_by_a_sum,
+        item_by_percent,
+        item_by_format,
+        compared,
+        looked_for,
+        part_of_an_item,
+        attribute,
+        number,
+        set_before_a_branch,
+        missing_name_is_caught,
+    ],
 )
 def test_the_item_is_chosen_by_the_number(how, keys):
     check(Net(how, keys), X, paths=2 if any(-2 < k < 6 for k in keys) else 1)
@@ -107,8 +142,8 @@ def text_returned(net, x):
     return f"{int(x[0])}", x
 
 
-def text_compared(net, x):
-    return x * 2 if f"{int(x[0])}" == "1" else x
+def text_ordered(net, x):
+    return x * 2 if f"{int(x[0])}" < "1" else x
 
 
 def default(net, x):
@@ -123,7 +158,7 @@ def made_where_missing(net, x):
     return x * Counted(a=1.0)[f"{int(x[0])}"]
 
 
-@pytest.mark.parametrize("how", [text_returned, text_compared, default, found_by_code, made_where_missing])
+@pytest.mark.parametrize("how", [text_returned, text_ordered, default, found_by_code, made_where_missing])
 def test_other_uses_are_refused(how):
     with pytest.raises(UnsupportedError, match="its text"):
         stage(Asked(how, (0, 1, 2)), X[0])

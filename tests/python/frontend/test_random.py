@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "seed of chance": (lambda x: (torch.seed(), x)[1], "differs in every run"),
     "method of chance": (lambda x: x * torch.Generator().seed(), "differs in every run"),
     "number of the run": (lambda x: torch.randint(0, int(x.abs().sum()) + 1, (3,)), "known only at run time"),
-    "size of the run": (lambda x: torch.rand(2, int((x > 0).sum())), "rand.. takes a number known only at run time"),
+    "size of the run": (lambda x: torch.randint(0, 5, (int((x > 0).sum()),)), "randint.. takes a number known only at run time"),
     "NumPy": (lambda x: x * np.random.rand(), "another result at every call"),
     "NumPy, an array": (lambda x: x + torch.from_numpy(np.random.rand(5)), "another result at every call"),
     "NumPy, as a size": (lambda x: x.new_zeros(np.random.randint(3)), "another result at every call"),

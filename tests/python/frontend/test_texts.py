@@ -1,4 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
+# ruff: noqa: UP031, UP032  (the older ways to make texts are what is tested)
 """Texts of which a part is known only at run time: they may be put together, and into exceptions and messages that are left out."""
 
 from __future__ import annotations
@@ -109,7 +110,32 @@ def checked(x: Tensor) -> Tensor:
     return x * n
 
 
+def by_percent(x: Tensor) -> Tensor:
+    n, whole = float(x.sum()), int(x.sum())
+    message = "%s: %d of %5.2f%% and %-4s|" % ("sum", whole, n, 3)
+    if n < 0:
+        raise ValueError(message + "%(low)s in %(all)s" % {"low": x.min(), "all": [whole]})
+    return x * n
+
+
+def by_format(x: Tensor) -> Tensor:
+    n = float(x.sum())
+    if n < 0:
+        raise ValueError("{{{}}} of {:.3f} and {!r:>3}; ".format(3, n, "a") + "{0} {what} {0:e}".format(x.sum(), what=x.shape))
+    return x * n
+
+
+def by_join(x: Tensor) -> Tensor:
+    low, high = int(x.min()), int(x.max())
+    if low < 0:
+        raise ValueError(", ".join(str(k) for k in (low, 2, high)) + "; ".join(["a", f"{high}"]))
+    return x * high
+
+
 MESSAGES = {
+    by_percent: "sum: <known at run time> of <known at run time>% and 3   |<known at run time> in [<known at run time>]",
+    by_format: "{3} of <known at run time> and 'a'; <known at run time> torch.Size([3]) <known at run time>",
+    by_join: "<known at run time>, 2, <known at run time>a; <known at run time>",
     made_before: "bad <known at run time>",
     made_by_a_function: "bad <known at run time>",
     of_two_numbers: "from <known at run time> to <known at run time> of (<known at run time>, [<known at run time>], 'a') "
@@ -165,7 +191,25 @@ def is_a_key(x: Tensor) -> Tensor:
 
 
 def is_compared(x: Tensor) -> Tensor:
-    return x + 1 if f"{int(x.sum())}" == "3" else x
+    return x + 1 if f"{x.sum().item()}" == "3.0" else x
+
+
+def has_a_width_from_data(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise ValueError("%*d" % (int(x.sum()), 3))
+    return x
+
+
+def is_a_character(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise ValueError("{:c}".format(int(x.sum())))
+    return x
+
+
+def is_no_int(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise ValueError("%d" % float(x.sum()))
+    return x
 
 
 def is_returned(x: Tensor) -> tuple[Tensor, str]:
@@ -182,12 +226,54 @@ class Keeps(torch.nn.Module):
 
 @pytest.mark.parametrize(
     "net",
-    [with_a_text_of_its_own, is_read, has_a_length, is_a_key, is_compared, is_returned, Keeps()],
+    [
+        with_a_text_of_its_own,
+        is_read,
+        has_a_length,
+        is_a_key,
+        is_compared,
+        is_returned,
+        has_a_width_from_data,
+        is_a_character,
+        is_no_int,
+        Keeps(),
+    ],
     ids=lambda net: getattr(net, "__name__", "kept"),
 )
 def test_what_needs_the_text_is_refused(net) -> None:
     with pytest.raises(UnsupportedError):
         stage(net, (ONES,))
+
+
+def wrong_format(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise KeyError(f"{int(x.sum()):zz}")
+    return x
+
+
+def too_few(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise KeyError("%d %d" % int(x.sum()))
+    return x
+
+
+def is_no_text(x: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise KeyError(f"{x:.2f}")
+    return x
+
+
+@pytest.mark.parametrize("net", [wrong_format, too_few, is_no_text])
+def test_formats_that_python_refuses(net) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        net(-ONES)
+    try:
+        staged = stage(net, (ONES,)).interpret()
+    except UnsupportedError:
+        return
+    with pytest.raises(Exception) as ours:
+        staged(-ONES)
+    assert raised.type.__name__ in (type(ours.value).__name__, getattr(ours.value, "kind", ""))
 
 
 def test_what_is_known_is_a_text() -> None:

@@ -48,6 +48,15 @@ def own_check(x):
     return x
 
 
+def types_of_numbers(x):
+    positive = x.sum().item() > 0
+    return x - positive if positive else x + positive
+
+
+def types_of_factors(x):
+    return x.long().add(x.long(), alpha=x.sum().item()) if x.sum() > 0 else x.long() * int(x.sum())
+
+
 def ambiguous(x):
     return (x * 2 if x > 0 else x) if x.sum() > 0 else x - 1
 
@@ -69,7 +78,9 @@ def unpacked(x):
     return x
 
 
-@pytest.mark.parametrize("f", [shapes, positions, keys, classes, plain, attribute, own_check, ambiguous, caught, unpacked])
+@pytest.mark.parametrize(
+    "f", [shapes, positions, keys, classes, plain, attribute, own_check, types_of_numbers, types_of_factors, ambiguous, caught, unpacked]
+)
 def test_an_error_of_the_program_is_raised_on_its_path(f):
     check(f, X, paths=2)
 

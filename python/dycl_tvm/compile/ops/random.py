@@ -39,6 +39,16 @@ def _normal(ctx: OpContext, state: Any, size: Any, mean: float, std: float, dtyp
     return _call(ctx, symbol_of("draw", function, [DTYPE_NAMES[dtype]], [float(mean), float(std)]), [state], size, DTYPE_NAMES[dtype])
 
 
+def _uniform_some(ctx: OpContext, state: Any, count: Any, size: int, low: float, high: float, dtype: Any) -> Any:
+    symbol = symbol_of("draw", "SomeUniform", [DTYPE_NAMES[dtype]], [float(low), float(high)])
+    return _call(ctx, symbol, [state, count], [size], DTYPE_NAMES[dtype])
+
+
+def _normal_some(ctx: OpContext, state: Any, count: Any, one_by_one: Any, size: int, mean: float, std: float, dtype: Any) -> Any:
+    symbol = symbol_of("draw", "SomeNormal", [DTYPE_NAMES[dtype]], [float(mean), float(std)])
+    return _call(ctx, symbol, [state, count, one_by_one], [size], DTYPE_NAMES[dtype])
+
+
 def _integers(ctx: OpContext, state: Any, size: Any, low: int, high: int, dtype: Any) -> Any:
     return _call(
         ctx, symbol_of("draw", "Integers", [DTYPE_NAMES[dtype]], [int(low), int(high) - int(low)]), [state], size, DTYPE_NAMES[dtype]
@@ -76,6 +86,8 @@ CONVERTERS.update(
         for name, convert in {
             "uniform": _simple("Uniform", float, float),
             "normal": _normal,
+            "uniform_some": _uniform_some,
+            "normal_some": _normal_some,
             "log_normal": _simple("LogNormal", float, float),
             "cauchy": _simple("Cauchy", float, float),
             "exponential": _simple("Exponential", float),

@@ -40,8 +40,9 @@ from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
+from dycl_tvm.frontend.trace.join.formats import percent
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
-from dycl_tvm.frontend.trace.join.texts import Text, joined, text_of
+from dycl_tvm.frontend.trace.join.texts import Text, is_among, joined, text_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of
@@ -82,6 +83,7 @@ __all__ = [
     "new",
     "not_",
     "own_globals",
+    "percent",
     "raising",
     "setattr",
     "setitem",
@@ -136,6 +138,9 @@ def compare(op: str, a: Any, b: Any) -> Any:
         return op == "is"  # one object of staging is one in eager too, on every path
     if op in ("is", "is_not") and (type(a) is Text or type(b) is Text) and not isinstance(b if type(a) is Text else a, (str, Poison)):
         return op == "is_not"  # a text is no None
+    if op in ("in", "not_in") and is_name(a) and _holds_texts(b):
+        found = is_among(a, b)
+        return found if op == "in" else not_(found)
     for x in (a, b):
         if isinstance(x, Poison):
             use(x)
@@ -144,6 +149,11 @@ def compare(op: str, a: Any, b: Any) -> Any:
         return same if op == "is" else not_(same)
     found = _contains(b, a)
     return found if op == "in" else not_(found)
+
+
+def _holds_texts(x: Any) -> bool:
+    """Whether something is a container of Python's own that holds texts only."""
+    return type(x) in (tuple, list, dict, set, frozenset) and all(type(item) is str for item in x)
 
 
 def _identical(a: Any, b: Any) -> Any:

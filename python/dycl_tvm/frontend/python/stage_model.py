@@ -51,6 +51,7 @@ def stage(
     max_paths: int = MAX_RUNS,
     max_loop_trips: int | None = None,
     max_recursion: int = MAX_RECURSION,
+    max_length: int | None = None,
     max_seconds: float = MAX_SECONDS,
     max_memory: int = MAX_MEMORY,
     name: str | None = None,
@@ -70,6 +71,8 @@ def stage(
     max_recursion : int
         Bound on the calls of a function that are under way, where its recursion has a depth known only at run time; one more is a
         run-time error.
+    max_length : int, optional
+        Bound on every size that tensors decide and that nothing else bounds; one more is a run-time error.
     max_paths : int
         How many times the forward may be run again because paths cannot be joined.
     max_seconds, max_memory : float, int
@@ -89,7 +92,7 @@ def stage(
         If something fails that is not the program's fault.
     """
     try:
-        limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion)
+        limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion, max_length)
         inputs = Inputs(model, example_args, example_kwargs or {})
         # in a context of its own: what context variables hold is as before when staging ends
         return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print, device)

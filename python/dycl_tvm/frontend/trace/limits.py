@@ -35,6 +35,8 @@ class Limits:
         How many bytes of memory staging may take.
     recursion : int
         How many calls of one function may be under way in a recursion whose depth is known only at run time.
+    length : int, optional
+        How long a dimension may be whose size is known only at run time, if nothing else bounds it.
     """
 
     runs: int = MAX_RUNS
@@ -42,3 +44,4 @@ class Limits:
     seconds: float = MAX_SECONDS
     memory: int = MAX_MEMORY
     recursion: int = MAX_RECURSION
+    length: int | None = None

@@ -30,13 +30,13 @@ from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERAT
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
 from dycl_tvm.frontend.python.flow.iteration import advancing
-from dycl_tvm.frontend.python.flow.names import is_name, matching, named
+from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
-from dycl_tvm.frontend.trace.join.texts import Text
+from dycl_tvm.frontend.trace.join.texts import Text, matching
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars

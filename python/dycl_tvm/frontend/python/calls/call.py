@@ -23,11 +23,12 @@ from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
+from dycl_tvm.frontend.python.calls.text_methods import make_text
 from dycl_tvm.frontend.python.calls.torch_operators import forward_of, python_of
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
-from dycl_tvm.frontend.python.flow.iteration import advancing, unpacked
+from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.recursion import Recursions
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
@@ -152,13 +153,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):
             refuse_question(callee)
         _note_builtin(callee, args)
-        if (
-            callee.__name__ == "join"
-            and isinstance(getattr(callee, "__self__", None), (str, bytes))
-            and len(args) == 1
-            and hasattr(type(args[0]), "__next__")
-        ):
-            args = ([*unpacked(args[0])],)  # texts that depend on the path part it
+        if callee.__name__ in ("join", "format") and isinstance(getattr(callee, "__self__", None), (str, bytes)):
+            return make_text(callee, args, kwargs, _native)
         return _native(callee, args, kwargs)
     if isinstance(callee, CACHED):
         return cached_call(callee, args, kwargs, call)

@@ -7,20 +7,17 @@ a list is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
 from typing import Any
 
 from dycl_tvm.frontend.python.flow.choices import switch
-from dycl_tvm.frontend.trace.join.texts import Text, is_whole, parts_of
+from dycl_tvm.frontend.trace.join.texts import Text, is_whole, matching, number_in
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.raising import surely_leaves
-
-_INT = "(0|-?[1-9][0-9]*)"
 
 
 def is_name(x: Any) -> bool:
@@ -28,21 +25,9 @@ def is_name(x: Any) -> bool:
     return type(x) is Text and is_whole(x)
 
 
-def _number_in(text: Text) -> Any:
-    return next(part for part in parts_of(text) if type(part) is not str)
-
-
-def matching(names: Iterable[Any], text: Text) -> dict[int, str]:
-    """Return which of some names a text may be, by the number that it then has."""
-    low, high = scalars.bounds_of(_number_in(text)) or (-(2**63), 2**63)
-    spelt = re.compile("".join([re.escape(part) if type(part) is str else _INT for part in parts_of(text)]))
-    matches = [m for name in names if type(name) is str and (m := spelt.fullmatch(name))]
-    return {int(m[1]): m[0] for m in matches if low <= int(m[1]) <= high}
-
-
 def named(names: Iterable[Any], text: Text, get: Callable[[str], Any], error: type[Exception]) -> Any:
     """Return what ``get`` gives for the one of some names that a text is; on paths on which it is none of them, there is an error."""
-    found, number = matching(names, text), _number_in(text)
+    found, number = matching(names, text), number_in(text)
     missing = error("a name with a number known only at run time is not there")
     if not surely_leaves(missing):
         missing = error(text)

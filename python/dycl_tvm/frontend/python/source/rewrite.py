@@ -438,6 +438,13 @@ class Rewriter(StoreRewriter):
             return node
         return operator_call("joined", node, *map(_text_of, node.values))
 
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """Let ``"%d items" % n`` be such a text too."""
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
+            return operator_call("percent", node, node.left, node.right)
+        return node
+
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself, and ask by an operator whether it is True, False or None."""
         depth = max(class_depth(case.pattern) for case in node.cases)

@@ -8,7 +8,10 @@ which refuses, or parts the paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 _SHOWN = "<known at run time>"
+_INT = "(0|-?[1-9][0-9]*)"
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
 
 
@@ -51,6 +55,14 @@ class Text(Poison):
     def __radd__(self, other: Any) -> Any:
         return joined(other, self) if type(other) is str else use(self)
 
+    def __eq__(self, other: Any) -> Any:
+        return is_among(self, [other]) if is_whole(self) and type(other) is str else use(self)
+
+    def __ne__(self, other: Any) -> Any:
+        return scalars.logical_not(self == other)
+
+    __hash__ = Poison.__hash__  # type: ignore[assignment]
+
 
 class _Asked(Refusing):
     """A value that is asked for its text where one with it in it is used."""
@@ -71,11 +83,11 @@ def text_of(value: Any, conversion: int = -1, spec: Any = "") -> Any:
         use(spec)
     if not spec and conversion in (-1, ord("s")) and type(value) in (str, Text):
         return value
-    number = None if spec else int_of(value)
+    number = int_of(value) if not spec or (spec == "d" and conversion == -1) else None
     if number is not None and not current().decisions.chosen_by_tests():
         return Text((number,), True, current().decisions.choice())
     shown_as = value if number is not None else _shown_as(value)
-    if shown_as is value:
+    if shown_as is value or not _takes(value, conversion, spec):
         return _format(value, conversion, spec)
     return Text((repr(shown_as),), False, _Asked(value, conversion, spec))
 
@@ -83,6 +95,27 @@ def text_of(value: Any, conversion: int = -1, spec: Any = "") -> Any:
 def _format(value: Any, conversion: int, spec: str) -> Any:
     """Make a text as an f-string does, with methods of the program's objects."""
     return attempt(format, value if conversion == -1 else attempt(_CONVERSIONS[conversion], value), spec)
+
+
+def _takes(value: Any, conversion: int, spec: str) -> bool:
+    """Whether a value can be formatted in a way whatever it is at run time."""
+    like = "" if conversion != -1 or type(value) is Text else number_like(value)
+    if not spec or like is None or spec.endswith("c"):  # there is a character for some numbers only
+        return not spec
+    try:
+        format(like, spec)
+    except ValueError:
+        return False
+    return True
+
+
+def number_like(value: Any) -> int | float | None:
+    """Return a number of the type that a value has, or that a tensor holds; None if it is nothing of one type."""
+    if isinstance(value, StagedTensor) and not value.dim() and not value.dtype.is_complex:
+        return 1.0 if value.dtype.is_floating_point else True if value.dtype == torch.bool else 1
+    if not scalars.is_symbolic(value) or scalars.mixed_of(value):
+        return None
+    return {"int": 1, "float": 1.0, "bool": True}[value.node.kind]
 
 
 def is_known(value: Any) -> bool:
@@ -143,6 +176,25 @@ def is_whole(text: Text) -> bool:
     """Whether a text is known but for one int."""
     whole: bool = object.__getattribute__(text, "_whole")
     return whole
+
+
+def number_in(text: Text) -> Any:
+    """Return the int that is all that is not known of a text."""
+    return next(part for part in parts_of(text) if type(part) is not str)
+
+
+def matching(names: Iterable[Any], text: Text) -> dict[int, str]:
+    """Return which of some names a text may be, by the number that it then has; it is known but for one."""
+    low, high = scalars.bounds_of(number_in(text)) or (-(2**63), 2**63)
+    spelt = re.compile("".join([re.escape(part) if type(part) is str else _INT for part in parts_of(text)]))
+    matches = [m for name in names if type(name) is str and (m := spelt.fullmatch(name))]
+    return {int(m[1]): m[0] for m in matches if low <= int(m[1]) <= high}
+
+
+def is_among(text: Text, names: Iterable[Any]) -> Any:
+    """Return whether a text is one of some names; it is known but for one int."""
+    number = number_in(text)
+    return reduce(or_, [number == n for n in matching(names, text)], False)
 
 
 def shown(x: Any) -> Any:

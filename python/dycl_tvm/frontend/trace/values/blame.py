@@ -22,6 +22,7 @@ from dycl_tvm.frontend.trace.modes import is_without_kernel, refusal
 from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.result_types import is_pointwise
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 
 Raised = TypeVar("Raised", bound=BaseException)
@@ -87,6 +88,44 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
             of_program(error)
         return not any(raised)
     return False
+
+
+#: Operators that take numbers of the types that they were given, with these types and those of their tensors.
+_TAKE: set[Any] = set()
+
+
+def check_types(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what an element-wise operator raises in eager for the types of numbers known only at run time: ``x - True``.
+
+    They become tensors of rank 0 of the result's type, which it would take.
+    """
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    types = [
+        x.dtype if isinstance(x, torch.Tensor) else scalars._kind(scalars.operand_of(x)) if scalars.is_symbolic(x) else type(x)
+        for x in leaves
+    ]
+    key = (operator, *types)
+    if key in _TAKE or not is_pointwise(operator):
+        return
+    failed = [_type_error(operator, args, kwargs, value) for value in (0, 1)]
+    if failed[0] is not None and failed[1] is not None:
+        raise of_program(failed[0])
+    _TAKE.add(key)
+
+
+def _type_error(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> Exception | None:
+    """Return what an operator raises on tensors of one element, where the numbers known only at run time have a value."""
+
+    def stand_in(x: Any) -> Any:
+        return torch.ones((1,) * x.dim(), dtype=x.dtype) if isinstance(x, torch.Tensor) else _stand_in(x, value)
+
+    try:
+        with apart(), plainly():
+            args, kwargs = torch.utils._pytree.tree_map(stand_in, (args, kwargs))
+            operator(*args, **kwargs)
+    except Exception as error:
+        return error.with_traceback(None)
+    return None
 
 
 def _is_torchs(function: Any) -> bool:

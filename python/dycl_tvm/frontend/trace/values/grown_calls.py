@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
 from dycl_tvm.frontend.trace.values.grown_composed import composed
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
+from dycl_tvm.frontend.trace.values.grown_layers import SIZED as DRAWS
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
@@ -47,6 +48,7 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
     unbind,
 )
 from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
+from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
 from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise
 from dycl_tvm.frontend.trace.values.grown_shapes import (
     arange,
@@ -58,7 +60,6 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     matrix_transpose,
     may_be_size,
     pad_plain,
-    pad_with,
     permute,
     reshape,
     squeeze,
@@ -210,6 +211,7 @@ HANDLERS: dict[Any, Handler] = {
     **PLACES,
     **COMPOSED,
     **LAYERS,
+    **ROWS,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
     _T.shape.__get__: _size,  # type: ignore[attr-defined]
@@ -223,7 +225,6 @@ HANDLERS: dict[Any, Handler] = {
     torch.argwhere: nonzero,
     **dict.fromkeys([_T.masked_select, torch.masked_select], masked_select),
     **dict.fromkeys([_T.masked_scatter, torch.masked_scatter], masked_scatter),
-    **dict.fromkeys([F.pad, torch._C._nn.pad], pad_with),
     **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat),
     torch.stack: stack,
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
@@ -250,6 +251,7 @@ HANDLERS: dict[Any, Handler] = {
 }
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
+    **DRAWS,
     torch.arange: arange,
     **dict.fromkeys([torch.topk, _T.topk], topk),
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),

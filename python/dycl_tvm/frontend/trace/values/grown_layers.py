@@ -1,66 +1,371 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Layers of tensors whose number of rows, the first dimension, is known only at run time; those behind the end are computed for nothing."""
+"""Layers that mix neighbours along the dimension whose length is known only at run time, and random numbers of such a length.
+
+What lies behind the length is made what PyTorch takes to be there: the zeros of a convolution's padding. How long a result is follows from
+the length, and so does which lengths PyTorch refuses: that is tried.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.values.arguments import tensors_of
-from dycl_tvm.frontend.trace.values.grown import Grown
-from dycl_tvm.frontend.trace.values.grown_math import Handler, new, refuse_call
+from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, number
+from dycl_tvm.frontend.trace.values.grown_math import Handler, dtype_of, flat, masked, new, refuse_call
+from dycl_tvm.frontend.trace.values.grown_shapes import as_known, most_of, one_length, pad_with
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+from dycl_tvm.frontend.trace.values.numbers import operand_of
+from dycl_tvm.frontend.trace.values.random import draw_some
+from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor
+from dycl_tvm.hcfg.nodes import Value
+
+_T = torch.Tensor
 
 
-def _of_rows(rank: int | None = None) -> Handler:
-    """Return how to call a layer that computes each row by itself, of a tensor of a rank, that of a batch of one."""
+@dataclass(frozen=True)
+class _Window:
+    """How long a result is: ``(times * n + more) // step`` for a length ``n``."""
 
-    def handler(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
-        others = any(isinstance(a, Grown) for a in tensors_of(args, kwargs))
-        if t.along != 0 or others or (rank is not None and t.dim_() != rank) or kwargs.get("training") or kwargs.get("out") is not None:
-            return refuse_call(func, t, args, kwargs)
-        made = func(t.padded() if t.contiguous_ else t.padded().clone(), *args, **kwargs)
-        return new(made, 0, t.length) if isinstance(made, torch.Tensor) else tuple([new(part, 0, t.length) for part in made])
+    times: int
+    more: int
+    step: int = 1
 
-    return handler
+    def of(self, n: int) -> int:
+        """Return it for a number."""
+        return (self.times * n + self.more) // self.step
 
 
-def _batch_norm(
+class _Quotients(OfOneRun):
+    """What stands for quotients of lengths: one object for those that are equal."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Any] = {}
+
+
+def _length_of(window: _Window, length: Length) -> Length | int:
+    """Return how long a result is; it is not negative."""
+    factor, constant = window.times * length.factor, window.times * length.constant + window.more
+    if factor % window.step == 0:
+        return Length(length.counter, factor // window.step, constant // window.step)
+    value = operand_of((number(length) * window.times + window.more) // window.step)
+    if not isinstance(value, Value):
+        return int(value)
+    low, high = (window.of(n) for n in length.bounds)
+    root, offset = length.counter.base or (length.counter, 0)
+    key = (id(root), factor, constant + factor * offset, window.step)  # the counter is the root and the offset
+    base = current().get(_Quotients).known.setdefault(key, (object(), root))
+    return Length(Counter(value, high, OfTheRun(), first=max(low, 0), base=(base, 0)), 1, 0)
+
+
+def _along(func: Any, t: Grown, layer: Callable[..., torch.Tensor], window: _Window, *others: torch.Tensor, fill: float = 0) -> Any:
+    """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it."""
+    whole = masked(t.padded(), t.along, t.length, fill)
+    _check_lengths(func, t, layer, window, others)
+    length = _length_of(window, t.length)
+    made = layer(whole, *others)
+    return made.narrow(t.along, 0, length) if isinstance(length, int) else new(made, t.along, length)
+
+
+def _check_lengths(func: Any, t: Grown, layer: Any, window: _Window, others: tuple[torch.Tensor, ...]) -> None:
+    """Raise at run time what PyTorch raises of tensors that are too short: it is asked for each length, from the least on."""
+    (least, most), error = t.length.bounds, None
+    taken: list[int] = []
+    given = [(tuple(o.shape), o.dtype) for o in others]
+    for n in range(max(least, 0), most + 1):
+        shape = [n if d == t.along else size for d, size in enumerate(t.buffer.shape)]
+        try:
+            with apart(), plainly():
+                made = layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
+        except (RuntimeError, ValueError, IndexError) as raised:
+            error = raised
+            continue
+        if made.shape[t.along] != window.of(n):
+            refuse_call(func, t)
+        if error is not None:
+            fine = functools.reduce(operator.or_, [number(t.length) == k for k in taken], number(t.length) >= n)
+            require(fine, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
+        if n > 1:
+            return
+        taken.append(n)
+
+
+# -- convolutions ----------------------------------------------------------------------------------------------------------------
+def convolution(
     func: Any,
     t: Grown,
-    weight: Any,
-    bias: Any,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Convolve: behind the length there are the zeros of the padding."""
+
+    def layer(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return func(x, others[0], others[1] if others[1:] else None, stride, padding, dilation, groups)  # type: ignore[no-any-return]
+
+    def window(size: int, at: int) -> _Window:
+        step, reach = _at(stride, at), _at(dilation, at) * (size - 1)
+        around = reach if padding == "same" else 0 if padding == "valid" else 2 * _at(padding, at)
+        return _Window(1, around - reach - 1 + step, step)
+
+    return _convolved(func, t, weight, bias, layer, window)
+
+
+def transposed(
+    func: Any,
+    t: Grown,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """Convolve the other way round: what is behind the length gives nothing."""
+
+    def layer(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = func(x, others[0], others[1] if others[1:] else None, stride, padding, output_padding, groups, dilation)
+        return found
+
+    def window(size: int, at: int) -> _Window:
+        step, reach = _at(stride, at), _at(dilation, at) * (size - 1)
+        return _Window(step, reach + _at(output_padding, at) + 1 - step - 2 * _at(padding, at))
+
+    return _convolved(func, t, weight, bias, layer, window)
+
+
+def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any, window: Callable[[int, int], _Window]) -> Any:
+    others = [x for x in (weight, bias) if x is not None]
+    if any(isinstance(x, Grown) for x in others):
+        return refuse_call(func, t)
+    around = weight.dim() - 2
+    at = t.along - (t.dim_() - around)
+    if t.dim_() == around + 2 and t.along == 0:
+        return new(layer(t.padded(), *others), 0, t.length)
+    if at < 0 or t.dim_() not in (around + 1, around + 2):
+        return refuse_call(func, t)
+    return _along(func, t, layer, window(int(weight.shape[2 + at]), at), *others)
+
+
+def _at(numbers: Any, at: int) -> int:
+    """Return one of the numbers of a layer, which may be one for all dimensions."""
+    numbers = list(numbers) if isinstance(numbers, (tuple, list)) else [numbers]
+    return int(numbers[at if len(numbers) > 1 else 0])
+
+
+# -- pooling, padding, resampling ---------------------------------------------------------------------------------------------------
+def max_pool(
+    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False, **indices: Any
+) -> Any:
+    """Take the largest of neighbours."""
+    if ceil_mode or any(indices.values()) or not t.is_floating():
+        return refuse_call(func, t)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return func(x, kernel_size, stride, padding, dilation)  # type: ignore[no-any-return]
+
+    return _pooled(func, t, layer, kernel_size, stride, padding, dilation, -math.inf)
+
+
+def average_pool(
+    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False, count_include_pad: Any = True
+) -> Any:
+    """Take the mean of neighbours, of which the padding is part."""
+    if ceil_mode or not (count_include_pad or padding in (0, (0,), [0])):
+        return refuse_call(func, t)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return func(x, kernel_size, stride, padding)  # type: ignore[no-any-return]
+
+    return _pooled(func, t, layer, kernel_size, stride, padding, 1, 0)
+
+
+def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Any:
+    if t.along != t.dim_() - 1:
+        return refuse_call(func, t)
+    size, stride = _at(kernel_size, 0), stride if stride not in (None, (), []) else kernel_size
+    step = _at(stride, 0)
+    return _along(func, t, layer, _Window(1, 2 * _at(padding, 0) - _at(dilation, 0) * (size - 1) - 1 + step, step), fill=fill)
+
+
+def pad_by(func: Any, t: Grown, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    """Pad with a number, or with elements that the last dimension has."""
+    if mode == "constant":
+        return pad_with(func, t, pad, mode, value)
+    if mode not in ("reflect", "replicate", "circular") or t.along != t.dim_() - 1 or len(pad) != 2 or not all(type(n) is int for n in pad):
+        return refuse_call(func, t)
+    left, right = pad
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        if not isinstance(x, StagedTensor):
+            return func(x, pad, mode)  # type: ignore[no-any-return]
+        places = torch.arange(int(x.shape[-1]) + left + right) - left
+        last = to_tensor(number(t.length), torch.int64) - 1
+        if mode == "reflect":
+            places = places.abs()
+            places = torch.where(places > last, 2 * last - places, places)
+        elif mode == "circular":
+            places = torch.remainder(places, (last + 1).clamp(min=1))
+        return x.index_select(-1, torch.minimum(places, last).clamp(0, int(x.shape[-1]) - 1))
+
+    return _along(func, t, layer, _Window(1, left + right))
+
+
+def interpolate(
+    func: Any, t: Grown, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None, **others: Any
+) -> Any:
+    """Repeat each element: what is in between of two, as other modes have it, is another number at the end."""
+    scales = list(scale_factor) if isinstance(scale_factor, (tuple, list)) else [scale_factor] * (t.dim_() - 2)
+    at = t.along - 2
+    if mode != "nearest" or size is not None or any(others.values()) or at < 0 or len(scales) <= at:
+        return refuse_call(func, t)
+    if scales[at] is None or isinstance(scales[at], torch.Tensor) or int(scales[at]) != scales[at] or scales[at] < 1:
+        return refuse_call(func, t)
+    return _along(func, t, lambda x: func(x, scale_factor=scale_factor, mode=mode), _Window(int(scales[at]), 0))
+
+
+# -- normalisation ----------------------------------------------------------------------------------------------------------------
+def batch_norm(
+    func: Any,
+    t: Grown,
     running_mean: Any,
     running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
+    weight: Any = None,
+    bias: Any = None,
+    training: Any = False,
+    *rest: Any,
+    **kw: Any,
 ) -> Any:
-    if training or running_mean is None:  # it mixes rows
+    """Normalise by means that are known: element by element."""
+    if training or t.along == 1 or running_mean is None:
         return refuse_call(func, t)
-    return _of_rows()(func, t, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
+    return as_known(t.contiguous_, func(t.padded(), running_mean, running_var, weight, bias, False, *rest, **kw), t.along, t.length)
 
 
-def _group_norm(func: Any, t: Grown, num_groups: int, *args: Any, **kwargs: Any) -> Any:
-    if math.prod(t.buffer.shape[1:]) == num_groups:  # PyTorch refuses one row then
+def instance_norm(
+    func: Any,
+    t: Grown,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: Any = True,
+    momentum: Any = 0.1,
+    eps: Any = 1e-5,
+) -> Any:
+    """Normalise each channel by itself."""
+    if use_input_stats is not True or running_mean is not None or t.dim_() < 3:
         return refuse_call(func, t)
-    return _of_rows()(func, t, num_groups, *args, **kwargs)
+    return _normalised(func, t, int(t.buffer.shape[1]), weight, bias, eps)
 
 
-_DIMENSIONS = (1, 2, 3)
+def group_norm(func: Any, t: Grown, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Normalise groups of channels."""
+    return _normalised(func, t, num_groups, weight, bias, eps)
+
+
+def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    """Normalise groups of channels by the mean and the variance of what there is of them."""
+    shape = t.buffer.shape
+    if t.along < 2 or dtype_of(t) not in (torch.float32, torch.float64) or shape[1] % groups:
+        return refuse_call(func, t)
+    _check_lengths(func, t, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
+    dims, parts = [2, *range(3, len(shape) + 1)], [shape[0], groups, shape[1] // groups, *shape[2:]]
+    whole = t.padded().reshape(parts).double()  # the mean may be far larger than what is about it
+    count = to_tensor(number(t.length), whole.dtype) * math.prod(parts[d] for d in dims if d != t.along + 1)
+    mean = masked(whole, t.along + 1, t.length, 0).sum(dims, True) / count
+    variance = masked((whole - mean) ** 2, t.along + 1, t.length, 0).sum(dims, True) / count
+    made = ((whole - mean) / torch.sqrt(variance + eps)).to(dtype_of(t)).reshape(shape)
+    by_channel = [1, shape[1], *[1] * (len(shape) - 2)]
+    made = made if weight is None else made * weight.reshape(by_channel)
+    made = made if bias is None else made + bias.reshape(by_channel)
+    return as_known(t.contiguous_, made, t.along, t.length)
+
+
+def gated(func: Any, t: Grown, dim: int = -1) -> Any:
+    """``F.glu`` along another dimension."""
+    return refuse_call(func, t) if dim % t.dim_() == t.along else as_known(t.contiguous_, func(t.padded(), dim), t.along, t.length)
+
+
+# -- random numbers --------------------------------------------------------------------------------------------------------------
+def drawn_like(func: Any, t: Grown, *, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: Any = False) -> Any:
+    """Draw as many numbers as there are elements, which lie in memory as those do."""
+    if t.order is None or requires_grad:
+        return refuse_call(func, t)
+    return _drawn(_LIKE[func], t.buffer.shape, t.order, t.along, t.length, dtype or dtype_of(t), None)
+
+
+def drawn(
+    func: Any, *sizes: Any, dtype: Any = None, generator: Any = None, layout: Any = None, device: Any = None, requires_grad: Any = False
+) -> Any:
+    """Draw as many numbers as sizes say of which one is known only at run time."""
+    wanted = flat(sizes)
+    at, length = one_length(wanted)
+    if at is None or requires_grad:
+        return NotImplemented
+    wanted[at] = most_of(length)
+    return _drawn(_SIZED[func], tuple(wanted), tuple(range(len(wanted))), at, length, dtype or torch.get_default_dtype(), generator)
+
+
+def _drawn(
+    name: str, shape: tuple[int, ...], order: tuple[int, ...], along: int, length: Length, dtype: torch.dtype, generator: Any
+) -> Any:
+    """Draw numbers in the order in which they lie in memory: those of each row that there are, not those of the buffer."""
+    place = order.index(along)
+    sizes = [shape[d] for d in order]
+    rows, room, behind = math.prod(sizes[:place]), sizes[place], math.prod(sizes[place + 1 :])
+    there = to_tensor(number(length), torch.int64)
+    count = there * (rows * behind)
+    flags = [_is_scattered(shape, order, along, there)] if name == "normal" else []
+    row = draw_some(name, count, rows * room * behind, dtype, generator, *flags)
+    if rows > 1 and room and behind:
+        source = (torch.arange(rows)[:, None] * there + torch.arange(room)).reshape(-1)
+        row = row.reshape(rows * room, behind).index_select(0, source.clamp(max=rows * room - 1))
+    made = row.reshape(sizes).permute([order.index(d) for d in range(len(order))])
+    made = new(made, along, length)
+    made.order = order
+    return made
+
+
+def _is_scattered(shape: tuple[int, ...], order: tuple[int, ...], along: int, there: torch.Tensor) -> torch.Tensor:
+    """Return whether elements are no contiguous tensor in PyTorch's sense, for which dimensions of one element do not count."""
+
+    def is_scattered(n: int) -> bool:
+        counted = [d for d in order if (n if d == along else shape[d]) != 1]
+        return counted != sorted(counted)
+
+    return torch.where(there == 1, torch.tensor(is_scattered(1)), torch.tensor(is_scattered(2)))
+
+
+_CONVOLUTIONS = [torch.conv1d, torch.conv2d, torch.conv3d]
+_TRANSPOSED = [torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d]
+_LIKE = {torch.rand_like: "uniform", torch.randn_like: "normal"}
+_SIZED = {torch.rand: "uniform", torch.randn: "normal"}
 HANDLERS: dict[Any, Handler] = {
-    **{getattr(torch, f"{name}{n}d"): _of_rows(n + 2) for name in ("conv", "conv_transpose") for n in _DIMENSIONS},
-    **{getattr(F, f"max_pool{n}d"): _of_rows(n + 2) for n in _DIMENSIONS},
-    torch.avg_pool1d: _of_rows(3),
-    torch.adaptive_avg_pool1d: _of_rows(3),
-    **{getattr(torch._C._nn, f"{name}{n}d"): _of_rows(n + 2) for name in ("avg_pool", "adaptive_avg_pool") for n in (2, 3)},
-    **{getattr(F, f"adaptive_max_pool{n}d"): _of_rows(n + 2) for n in _DIMENSIONS},
-    torch.batch_norm: _batch_norm,
-    F.group_norm: _group_norm,
-    torch.pixel_shuffle: _of_rows(4),
-    F.interpolate: _of_rows(),
-    F.grid_sample: _of_rows(),
+    **dict.fromkeys(_CONVOLUTIONS, convolution),
+    **dict.fromkeys(_TRANSPOSED, transposed),
+    **dict.fromkeys([F.max_pool1d, torch.max_pool1d], max_pool),
+    **dict.fromkeys([F.avg_pool1d, torch.avg_pool1d], average_pool),
+    **dict.fromkeys([F.pad, torch._C._nn.pad], pad_by),
+    F.interpolate: interpolate,
+    F.batch_norm: batch_norm,
+    F.instance_norm: instance_norm,
+    F.group_norm: group_norm,
+    F.glu: gated,
+    **dict.fromkeys(_LIKE, drawn_like),
 }
+SIZED: dict[Any, Handler] = dict.fromkeys(_SIZED, drawn)

@@ -351,15 +351,18 @@ def attention(
     is_causal: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Attention over keys and values that grow: those that there are not are masked."""
-    if not (isinstance(key, Grown) and isinstance(value, Grown)):
+    """Attention over keys and values that grow: those that there are not are masked. Queries are rows by themselves."""
+    if not (isinstance(key, Grown) and isinstance(value, Grown)) or (isinstance(query, Grown) and query.along != query.dim_() - 2):
         return refuse_call(func, query, key, value, attn_mask)
-    if isinstance(query, Grown):
-        if query.along != query.dim_() - 2 or attn_mask is not None or is_causal:
-            return refuse_call(func, query, key, value, attn_mask)
-        return new(attention(func, query.padded(), key, value, None, dropout_p, **kwargs), query.along, query.length)
-    if is_causal or key.along != key.dim_() - 2 or value.along != value.dim_() - 2:
+    if key.along != key.dim_() - 2 or value.along != value.dim_() - 2:
         return refuse_call(func, query, key, value)
+    if key.length.bounds[0] < 1 and key.buffer.shape[:-2] != buffer_of(query).shape[:-2]:  # PyTorch spreads nothing over no keys
+        return refuse_call(func, query, key, value)
+    if is_causal and (attn_mask is not None or not isinstance(query, Grown) or not is_same(query.length, key.length)):
+        return refuse_call(func, query, key, value)
+    if isinstance(query, Grown) and attn_mask is not None and rank_of(attn_mask) > 1 and extent_at(attn_mask, 2) != 1:
+        return refuse_call(func, query, key, value, attn_mask)
+    rows: torch.Tensor = query.padded() if isinstance(query, Grown) else query
     wholes, length = equalized([key, value], [key.along, value.along])
     assert isinstance(length, Length)
     keys, values = [masked(t, t.dim() - 2, length, 0) for t in wholes]
@@ -380,8 +383,11 @@ def attention(
             else torch.where(mask, attn_mask, torch.full((), -math.inf, dtype=attn_mask.dtype))
         )
     else:
-        mask = mask.expand(query.shape[-2], size)
-    return func(query, keys, values, mask, dropout_p, False, **kwargs)
+        mask = mask.expand(rows.shape[-2], size)
+    if is_causal:
+        mask = mask & (torch.arange(size) <= torch.arange(int(rows.shape[-2]))[:, None])
+    made = func(rows, keys, values, mask, dropout_p, False, **kwargs)
+    return grown(made, query.along, query.length) if isinstance(query, Grown) else made
 
 
 # -- layers, row by row ------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import equalized
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of, largest_of
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -30,15 +32,16 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
     valid,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, grown_or_plain
+from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, grown_or_plain, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.lengths import combine
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.picked import by_mask
 from dycl_tvm.frontend.trace.values.recorder import known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import fresh, read, view_of
+from dycl_tvm.hcfg.hostops import OF_SHAPE
 from dycl_tvm.hcfg.orders import NAMESPACE
-from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.hcfg.types import INT, TensorType
 
 _T = torch.Tensor
 
@@ -325,8 +328,43 @@ def repeat(func: Any, t: Grown, *sizes: Any) -> Any:
     return made if times == 1 else cat(torch.cat, [made] * times, along)
 
 
-def repeat_interleave(func: Any, t: Grown, repeats: Any, dim: Any = None) -> Any:
-    """Repeat each element or row."""
+def repeat_interleave(func: Any, x: torch.Tensor, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:
+    """Repeat each element or row: as often as a number says, or each as often as its element of a tensor says."""
+    if isinstance(repeats, torch.Tensor):
+        return _repeated(func, x, repeats, dim, output_size)
+    return _all_repeated(func, x, repeats, dim) if isinstance(x, Grown) else NotImplemented
+
+
+def _repeated(func: Any, x: torch.Tensor, repeats: torch.Tensor, dim: Any, output_size: Any) -> Any:
+    if dim is None:
+        x, dim = (x if rank_of(x) == 1 else refuse_call(func, x)) if isinstance(x, Grown) else x.reshape(-1), 0
+    dim = dim % rank_of(x)
+    if isinstance(x, Grown) and x.along != dim:
+        return refuse_call(func, x)
+    if output_size is not None or dtype_of(repeats) not in (torch.int64, torch.int32) or rank_of(repeats) != 1:
+        return refuse_call(func, x, repeats) if isinstance(x, Grown) or isinstance(repeats, Grown) else NotImplemented
+    if not isinstance(x, Grown) and not isinstance(repeats, Grown) and x.shape[dim] != repeats.shape[0]:
+        return NotImplemented  # PyTorch says what is wrong, or repeats all rows as often
+    (whole, times), length = equalized([x, repeats], [dim, 0])
+    if isinstance(length, Length):
+        times = masked(times, 0, length, 0)
+    room = int(times.shape[0])
+    if not room:
+        return whole.clone()
+    ends, most = times.to(torch.int64).cumsum(0), elements().of(read(times))
+    total = scalars.emit("item", read(torch.where((times < 0).any(), -1, ends[-1])), type_=INT, text=OF_SHAPE)
+    if most is not None:
+        total.node.bounds = (0 if most[0] >= 0 else -1, max(most[1], 0) * room)
+    if most is None or most[0] < 0:
+        require(total >= 0, RuntimeError("repeats can not be negative"))
+    count = length_of_size(total)
+    if not isinstance(count, Length):
+        return whole.narrow(dim, 0, count)
+    source = torch.searchsorted(ends, torch.arange(most_of(count)), right=True)
+    return new(whole.index_select(dim, source.clamp(max=room - 1)), dim, count)
+
+
+def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
     if type(repeats) is not int or repeats < 1 or (dim is None and t.dim_() > 1):
         return refuse_call(func, t)
     dim = 0 if dim is None else dim % t.dim_()

@@ -46,8 +46,12 @@ def gather(func: Any, t: torch.Tensor, dim: int, index: torch.Tensor, sparse_gra
     if isinstance(t, Grown) and t.along == dim:
         check_places(t, index, RuntimeError("an index of gather() is out of bounds of a dimension whose length is known only at run time"))
         at = at.clamp(0, max(int(whole.shape[dim]) - 1, 0))  # where there are no rows there are no places
-    elif isinstance(t, Grown) and not (isinstance(index, Grown) and t.along == index.along and is_same(t.length, index.length)):
-        return refuse_call(func, t, index)
+    elif isinstance(t, Grown):
+        if not isinstance(index, Grown) or t.along != index.along:
+            return refuse_call(func, t, index)
+        if not is_same(t.length, index.length):
+            require(number(index.length) <= number(t.length), RuntimeError("the index of gather() is longer than what it is taken from"))
+        whole = fitted(whole, t.along, int(at.shape[t.along]))
     if any(at.shape[d] > whole.shape[d] for d in range(rank) if d != dim) or not whole.shape[dim]:
         return refuse_call(func, t, index)
     made = func(whole, dim, at)

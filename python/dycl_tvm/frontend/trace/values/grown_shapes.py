@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import all_of_a_split, broadcast, equalized, fitted, is_same
@@ -20,7 +21,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     largest_of,
     summed,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of, refuse_here
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     at_front,
     buffer_of,
@@ -33,26 +34,46 @@ from dycl_tvm.frontend.trace.values.grown_math import (
 )
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 
 _T = torch.Tensor
 
 
 def may_be_size(x: Any, sized: bool) -> bool:
-    bounds = scalars.bounds_of(x)
-    return x.node.length is not None or (sized and bounds is not None and bounds[1] <= MOST_ELEMENTS)
+    return x.node.length is not None or (sized and x.node.is_int())
 
 
 def length_of_size(x: Any) -> Any:
-    """Return a number of the run as a length: one that grows in a loop, or of which bounds are known; None for anything else."""
-    if not scalars.is_symbolic(x):
+    """Return a number of the run as a length: one that grows in a loop, or of which bounds are known, or given; None for anything else."""
+    if not scalars.is_symbolic(x) or not x.node.is_int():
         return None
-    if x.node.length is not None or not may_be_size(x, True):
+    if x.node.length is not None:
         return x.node.length
-    bounds = scalars.bounds_of(x) or (0, 0)
-    if bounds[0] < 0:
+    low, high = bounded(x)
+    if low < 0:
         require(x >= 0, RuntimeError("a tensor cannot have a negative dimension"))
-    return extent_of(largest_of(x, 0), max(bounds[0], 0), max(bounds[1], 0))
+    return extent_of(x, max(low, 0), max(high, 0))
+
+
+def bounded(x: Any, least: int = 0) -> tuple[int, int]:
+    """Return the bounds of a number that decides a size: they are known, or the user gave one; ``least`` is it where none is known.
+
+    A number above that bound ends the call.
+    """
+    low, high = scalars.bounds_of(x) or (-(2**63), 2**63 - 1)
+    if high <= MOST_ELEMENTS:
+        return low, high
+    current().decisions.count_trips()
+    most = current().limits.length
+    if most is None:
+        raise UnsupportedError("a size is known only at run time, and nothing bounds it", current().origin(), _TO_BOUND)
+    if high > most:
+        limit(scalars.operand_of(x <= most), f"a size is above max_length = {most}")
+    return low, min(high, most)
+
+
+_TO_BOUND = "bound the number, as with min(n, 1000), or give all such sizes a bound: build(..., max_length=1000)"
 
 
 #: Up to which number a dimension may be as long as a number of the run says.
@@ -168,10 +189,13 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
             return _spread(func, x, wanted, along)
         wanted[along] = -1
         return grown(x.padded().expand(wanted), along, x.length) if _are_plain(wanted) else refuse_call(func, x)
-    at, length = _one_length(wanted)
+    for n in wanted:
+        if scalars.is_symbolic(n) and (scalars.bounds_of(n) or (-1, 0))[0] < 0:
+            limit(scalars.operand_of(n != -1), "a size is -1, known only at run time, by which expand() means the tensor's own")
+    at, length = one_length(wanted)
     if at is None or (x.dim() >= len(wanted) - at and x.shape[at - len(wanted)] != 1):
         return NotImplemented
-    wanted[at] = _most(length)
+    wanted[at] = most_of(length)
     return grown(x.expand(wanted), at, length)
 
 
@@ -203,17 +227,18 @@ def _are_plain(sizes: Sequence[Any]) -> bool:
     return all(type(n) is int for n in sizes)
 
 
-def _one_length(sizes: Sequence[Any]) -> tuple[int | None, Any]:
+def one_length(sizes: Sequence[Any]) -> tuple[int | None, Any]:
     """Return which size is a length, and the length; None if none is, or another is a number of the run."""
-    at = [i for i, n in enumerate(sizes) if isinstance(length_of_size(n), Length)]
-    if len(at) != 1 or not _are_plain([n for i, n in enumerate(sizes) if i != at[0]]):
+    at = [i for i, n in enumerate(sizes) if scalars.is_symbolic(n)]
+    if len(at) != 1 or not _are_plain([n for n in sizes if not scalars.is_symbolic(n)]):
         return None, None
-    return at[0], length_of_size(sizes[at[0]])
+    length = length_of_size(sizes[at[0]])
+    return (at[0], length) if isinstance(length, Length) else (None, None)
 
 
 def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     wanted, shape = flat(sizes), list(t.buffer.shape)
-    at, length = _one_length(wanted)
+    at, length = one_length(wanted)
     others = math.prod(n for d, n in enumerate(shape) if d != t.along)
     if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
         at, length = wanted.index(-1), t.length
@@ -234,7 +259,8 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
         wanted[at] = -1
         return _in_order(func, t, wanted)
     wanted[at] = shape[t.along]
-    if not t.contiguous_ and (at, wanted) != (t.along, shape):  # it is a view, or a copy
+    splits = _splits(shape[: t.along], wanted[:at]) and _splits(shape[t.along + 1 :], wanted[at + 1 :])
+    if not t.contiguous_ and not splits and (at, wanted) != (t.along, shape):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.length.counter.loop
@@ -276,6 +302,17 @@ def _divided(total: Length, by: int, wrong: Exception) -> Extent:
     n = number(total)
     require(n % by == 0, wrong)
     return extent_of(n // by, total.bounds[0] // by, total.bounds[1] // by)
+
+
+def _splits(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether dimensions are only split, or stay: that is a view, however a tensor lies in memory."""
+    left = [n for n in wanted if n != 1]
+    for size in sizes:
+        while size > 1 and left and size % left[0] == 0:
+            size //= left.pop(0)
+        if size != 1:
+            return False
+    return not left
 
 
 def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
@@ -329,10 +366,7 @@ def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "const
 
 def _padded(func: Any, whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> Any:
     """Pad a buffer, which holds the number behind its length already; what is negative takes something off."""
-    ends = [scalars.bounds_of(n) for n in (left, right)]
-    if any(b is None or b[1] > MOST_ELEMENTS for b in ends):
-        refuse_here(None, f"{func.__name__}() by a number that is known only at run time, and whose bounds are not known")
-    (low_left, high_left), (low_right, high_right) = ends  # type: ignore[misc]  # both are known
+    (low_left, high_left), (low_right, high_right) = [bounded(n) if scalars.is_symbolic(n) else (n, n) for n in (left, right)]
     known = combine("add", length, known_right) if left == 0 and (known_right := scalars.length_of(right)) is not None else None
     least, most = bounds_of(length)
     if known is not None and combine("ge", known, 0) is True:
@@ -358,6 +392,8 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     if any(map(scalars.is_symbolic, kwargs.values())):
         return NotImplemented
     args = tuple(flat(args))
+    if len(args) == 2 and args[0] == 0 and type(args[0]) is int:
+        args = args[1:]
     whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
     if len(args) == 2 and whole:
         start, end = map(scalars.length_of, args)
@@ -365,27 +401,27 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
         count = _steps(args[0], args[1]) if count is None else count
         if count is None or (isinstance(count, int) and count < 0):
             return NotImplemented
-        made = torch.arange(count if isinstance(count, int) else _most(count), **kwargs)
+        made = torch.arange(count if isinstance(count, int) else most_of(count), **kwargs)
         made = made + (to_tensor(args[0], made.dtype) if scalars.is_symbolic(args[0]) else args[0])
         return made if isinstance(count, int) else new(made, 0, count)
     length = length_of_size(args[0]) if len(args) == 1 else None
     if not isinstance(length, Length):
         return NotImplemented
-    made = new(func(_most(length), **kwargs).clone(), 0, length)
+    made = new(func(most_of(length), **kwargs).clone(), 0, length)
     made.below = length if whole else None
     return made
 
 
 def _steps(start: Any, end: Any) -> Extent | None:
     """Return how many numbers lie between two; None if they have no bounds. The second must not be smaller."""
-    low, high = scalars.bounds_of(start), scalars.bounds_of(end)
-    if low is None or high is None or high[1] - low[0] > MOST_ELEMENTS:
+    if not all(type(n) is int or (scalars.is_symbolic(n) and n.node.is_int()) for n in (start, end)):
         return None
     require(end >= start, RuntimeError("upper bound and lower bound inconsistent with step sign"))
-    return extent_of(largest_of(end - start, 0), max(high[0] - low[1], 0), max(high[1] - low[0], 0))
+    low, high = bounded(count := end - start)
+    return extent_of(count, max(low, 0), high)
 
 
-def _most(length: Length) -> int:
+def most_of(length: Length) -> int:
     """Return the largest length, of a tensor that has to have one in all trips."""
     if length.bounds[0] < 0:
         current().decisions.fork(length.counter.loop, "a tensor is made whose length may be negative in some trips of a loop")
@@ -405,10 +441,10 @@ def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
     wanted = flat(sized) if sized else None
     if wanted is None or _are_plain(wanted):
         return func(*buffers, *sizes, **kwargs)
-    at, length = _one_length(wanted)
+    at, length = one_length(wanted)
     if at is None:
         return NotImplemented
-    wanted[at] = _most(length)
+    wanted[at] = most_of(length)
     return new(func(*buffers, wanted, *rest, **kwargs).clone(), at, length)
 
 

@@ -76,6 +76,23 @@ def _passed(error: Exception) -> Exception:
     return error
 
 
+def limit(cond: Operand, message: str) -> None:
+    """Go on where a condition holds; elsewhere the call ends at a bound of staging's or the user's, which eager does not have.
+
+    So no handler of the program's is asked.
+    """
+    builder = current().builder
+    if not isinstance(cond, Value):
+        if not cond:
+            raise UnsupportedError(f"{message} in every call", current().origin(), "give a larger bound")
+        return
+    inside, outside = builder.new_block("inside"), builder.new_block("outside")
+    builder.branch(cond, inside, outside)
+    builder.block = outside
+    builder.terminate(Raise("RuntimeError", message, current().origin(), limit=True))
+    builder.block = inside
+
+
 def check(cond: Operand, error: Exception, wanted: bool = True) -> None:
     """Go on where a condition is as wanted; elsewhere the path raises what eager raises there."""
     session, decisions, builder = current(), current().decisions, current().builder

@@ -24,7 +24,7 @@ from dycl_tvm.frontend.trace.values.generators import kind_in_force, state_of
 from dycl_tvm.frontend.trace.values.gpu_draws import check_origin, check_size, keep_of, refuse_on_gpu
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
-from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh_like, op_name, read, write
+from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh, fresh_like, op_name, read, write
 from dycl_tvm.hcfg.cuda_draws import is_of_device
 from dycl_tvm.hcfg.draws import CPU
 from dycl_tvm.hcfg.nodes import Constant, Value
@@ -215,6 +215,24 @@ def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ..
             known[key] = (tuple(map(constant_of, results)), values)
     found: tuple[Value, ...] = known[key][0]
     return found
+
+
+def draw_some(name: str, count: torch.Tensor, size: int, dtype: torch.dtype, generator: Any, *params: Any) -> torch.Tensor:
+    """Record a draw of as many numbers as a tensor says, at most ``size``, in a row.
+
+    Parameters
+    ----------
+    name : str
+        ``uniform``, or ``normal``: that takes a tensor first that says whether they are drawn one by one.
+    """
+    refuse_on_gpu("random numbers of which there are as many as the data decide", "draw as many as there can be, and take a part")
+    state, check = state_of(generator), [read(p) for p in params]
+    if not size:
+        return torch.empty(0, dtype=dtype)
+    op = getattr(draws, f"{name}_some").default
+    made, after = _record(op, (read(state), read(count), *check, size, 0.0, 1.0, dtype), [_type((size,), dtype), kind_in_force().state])
+    write(state, after)
+    return fresh(made)
 
 
 def gpu_dropout(dispatch: Dispatch, x: torch.Tensor, p: Any = 0.5, *_: Any, **__: Any) -> torch.Tensor:

@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly, unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.about_operators import About, about_operator
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, sorted_leaves, tensors_of
-from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.blame import check_types, of_program
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
@@ -523,6 +523,7 @@ def _lower_scalars(
     name = opname(func)
     if name in ("full", "full_like", "scalar_tensor", "new_full"):
         return _full(func, args, kwargs)
+    check_types(func, args, kwargs)
     declared = {a.name: str(a.type) for a in func._schema.arguments}
     bound = _bind(func, args, kwargs)
     replaced = {}

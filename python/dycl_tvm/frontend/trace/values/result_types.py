@@ -57,21 +57,22 @@ def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if known is not None:
         return known
     try:
-        if _is_pointwise(func):
+        if is_pointwise(func):
             shape = _common_shape(args, kwargs)
             if shape is not None:  # one element says as much as all
                 result = _run(func, args, kwargs, lambda a: torch.ones((1,) * a.dim(), dtype=a.dtype))
                 return map_tensors(lambda r: _empty(shape, r.dtype), result)
         if _is_cheap(func, args, kwargs):
             # indices must lie within what they index, divisors not be zero
-            result = _run(func, args, kwargs, lambda a: _filled(a, 1 if _is_pointwise(func) else 0))
+            result = _run(func, args, kwargs, lambda a: _filled(a, 1 if is_pointwise(func) else 0))
             return map_tensors(lambda r: torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device="meta"), result)
     except (RuntimeError, IndexError):  # the message for the user is that of the device meta, or there is no kernel for the CPU
         pass
     return func(*args, **kwargs)
 
 
-def _is_pointwise(func: Any) -> bool:
+def is_pointwise(func: Any) -> bool:
+    """Whether an operator gives one element for each of its operands'."""
     return torch.Tag.pointwise in func.tags or opname(func) == "rsub"
 
 
@@ -113,7 +114,7 @@ def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if opname(func) == "arange":
         begin, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
         return step != 0 and abs((end - begin) / step) <= _ELEMENTS
-    if not (_is_pointwise(func) or opname(func) in _CHEAP):
+    if not (is_pointwise(func) or opname(func) in _CHEAP):
         return False
     tensors = tensors_of(args, kwargs)
     if opname(func) == "index":  # a mask's values decide on the shape; with positions the result may be as large as the product

@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
-from dycl_tvm.frontend.trace.values.grown_order import unique
+from dycl_tvm.frontend.trace.values.grown_order import repeat_interleave, unique
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -247,6 +247,19 @@ def _unique(func: Any) -> Callable[..., Any]:
     return function
 
 
+def _repeat_interleave(func: Any) -> Callable[..., Any]:
+    """Repeat each row as often as an element says that is known only at run time."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
+        given = (kwargs.pop("input"), *args) if "input" in kwargs else args
+        known = not isinstance(repeats, torch.Tensor) or as_constant(repeats) is not None or len(given) + ("repeats" in kwargs) < 2
+        made = NotImplemented if known else repeat_interleave(func, *given, **kwargs)
+        return func(*given, **kwargs) if made is NotImplemented else made
+
+    return function
+
+
 def _where(*args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].dim() and as_constant(args[0]) is None:
         return nonzero(torch.nonzero, args[0], as_tuple=True)
@@ -294,6 +307,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.unique: _unique(_T.unique),
     _T.masked_select: _of_mask(masked_select),
     torch.masked_select: _of_mask(masked_select),
+    torch.repeat_interleave: _repeat_interleave(torch.repeat_interleave),
+    _T.repeat_interleave: _repeat_interleave(_T.repeat_interleave),
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
     _T.new_tensor: _new_tensor,
