@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from differential import check, same, stage
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError, UsageError
@@ -38,6 +39,9 @@ class Network(nn.Module):
         self.up, self.odd = nn.ConvTranspose1d(4, 4, 8, 4, 2), nn.ConvTranspose1d(4, 3, 5, 3, 1, output_padding=2)
         self.planes = nn.Conv2d(1, 2, 3, padding=1, stride=(1, 2))
         self.batch, self.group, self.instance = nn.BatchNorm1d(4), nn.GroupNorm(2, 4), nn.InstanceNorm1d(4, affine=True)
+        self.heads, self.rows = nn.MultiheadAttention(4, 2, batch_first=True), nn.MultiheadAttention(4, 2)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True), 2)
+        self.decoder = nn.TransformerDecoderLayer(4, 2, 8, batch_first=True)
         self.eval()
 
     def forward(self, x, n):
@@ -121,6 +125,23 @@ def attended(net, x, n):
     return several, causal, F.scaled_dot_product_attention(y, y, y, attn_mask=torch.arange(n)[None] > 0)
 
 
+def transformed(net, x, n):
+    """Attention of a module, of what has a length to itself, and to and of a tensor of fixed length."""
+    y, fixed, turned = beyond(x, n).transpose(1, 2), x.transpose(1, 2), frames(x, n).permute(2, 0, 1)
+    out = [net.heads(q, k, k, need_weights=False)[0] for q, k in ((y, y), (y, fixed), (fixed, y))]
+    return out, net.rows(turned, turned, turned, need_weights=False)[0], net.encoder(y), net.decoder(y, fixed)
+
+
+def transformed_in_part(net, x, n):
+    y, left_out = frames(x, n).transpose(1, 2), (torch.arange(n) > 1)[None]
+    return net.heads(y, y, y, key_padding_mask=left_out, need_weights=False)[0], net.encoder(y, src_key_padding_mask=left_out)
+
+
+def activated(net, x, n):
+    y = beyond(x, n)
+    return F.selu(y), F.hardswish(y), F.logsigmoid(y), torch.lerp(y, y * 2, 0.3), torch.addcmul(y, y, x[:, :, :1]), frames(x, n).cumprod(2)
+
+
 def split_views(net, x, n):
     y = frames(x, n).transpose(1, 2)
     return [part.view(1, n, 2, 1).transpose(1, 2) for part in y.chunk(2, 2)]
@@ -137,7 +158,16 @@ def repeated(net, x, n):
 
 
 def repeated_within_bounds(net, x, n):
-    return x.repeat_interleave(times(x, n).clamp(0, 4), 2)
+    return x.repeat_interleave(times(x, n).clamp(0, 4), 2), x[:, :, :1].repeat(1, 2, n), x[0, 0, :2].repeat(min(n, 5) if n > 0 else 0)
+
+
+def repeated_alike(net, x, n):
+    return x.repeat_interleave(n // 3, 2), torch.repeat_interleave(x[0, 0], n // 3)
+
+
+def made_one_tensor(net, x, n):
+    ys = [x[0].t().repeat_interleave(times(x, n) // k, 0) for k in (1, 2)]
+    return torch.nn.utils.rnn.pad_sequence(ys, batch_first=True), torch.nn.utils.rnn.pad_sequence([*ys, x[0].t()], padding_value=2.0)
 
 
 def regulated(net, x, n):
@@ -172,7 +202,8 @@ def in_branches_and_loops(net, x, n):
 
 PROGRAMS = [
     *(made, masks, convolved, too_short, striding, down_and_up, not_numbers, pooled, padded, resampled, normalised, by_instance, attended),
-    *(split_views, repeated, repeated_within_bounds, regulated, alignment, in_branches_and_loops),
+    *(transformed, transformed_in_part, activated, split_views, repeated, repeated_within_bounds, repeated_alike, made_one_tensor),
+    *(regulated, alignment, in_branches_and_loops),
 ]
 
 
@@ -182,7 +213,7 @@ def test_right(program):
     check(Network(program), INPUTS, max_length=MOST)
 
 
-@pytest.mark.parametrize("program", [convolved, not_numbers, padded, attended, repeated], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", [convolved, not_numbers, padded, attended, transformed, repeated], ids=lambda f: f.__name__)
 def test_compiled(program, tmp_path: Path):
     net = Network(program)
     art = dycl_tvm.build(net, INPUTS[0], target="llvm", max_length=MOST)
@@ -196,8 +227,8 @@ def test_compiled(program, tmp_path: Path):
                 run(*given(n))
         else:
             got = run(*given(n))
-            assert len(want) == len(got)
-            for a, b in zip(want, got):
+            pairs = list(zip(tree_leaves(want), tree_leaves(got), strict=True))
+            for a, b in pairs:
                 assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
     with pytest.raises(dycl_tvm.RunError, match=rf"a size is above max_length = {MOST}\n.*test_bounded_sizes.py"):
         run(*given(MOST + 1))
@@ -249,6 +280,7 @@ REFUSED = {
     "in between": lambda net, x, n: F.interpolate(frames(x, n), scale_factor=2, mode="linear"),
     "means of the rest": lambda net, x, n: F.avg_pool1d(frames(x, n), 3, 1, 1, count_include_pad=False),
     "order of an unknown layout": lambda net, x, n: torch.randn_like(frames(x, n)),
+    "weights of all with all": lambda net, x, n: net.heads(*[frames(x, n).transpose(1, 2)] * 3),
     "channels": lambda net, x, n: F.conv1d(torch.ones(1, n, 5), torch.ones(2, 4, 3)),
 }
 

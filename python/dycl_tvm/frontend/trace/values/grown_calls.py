@@ -60,7 +60,9 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     matrix_transpose,
     may_be_size,
     pad_plain,
+    pad_sequence,
     permute,
+    repeat,
     reshape,
     squeeze,
     stack,
@@ -214,6 +216,7 @@ HANDLERS: dict[Any, Handler] = {
     **ROWS,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
+    **dict.fromkeys([torch.is_floating_point, torch.is_complex], _of_buffer),
     _T.shape.__get__: _size,  # type: ignore[attr-defined]
     _T.size: _size,
     _T.__len__: lambda func, t: _size(func, t, 0),
@@ -227,6 +230,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.masked_scatter, torch.masked_scatter], masked_scatter),
     **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat),
     torch.stack: stack,
+    torch._C._nn.pad_sequence: pad_sequence,
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
     **dict.fromkeys([_T.flatten, torch.flatten], flatten),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
@@ -257,6 +261,7 @@ SIZED: dict[Any, Handler] = {
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
+    _T.repeat: repeat,
 }
 #: Functions of lengths and of tensors of rank 0 that may be computed of lengths.
 _OF_SIZES: dict[Any, Handler] = {

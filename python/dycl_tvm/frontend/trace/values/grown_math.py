@@ -352,6 +352,10 @@ def attention(
     **kwargs: Any,
 ) -> Any:
     """Attention over keys and values that grow: those that there are not are masked. Queries are rows by themselves."""
+    if isinstance(query, Grown) and query.along == query.dim_() - 2 and not any(isinstance(t, Grown) for t in (key, value, attn_mask)):
+        if is_causal or (attn_mask is not None and (attn_mask.dim() < 2 or attn_mask.shape[-2] != 1)):
+            return refuse_call(func, query, key, value)
+        return grown(func(_filled(query, 0), key, value, attn_mask, dropout_p, **kwargs), query.along, query.length)
     if not (isinstance(key, Grown) and isinstance(value, Grown)) or (isinstance(query, Grown) and query.along != query.dim_() - 2):
         return refuse_call(func, query, key, value, attn_mask)
     if key.along != key.dim_() - 2 or value.along != value.dim_() - 2:
@@ -362,7 +366,7 @@ def attention(
         return refuse_call(func, query, key, value)
     if isinstance(query, Grown) and attn_mask is not None and rank_of(attn_mask) > 1 and extent_at(attn_mask, 2) != 1:
         return refuse_call(func, query, key, value, attn_mask)
-    rows: torch.Tensor = query.padded() if isinstance(query, Grown) else query
+    rows: torch.Tensor = _filled(query, 0) if isinstance(query, Grown) else query
     wholes, length = equalized([key, value], [key.along, value.along])
     assert isinstance(length, Length)
     keys, values = [masked(t, t.dim() - 2, length, 0) for t in wholes]
@@ -429,7 +433,8 @@ _ELEMENTWISE = """
 add sub subtract mul multiply div divide true_divide floor_divide remainder fmod neg negative abs absolute exp exp2 expm1 log log2 log10
 log1p sqrt rsqrt sigmoid tanh relu sin cos tan asin acos atan sinh cosh pow square reciprocal erf erfc clamp clamp_min clamp_max clip
 eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not where masked_fill minimum
-maximum isnan isinf isfinite floor ceil round trunc sign nan_to_num clone detach
+maximum lerp addcmul addcdiv hypot atan2 logaddexp frac sinc asinh acosh atanh fmin fmax
+isnan isinf isfinite floor ceil round trunc sign nan_to_num clone detach
 """
 _OPERATORS = """
 add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg pow rpow eq ne lt le gt ge and rand or ror xor rxor invert abs
@@ -440,10 +445,14 @@ _PARTIAL = frozenset(
         *_named([f"__{name}__" for name in ("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow")], _T),
     ]
 )
+_ACTIVATIONS = """
+relu gelu silu elu leaky_relu softplus mish hardtanh relu6 selu celu hardswish hardsigmoid logsigmoid softsign tanhshrink hardshrink
+softshrink threshold
+"""
 _CONVERSIONS = ["to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "type_as"]
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([*_named(_ELEMENTWISE.split(), torch, _T), *_named([f"__{n}__" for n in _OPERATORS.split()], _T)], elementwise),
-    **dict.fromkeys(_named(["relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "mish", "hardtanh", "relu6"], F), elementwise),
+    **dict.fromkeys(_named(_ACTIVATIONS.split(), F), elementwise),
     **dict.fromkeys(_named(_CONVERSIONS, _T), converted),
     _T.contiguous: contiguous,
     **dict.fromkeys([torch.matmul, _T.matmul, _T.__matmul__, torch.bmm, _T.bmm], matmul),

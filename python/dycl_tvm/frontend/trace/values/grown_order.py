@@ -330,6 +330,8 @@ def repeat(func: Any, t: Grown, *sizes: Any) -> Any:
 
 def repeat_interleave(func: Any, x: torch.Tensor, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:
     """Repeat each element or row: as often as a number says, or each as often as its element of a tensor says."""
+    if scalars.is_symbolic(repeats) and not isinstance(x, Grown):
+        repeats = to_tensor(repeats, torch.int64).expand(x.numel() if dim is None else x.shape[dim])
     if isinstance(repeats, torch.Tensor):
         return _repeated(func, x, repeats, dim, output_size)
     return _all_repeated(func, x, repeats, dim) if isinstance(x, Grown) else NotImplemented

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -131,6 +132,21 @@ def stack(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     dim = dim % (first.dim_() + 1)
     buffers, length = equalized(tensors, [first.along] * len(tensors))
     return grown_or_plain(func(buffers, dim), first.along + (dim <= first.along), length, True)
+
+
+def pad_sequence(
+    func: Any, sequences: Sequence[torch.Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> Any:
+    """Stack tensors behind which there are numbers up to the longest."""
+    first = next(t for t in sequences if isinstance(t, Grown))
+    if padding_side != "right" or any(rank_of(t) != first.dim_() or (isinstance(t, Grown) and t.along) for t in sequences):
+        return refuse_call(func, first)
+    lengths: list[Extent] = [t.length if isinstance(t, Grown) else int(t.shape[0]) for t in sequences]
+    ends = [max(column) for column in zip(*map(bounds_of, lengths))]
+    total = extent_of(functools.reduce(largest_of, map(as_number, lengths)), ends[0], ends[1])
+    rows = [masked(t.padded(), 0, t.length, padding_value) if isinstance(t, Grown) else t for t in sequences]
+    whole = torch.stack([fitted(row, 0, ends[1], padding_value) for row in rows], 0 if batch_first else 1)
+    return grown_or_plain(whole, 1 if batch_first else 0, total, True)
 
 
 def grown_or_plain(t: torch.Tensor, along: int, length: Extent, known: bool) -> torch.Tensor:
@@ -302,6 +318,21 @@ def _divided(total: Length, by: int, wrong: Exception) -> Extent:
     n = number(total)
     require(n % by == 0, wrong)
     return extent_of(n // by, total.bounds[0] // by, total.bounds[1] // by)
+
+
+def repeat(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
+    """Repeat a tensor of fixed shape as often as a number of the run says, along one dimension."""
+    wanted = flat(sizes)
+    at, times = one_length(wanted)
+    if at is None:
+        return NotImplemented
+    wanted[at] = 1
+    once = func(x, wanted)
+    size = int(once.shape[at])
+    length = combine("mul", times, size)
+    if not isinstance(length, Length):
+        return once
+    return new(once.index_select(at, torch.arange(size * most_of(times)) % size), at, length)
 
 
 def _splits(sizes: Sequence[int], wanted: Sequence[int]) -> bool:

@@ -253,7 +253,8 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
         given = (kwargs.pop("input"), *args) if "input" in kwargs else args
-        known = not isinstance(repeats, torch.Tensor) or as_constant(repeats) is not None or len(given) + ("repeats" in kwargs) < 2
+        found = isinstance(repeats, torch.Tensor) and as_constant(repeats) is None
+        known = not (found or scalars.is_symbolic(repeats)) or len(given) + ("repeats" in kwargs) < 2
         made = NotImplemented if known else repeat_interleave(func, *given, **kwargs)
         return func(*given, **kwargs) if made is NotImplemented else made
 
