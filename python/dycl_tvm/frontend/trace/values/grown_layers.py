@@ -287,11 +287,11 @@ def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: f
         return refuse_call(func, t)
     _check_lengths(func, t, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
     dims, parts = [2, *range(3, len(shape) + 1)], [shape[0], groups, shape[1] // groups, *shape[2:]]
-    whole = t.padded().reshape(parts)
+    whole = t.padded().reshape(parts).double()  # the mean may be far larger than what is about it
     count = to_tensor(number(t.length), whole.dtype) * math.prod(parts[d] for d in dims if d != t.along + 1)
     mean = masked(whole, t.along + 1, t.length, 0).sum(dims, True) / count
     variance = masked((whole - mean) ** 2, t.along + 1, t.length, 0).sum(dims, True) / count
-    made = ((whole - mean) / torch.sqrt(variance + eps)).reshape(shape)
+    made = ((whole - mean) / torch.sqrt(variance + eps)).to(dtype_of(t)).reshape(shape)
     by_channel = [1, shape[1], *[1] * (len(shape) - 2)]
     made = made if weight is None else made * weight.reshape(by_channel)
     made = made if bias is None else made + bias.reshape(by_channel)
