@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 import dycl_tvm.hcfg.cuda_draws
-import dycl_tvm.hcfg.draws  # noqa: F401  (its operators become PyTorch's)
+import dycl_tvm.hcfg.draws
+import dycl_tvm.hcfg.orders  # noqa: F401  (their operators become PyTorch's)
 from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.clocks import read_clock
 from dycl_tvm.hcfg.hostops import Number, checked_int, evaluate

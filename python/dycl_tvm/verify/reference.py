@@ -184,7 +184,10 @@ class Reference:
 
 #: Operators that put equal numbers in an order which nobody has promised.
 _TIES = frozenset(
-    f"aten.{n}" for n in ("topk.default", "sort.default", "argsort.default", "kthvalue.default", "median.dim", "mode.default")
+    (
+        *(f"aten.{n}" for n in ("topk.default", "sort.default", "argsort.default", "kthvalue.default", "median.dim", "mode.default")),
+        "dycl_order.topk.default",
+    )
 )
 #: Operators that only move numbers.
 _MOVES = frozenset(

@@ -85,7 +85,7 @@ def _leaves(x):
 
 
 REFUSED = {
-    "which of equal ones are taken": (lambda x: x[x > 0].topk(1), "topk"),
+    "which of equal ones is most frequent": (lambda x: x[x > 0].mode(), "mode"),
     "a largest that may not be": (lambda x: torch.linalg.vector_norm(x[x > 0], float("inf")), "vector_norm"),
     "different rows": (lambda x: torch.unique(x[:, x[0] > 0], dim=1), "unique"),
 }

@@ -151,6 +151,37 @@ def test_a_list_that_grows_from_call_to_call_is_refused():
         stage(Growing().eval(), (X[0],))
 
 
+class KeepsWhatIsPicked(nn.Module):
+    """Of another length after each call: as it is, or in the front of a tensor of fixed shape."""
+
+    def __init__(self, last, count=None):
+        super().__init__()
+        self.last, self.count = last, count
+
+    def forward(self, x):
+        picked = x[x > 0]
+        if self.count is None:
+            y = x if self.last is None else x + self.last.sum()
+            self.last = picked
+        else:
+            y = x + self.last[: self.count].sum()
+            self.last[: len(picked)] = picked
+            self.count = len(picked)
+        return y
+
+
+@pytest.mark.parametrize("last", [None, torch.zeros(3)])
+def test_a_state_of_run_time_length(last):
+    with pytest.raises(UnsupportedError, match="`last` is .* whose length n is known only at run time") as error:
+        stage(KeepsWhatIsPicked(last).eval(), (X[0],))
+    assert "y = x if self.last is None" in str(error.value) and "self.kept[: len(y)] = y" in str(error.value)
+    calls = [torch.tensor([[a, b]]) for a, b in ((1.0, 2.0), (-1.0, 3.0), (-1.0, -1.0), (2.0, 1.0))]
+    model = KeepsWhatIsPicked(torch.zeros(2), 0).eval()
+    eager, call = copy.deepcopy(model), stage(model, (calls[0],)).interpret()
+    for x in calls:
+        assert same(eager(x), call(x))
+
+
 def test_staging_leaves_the_model_as_it_was():
     model = Counter().eval()
     stage(model, (X[0],))

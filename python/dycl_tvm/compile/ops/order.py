@@ -10,8 +10,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, converter, in_float32
+from dycl_tvm.compile.ops.context import CONVERTERS, NotConvertible, OpContext, axis_of, converter, in_float32
 from dycl_tvm.compile.templates import symbol_of
+from dycl_tvm.hcfg.orders import NAMESPACE
 
 #: Elements of an axis that kernels of a GPU scan and sort: their cost is quadratic.
 _MAX_SCAN, _MAX_SORT = 4096, 16384
@@ -96,7 +97,23 @@ def _topk(ctx: OpContext, x: Any, k: int, dim: int = -1, largest: bool = True, i
         return _ordered(ctx, x, k, dim, bool(largest), _wanted(ctx))
     axis = axis_of(dim, len(shape))
     around, result = _around(shape, axis), (*shape[:axis], k, *shape[axis + 1 :])
-    symbol = symbol_of("order", "TopK", [dtype], [bool(largest), bool(is_sorted)])
+    return tuple(ctx.reshape(part, result) for part in _chosen(ctx, "TopK", [ctx.reshape(x, around)], around, k, dtype, largest, is_sorted))
+
+
+def _chosen(
+    ctx: OpContext, function: str, operands: list[Any], around: tuple[int, ...], k: int, dtype: str, largest: bool, is_sorted: bool
+) -> list[Any]:
+    symbol = symbol_of("order", function, [dtype], [bool(largest), bool(is_sorted)])
     types = [relax.TensorType((around[0], k, around[2]), d) for d in (dtype, "int64")]
-    made = ctx.emit(relax.call_dps_packed(symbol, relax.Tuple([ctx.reshape(x, around)]), types))
-    return tuple(ctx.reshape(ctx.emit(relax.TupleGetItem(made, i)), result) for i in range(2))
+    made = ctx.emit(relax.call_dps_packed(symbol, relax.Tuple(operands), types))
+    return [ctx.emit(relax.TupleGetItem(made, i)) for i in range(2)]
+
+
+def _topk_of_some(ctx: OpContext, x: Any, n: Any, k: Any, most: int, largest: bool, is_sorted: bool) -> Any:
+    target = tvm.target.Target.current()
+    if target is not None and str(target.kind) != "llvm":
+        raise NotConvertible("topk() along a dimension whose length is known only at run time, on a GPU")
+    return tuple(_chosen(ctx, "TopKOfSome", [x, n, k], ctx.shape(x), most, ctx.dtype(x), largest, is_sorted))
+
+
+CONVERTERS[f"{NAMESPACE}.topk.default"] = _topk_of_some

@@ -48,8 +48,8 @@ from dycl_tvm.frontend.trace.session import Session, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.generators import key_of
+from dycl_tvm.frontend.trace.values.grown import same_kind
 from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside
-from dycl_tvm.frontend.trace.values.layouts import same_kind
 from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of

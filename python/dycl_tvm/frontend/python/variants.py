@@ -33,6 +33,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.layouts import marks_of, with_marks
 from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -86,7 +87,7 @@ class Variant:
     def is_of(self, c: Captured) -> bool:
         """Whether a value is of this kind."""
         if isinstance(c, TensorLeaf):
-            return self.type == tensor_type(c.obj) and self.obj == Layout.of(c.obj)
+            return not isinstance(c.obj, Grown) and self.type == tensor_type(c.obj) and self.obj == Layout.of(c.obj)
         if isinstance(c, NumberLeaf):
             return self.type == _number_type(c) or self.is_number(c)
         if isinstance(c, Items) or isinstance(self.obj, Items):
@@ -240,7 +241,7 @@ def can_vary(c: Captured, lives_on: Callable[[Any], bool]) -> bool:
     if isinstance(c, Items):
         return all(can_vary(i, lives_on) for i in (*c.items, *map(capture, c.keys)))
     if isinstance(c, TensorLeaf):
-        return not isinstance(c.value, Stale) and not storage_of(c.obj).shared
+        return not isinstance(c.value, Stale) and not isinstance(c.obj, Grown) and not storage_of(c.obj).shared
     if isinstance(c, NumberLeaf):
         return scalars.mixed_of(c.obj) is None
     return isinstance(c, Plain) and (c.obj is MISSING or same_plain([c.obj, c.obj]) or lives_on(c.obj)) and not isinstance(c.obj, Poison)

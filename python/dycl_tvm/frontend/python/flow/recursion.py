@@ -28,7 +28,7 @@ from dycl_tvm.frontend.trace.limits import MAX_TRIPS
 from dycl_tvm.frontend.trace.procedures import Call
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.layouts import same_kind
+from dycl_tvm.frontend.trace.values.grown import same_kind
 from dycl_tvm.hcfg.nodes import Block, Raise
 
 #: The hidden variable that counts the calls that are not over.

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from dycl_tvm.frontend.trace.values.grown_shapes import as_long_as, buffer_and_count
+
 
 def nms(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
     """Stand for ``torchvision.ops.nms``: a box is kept unless one that was kept, of a higher score, covers too much of it."""
@@ -13,16 +15,21 @@ def nms(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch
     if scores.dim() != 1 or scores.shape[0] != dets.shape[0]:
         raise RuntimeError(f"scores should be a 1d tensor with {dets.shape[0]} elements, got {list(scores.shape)}")
     order = torch.sort(scores, stable=True, dim=0, descending=True)[1]
-    x1, y1, x2, y2 = dets.index_select(0, order).unbind(1)
-    areas, places = (x2 - x1) * (y2 - y1), torch.arange(dets.shape[0])
-    kept = torch.ones(dets.shape[0], dtype=torch.bool)
+    boxes, count = buffer_and_count(dets.index_select(0, order))
+    size = boxes.shape[0]
+    if not size:
+        return order
+    x1, y1, x2, y2 = boxes.unbind(1)
+    areas, places = (x2 - x1) * (y2 - y1), torch.arange(size)
+    kept = places < count
     i = torch.zeros((), dtype=torch.int64)
-    while i < dets.shape[0]:
-        if kept[i]:
-            width = (torch.minimum(x2, x2[i]) - torch.maximum(x1, x1[i])).clamp(min=0)
-            height = (torch.minimum(y2, y2[i]) - torch.maximum(y1, y1[i])).clamp(min=0)
+    while i < count:
+        at = i.clamp(0, size - 1)
+        if kept[at]:
+            width = (torch.minimum(x2, x2[at]) - torch.maximum(x1, x1[at])).clamp(min=0)
+            height = (torch.minimum(y2, y2[at]) - torch.maximum(y1, y1[at])).clamp(min=0)
             common = width * height
-            covered = common / (areas[i] + areas - common)
+            covered = common / (areas[at] + areas - common)
             kept = kept & ~((covered.double() > iou_threshold) & (places > i))
         i = i + 1
-    return order[kept]
+    return order[as_long_as(order, kept)]

@@ -19,6 +19,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, exact
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.storage import Stale
 from dycl_tvm.frontend.trace.values.tensors import memory_of, peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -33,10 +34,11 @@ class Plain:
 
 @dataclass
 class TensorLeaf:
-    """A tensor and the value that it holds."""
+    """A tensor and the value that it holds; ``settled`` is the length that it has elsewhere, where it is known on the path at hand."""
 
     obj: torch.Tensor
     value: Value
+    settled: Length | None = None
 
 
 @dataclass
@@ -75,8 +77,9 @@ def capture(x: Any, held: Mapping[Any, Any] = _AS_THEY_ARE, _depth: int = 0) -> 
 
     ``held`` has the contents of containers, by the keys of their places, that held something else then than they do now.
     """
-    if isinstance(x, Grown):
-        x = x.settled()
+    if isinstance(x, Grown) and x.length.settled is not None:
+        part = x.settled()
+        return TensorLeaf(part, peek(part), x.length)
     if isinstance(x, torch.Tensor):
         return TensorLeaf(x, peek(x))
     if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):

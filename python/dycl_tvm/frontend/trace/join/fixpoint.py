@@ -35,7 +35,7 @@ from dycl_tvm.frontend.trace.join.varied import VariedState
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.layouts import same_kind
+from dycl_tvm.frontend.trace.values.grown import same_kind
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value

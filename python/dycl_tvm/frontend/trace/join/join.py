@@ -260,8 +260,9 @@ class Join:
 
     def _length(self, found: list[TensorLeaf], along: int) -> Length:
         lengths = [c.obj.length if isinstance(c.obj, Grown) else int(c.obj.shape[along]) for c in found]
-        if isinstance(lengths[0], Length) and len(set(lengths)) == 1:
-            return lengths[0]
+        one = {c.settled or n for c, n in zip(found, lengths)}
+        if len(one) == 1 and isinstance(length := one.pop(), Length):
+            return length
         made = [n if isinstance(n, int) else self._on(path, partial(self._operand, n)) for path, n in zip(self.paths, lengths)]
         value = self.phi(INT, made)
         if value not in self._counters:

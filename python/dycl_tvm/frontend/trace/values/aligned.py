@@ -12,12 +12,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import combine
-from dycl_tvm.frontend.trace.values.numbers import select
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic, select
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.hcfg.nodes import Value
 
 
 def is_same(a: Any, b: Any) -> bool:
@@ -75,6 +77,13 @@ def broadcast(tensors: Sequence[torch.Tensor]) -> tuple[dict[int, torch.Tensor],
     return made, from_end, common
 
 
+class _Agreed(OfOneRun):
+    """The first number that the length of two was, by the two."""
+
+    def __init__(self) -> None:
+        self.first: dict[tuple[Extent, Extent], Value] = {}
+
+
 def _agreed(extents: list[Extent]) -> Extent:
     """Return the length that operands are broadcast to; lengths that are neither one nor that are an error at run time."""
     common = extents[0]
@@ -89,7 +98,13 @@ def _agreed(extents: list[Extent]) -> Extent:
         require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
         if not (isinstance(common, int) and common != 1) and not least_a > 1:
             known = isinstance(extent, int) and extent != 1
-            common = extent if known else extent_of(select(a == 1, b, a), min(least_a, least_b), max(most_a, most_b))
+            if known:
+                common = extent
+                continue
+            longer = select(a == 1, b, a)
+            if is_symbolic(longer):  # that of the same two lengths is the same elsewhere
+                longer.node.base = (current().get(_Agreed).first.setdefault((common, extent), longer.node.value), 0)
+            common = extent_of(longer, min(least_a, least_b), max(most_a, most_b))
     return common
 
 

@@ -61,7 +61,7 @@ class _Sizes(OfOneRun):
 
 def is_size(x: Any) -> bool:
     """Whether PyTorch takes a tensor as a size, and its element is known only at run time."""
-    return isinstance(x, StagedTensor) and not rank_of(x) and x.dtype in _INTEGERS and as_constant(x) is None
+    return isinstance(x, StagedTensor) and not rank_of(x) and x.dtype in INTEGERS and as_constant(x) is None
 
 
 def as_size(t: torch.Tensor) -> Any:
@@ -179,12 +179,12 @@ def _bounded(x: Any, least: int, most: int) -> Any:
 def is_number_of_run(x: Any) -> bool:
     """Whether a bound of a slice is a number, or an integer tensor of rank 0, that is known only at run time."""
     if isinstance(x, torch.Tensor):
-        return x.dim() == 0 and x.dtype in _INTEGERS
+        return x.dim() == 0 and x.dtype in INTEGERS
     return scalars.is_symbolic(x) and bool(x.node.is_int())
 
 
 #: Not bool, which Python takes as 0 and 1, and not uint8.
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def decided(counter: Counter) -> int:

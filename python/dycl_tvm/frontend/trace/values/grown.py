@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import tensors_of
 from dycl_tvm.frontend.trace.values.identity import Identity, join_identities, share_identity
-from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with
+from dycl_tvm.frontend.trace.values.layouts import marks_of, meta_of, meta_with
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, ViewStep, fresh, peek, read
@@ -200,6 +200,13 @@ def number(length: Length) -> Any:
 def buffer_type(t: torch.Tensor) -> TensorType:
     """Return the type of a tensor, or of the buffer of one that grows."""
     return t.buffer if isinstance(t, Grown) else tensor_type(t)
+
+
+def same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have one shape, dtype, and marks: then one may stand for both. A length of the run is no shape."""
+    if isinstance(a, Grown) or isinstance(b, Grown):
+        return False
+    return a.shape == b.shape and a.dtype == b.dtype and marks_of(a) == marks_of(b)
 
 
 def is_alike(t: torch.Tensor, other: Grown) -> bool:

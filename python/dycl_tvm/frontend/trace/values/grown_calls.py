@@ -16,32 +16,40 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import broadcast
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
+from dycl_tvm.frontend.trace.values.grown_composed import composed
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
 from dycl_tvm.frontend.trace.values.grown_layers import SIZED as DRAWS
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
 from dycl_tvm.frontend.trace.values.grown_math import (
-    IN_PLACE,
     Handler,
     buffer_of,
+    dtype_of,
     elementwise,
     refuse_call,
 )
 from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
+from dycl_tvm.frontend.trace.values.grown_order import topk
 from dycl_tvm.frontend.trace.values.grown_parts import (
     assigned,
-    in_place,
     indexed,
     iterated,
     narrowed,
     one_item,
+    put_all,
     selected_by,
+    split_up,
     to_list,
     unbind,
 )
+from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
+from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
+from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise
 from dycl_tvm.frontend.trace.values.grown_shapes import (
     arange,
     cat,
@@ -62,8 +70,9 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     unsqueeze,
 )
 from dycl_tvm.frontend.trace.values.indexing import split
-from dycl_tvm.frontend.trace.values.picked import index_add, index_select, masked_scatter, masked_select, nonzero
+from dycl_tvm.frontend.trace.values.picked import masked_scatter, masked_select, nonzero
 from dycl_tvm.frontend.trace.values.tensors import view_of
+from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
 
 _T = torch.Tensor
 #: Names by which NumPy calls arguments, which PyTorch takes too.
@@ -88,16 +97,51 @@ def with_known(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of PyTorch on tensors that grow, or with lengths as sizes; NotImplemented if it is a call like any other."""
     found = [t for t in tensors_of(args, kwargs) if isinstance(t, Grown)]
-    handler = HANDLERS.get(func) if found else SIZED.get(func) or _OF_SIZES.get(func)
+    handler = HANDLERS.get(func) or _rule_of(func) if found else SIZED.get(func) or _OF_SIZES.get(func)
     if handler is not None and handler is not elementwise:
         kwargs = {_NUMPYS.get(name, name): x for name, x in kwargs.items()}
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         handler = handler if _takes(handler, (func, *args), kwargs) else None
     if handler is not None:
-        if (func in MATH or func in ORDER) and current().handlers:
+        if (func in MATH or func in ORDER or func in PLACES or is_elementwise(func)) and current().handlers:
             refuse_if_caught(func, map_tensors(buffer_of, args), map_tensors(buffer_of, kwargs))
         return handler(func, *args, **kwargs)
     return found[0].refuse(f"{getattr(func, '__name__', func)}() is not supported of") if found else NotImplemented
+
+
+def _rule_of(func: Any) -> Handler | None:
+    """Return how to call a function that has no handler of its own, as PyTorch says what it is; None if that is not known."""
+    if is_elementwise(func):
+        return elementwise
+    if functional_of(func) is not None:
+        return _in_place
+    body = substitute_of(func) if isinstance(func, OPERATORS) else body_of(func)
+    return None if body is None else composed(body)
+
+
+def _in_place(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Change a tensor to what another function gives anew."""
+    made = call_on_grown(functional_of(func), (x, *args), kwargs)
+    if not isinstance(made, torch.Tensor) or not torch.can_cast(dtype_of(made), dtype_of(x)):
+        return refuse_call(func, x, args, kwargs)
+    return _copied(func, x, made)
+
+
+def _copied(func: Any, x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    """Change all that there is of a tensor to what is in another."""
+    if isinstance(x, Grown):
+        alike = not isinstance(source, Grown) or source.along - source.dim_() == x.along - x.dim_()
+        return put_all(func, x, source) if alike else refuse_call(func, x)
+    if not isinstance(source, Grown):
+        return x.copy_(source)
+    agreed = broadcast([x, source])
+    if agreed is None or not isinstance(agreed[2], int) or rank_of(source) > x.dim() or x.shape[-agreed[1]] != agreed[2]:
+        return refuse_call(func, source)
+    return x.copy_(agreed[0][id(source)])
+
+
+def _filled_with(func: Any, t: Grown, value: Any = 0) -> Any:
+    return put_all(func, t, grown(torch.full_like(t.padded(), value), t.along, t.length))
 
 
 def _is_settled(x: Any) -> bool:
@@ -129,13 +173,19 @@ def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
     """Split along another dimension than that of unknown length, or by numbers of the run."""
     if isinstance(x, Grown) and dim % x.dim_() != x.along:
         return _each(x, x.padded().split(sizes, dim))
-    if isinstance(sizes, int):
-        return refuse_call(_T.split, x)
+    if isinstance(x, Grown) and isinstance(sizes, int):
+        return split_up(x, lambda t: t.split(sizes, dim))
     return split(x, sizes, dim)
 
 
 def _chunk(func: Any, t: Grown, chunks: int, dim: int = 0) -> Any:
-    return refuse_call(func, t) if dim % t.dim_() == t.along else _each(t, t.padded().chunk(chunks, dim))
+    return split_up(t, lambda t: t.chunk(chunks, dim)) if dim % t.dim_() == t.along else _each(t, t.padded().chunk(chunks, dim))
+
+
+def _where(func: Any, *args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1 and not kwargs:
+        return nonzero(torch.nonzero, args[0], as_tuple=True)
+    return elementwise(func, *args, **kwargs) if len(args) + len(kwargs) > 2 else refuse_call(func, *args)
 
 
 def _each(t: Grown, buffers: Any) -> Any:
@@ -160,7 +210,10 @@ def _named(names: Sequence[str], *holders: Any) -> list[Any]:
 HANDLERS: dict[Any, Handler] = {
     **MATH,
     **ORDER,
+    **PLACES,
+    **COMPOSED,
     **LAYERS,
+    **ROWS,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
     **dict.fromkeys([torch.is_floating_point, torch.is_complex], _of_buffer),
@@ -170,12 +223,11 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.numel, _T.nelement, torch.numel], _numel),
     _T.__getitem__: indexed,
     _T.__setitem__: assigned,
+    **dict.fromkeys([torch.where, _T.where], _where),
     **dict.fromkeys([_T.nonzero, torch.nonzero], nonzero),
     torch.argwhere: nonzero,
     **dict.fromkeys([_T.masked_select, torch.masked_select], masked_select),
-    **dict.fromkeys([_T.masked_scatter, torch.masked_scatter, _T.masked_scatter_], masked_scatter),
-    **dict.fromkeys([_T.index_add, torch.index_add, _T.index_add_], index_add),
-    **dict.fromkeys([_T.index_select, torch.index_select], index_select),
+    **dict.fromkeys([_T.masked_scatter, torch.masked_scatter], masked_scatter),
     **dict.fromkeys([torch.cat, torch.concat, torch.concatenate], cat),
     torch.stack: stack,
     torch._C._nn.pad_sequence: pad_sequence,
@@ -185,26 +237,28 @@ HANDLERS: dict[Any, Handler] = {
     _T.item: one_item,
     **dict.fromkeys(_named(["split", "split_with_sizes"], _T, torch), _parts),
     **dict.fromkeys([_T.chunk, torch.chunk], _chunk),
-    **dict.fromkeys(IN_PLACE, in_place),
+    _T.copy_: _copied,
+    **dict.fromkeys([_T.fill_, _T.zero_], _filled_with),
     _T.__iter__: iterated,
     _T.tolist: to_list,
     **dict.fromkeys(_named(["transpose", "swapaxes", "swapdims"], _T, torch), transpose),
-    _T.mT.__get__: transpose,  # type: ignore[attr-defined]
+    **dict.fromkeys([_T.mT.__get__, _T.mH.__get__, _T.adjoint, torch.adjoint], transpose),  # type: ignore[attr-defined]
     **dict.fromkeys([_T.t, torch.t, _T.T.__get__], matrix_transpose),  # type: ignore[attr-defined]
     **dict.fromkeys(_named(["select"], _T, torch), selected_by),
     **dict.fromkeys(_named(["narrow"], _T, torch), narrowed),
-    **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like], like),
+    **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like], like),
     **dict.fromkeys([_T.permute, torch.permute], permute),
     **dict.fromkeys([_T.unsqueeze, torch.unsqueeze], unsqueeze),
-    **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
+    **dict.fromkeys([_T.expand, _T.broadcast_to, torch.broadcast_to], expand),
     **dict.fromkeys([_T.reshape, _T.view, torch.reshape], reshape),
-    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full], filled),
+    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),
 }
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
     **DRAWS,
     torch.arange: arange,
-    **dict.fromkeys([torch.ones, torch.zeros, torch.full, _T.new_ones, _T.new_zeros, _T.new_full], filled),
+    **dict.fromkeys([torch.topk, _T.topk], topk),
+    **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
     _T.repeat: repeat,

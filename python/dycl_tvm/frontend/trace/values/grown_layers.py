@@ -98,6 +98,8 @@ def _check_lengths(func: Any, t: Grown, layer: Any, window: _Window, others: tup
         if n > 1:
             return
         taken.append(n)
+    if error is not None:  # PyTorch refuses all other lengths, up to the longest
+        require(functools.reduce(operator.or_, [number(t.length) == k for k in taken]) if taken else False, error)
 
 
 # -- convolutions ----------------------------------------------------------------------------------------------------------------
@@ -285,11 +287,11 @@ def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: f
         return refuse_call(func, t)
     _check_lengths(func, t, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
     dims, parts = [2, *range(3, len(shape) + 1)], [shape[0], groups, shape[1] // groups, *shape[2:]]
-    whole = t.padded().reshape(parts)
+    whole = t.padded().reshape(parts).double()  # the mean may be far larger than what is about it
     count = to_tensor(number(t.length), whole.dtype) * math.prod(parts[d] for d in dims if d != t.along + 1)
     mean = masked(whole, t.along + 1, t.length, 0).sum(dims, True) / count
     variance = masked((whole - mean) ** 2, t.along + 1, t.length, 0).sum(dims, True) / count
-    made = ((whole - mean) / torch.sqrt(variance + eps)).reshape(shape)
+    made = ((whole - mean) / torch.sqrt(variance + eps)).to(dtype_of(t)).reshape(shape)
     by_channel = [1, shape[1], *[1] * (len(shape) - 2)]
     made = made if weight is None else made * weight.reshape(by_channel)
     made = made if bias is None else made + bias.reshape(by_channel)
@@ -355,7 +357,7 @@ def heads_attention(
 # -- random numbers --------------------------------------------------------------------------------------------------------------
 def drawn_like(func: Any, t: Grown, *, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: Any = False) -> Any:
     """Draw as many numbers as there are elements, which lie in memory as those do."""
-    if t.order is None or requires_grad:
+    if t.order is None or requires_grad or _is_elsewhere(layout, device):
         return refuse_call(func, t)
     return _drawn(_LIKE[func], t.buffer.shape, t.order, t.along, t.length, dtype or dtype_of(t), None)
 
@@ -366,10 +368,15 @@ def drawn(
     """Draw as many numbers as sizes say of which one is known only at run time."""
     wanted = flat(sizes)
     at, length = one_length(wanted)
-    if at is None or requires_grad:
+    if at is None or requires_grad or _is_elsewhere(layout, device):
         return NotImplemented
     wanted[at] = most_of(length)
     return _drawn(_SIZED[func], tuple(wanted), tuple(range(len(wanted))), at, length, dtype or torch.get_default_dtype(), generator)
+
+
+def _is_elsewhere(layout: Any, device: Any) -> bool:
+    """Whether something else is asked for than a plain tensor of the CPU."""
+    return layout not in (None, torch.strided) or (device is not None and torch.device(device).type != "cpu")
 
 
 def _drawn(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.session import apart
+from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
@@ -86,7 +86,7 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute element by element: what has no such dimension, or one of a single element, broadcasts along it."""
     tensors = tensors_of(args, kwargs)
     first = next(t for t in tensors if isinstance(t, Grown))
-    if kwargs.get("out") is not None or (func in _CHOICES and len(args) + len(kwargs) < 3):
+    if kwargs.get("out") is not None:
         return refuse_call(func, first)
     partial = func in _PARTIAL
     numbers = [x for x in leaves((args, kwargs)) if is_symbolic(x) or (type(x) in (int, bool) and x == 0)]
@@ -119,11 +119,13 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _ADDITIONS = (_T.__add__, _T.add, torch.add)
-_CHOICES = (torch.where, _T.where)
 
 
-def converted(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+def converted(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Convert to a type, which the other arguments give; what has it already is itself the result."""
+    if not isinstance(x, Grown):
+        return func(x, *map(buffer_of, args), **{k: buffer_of(v) for k, v in kwargs.items()})
+    t = x
     if "memory_format" in kwargs or torch.memory_format in map(type, args):
         return refuse_call(func, t, args, kwargs)
     whole = t.padded()
@@ -151,8 +153,10 @@ def dtype_of(t: torch.Tensor) -> torch.dtype:
 
 def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
     """Multiply matrices of which one grows, or both along the dimension that is summed over."""
-    if min(rank_of(a), rank_of(b)) < 2:
+    if min(rank_of(a), rank_of(b)) < 1:
         return refuse_call(func, a, b)
+    if rank_of(a) < 2 or rank_of(b) < 2:
+        return _of_vectors(func, a, b)
     a, b = [t.clone(memory_format=torch.contiguous_format) if layouts_of(t) is not None else t for t in (a, b)]
     rank = max(rank_of(a), rank_of(b))
     in_a = a.along - a.dim_() if isinstance(a, Grown) else None
@@ -171,6 +175,15 @@ def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
     if isinstance(b, Grown) and in_b == -1:
         return new(func(a, b.padded()), rank - 1, b.length)
     return refuse_call(func, a, b)
+
+
+def _of_vectors(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Multiply where one is a vector: a row in front, a column behind."""
+    with current().functions:
+        row, column = rank_of(a) == 1, rank_of(b) == 1
+        made = torch.matmul(a[None] if row else a, b[:, None] if column else b)
+        made = made.squeeze(-1) if column else made
+        return made.squeeze(-1 if column else -2) if row else made
 
 
 def einsum(func: Any, equation: Any, *operands: Any) -> Any:
@@ -233,7 +246,7 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
         if indices and dim is None and t.dim_() > 1:
             return refuse_call(func, t)
         if t.along in dims:
-            if partial and t.length.bounds[0] < 1:
+            if partial:
                 check_not_empty(func, t, *([] if dim is None else [dim, keepdim]))
             buffer = _filled(t, fill)
             return func(buffer, **typed) if dim is None else func(buffer, dim, keepdim, **typed)
@@ -243,14 +256,16 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
     return handler
 
 
-def check_not_empty(func: Any, t: Grown, *args: Any) -> None:
-    """Raise at run time what a function raises of no elements."""
-    shape = [0 if d == t.along else n for d, n in enumerate(t.buffer.shape)]
+def check_not_empty(func: Any, t: Grown, *args: Any, least: int = 1) -> None:
+    """Raise at run time what a function raises of no elements, or of fewer than so many."""
+    if t.length.bounds[0] >= least:
+        return
+    shape = [least - 1 if d == t.along else n for d, n in enumerate(t.buffer.shape)]
     try:
         with apart(), plainly():
             func(torch.empty(shape, dtype=t.padded().dtype), *args)
     except (RuntimeError, IndexError, ValueError) as error:
-        require(number(t.length) > 0, type(error)(str(error)))
+        require(number(t.length) >= least, type(error)(str(error)))
         return
     refuse_call(func, t)
 
@@ -277,8 +292,7 @@ def extreme(neutral: Callable[[torch.dtype], Any]) -> Handler:
         if type(dim) is not int or fill is None:
             return refuse_call(func, t)
         if dim % t.dim_() == t.along:
-            if t.length.bounds[0] < 1:
-                check_not_empty(func, t, dim, keepdim)
+            check_not_empty(func, t, dim, keepdim)
             return func(_filled(t, fill), dim, keepdim)
         made = func(t.padded(), dim, keepdim)
         along = t.along if keepdim else t.along - (dim % t.dim_() < t.along)
@@ -318,11 +332,13 @@ def triangle(func: Any, t: Grown, diagonal: Any = 0) -> Any:
     return new(torch.where(kept, whole, torch.zeros((), dtype=whole.dtype)), t.along, t.length)
 
 
-def running(func: Any, t: Grown, dim: int, dtype: Any = None) -> Any:
-    """Return running sums: what lies behind the length comes after all that there is."""
-    made: Grown = grown(func(t.padded(), dim, dtype=dtype), t.along, t.length)  # type: ignore[assignment]  # it grows
-    made.contiguous_ = t.contiguous_
-    return made
+def running(func: Any, t: Grown, dim: int, *, dtype: Any = None) -> Any:
+    """Return running sums, products, extremes: what lies behind the length comes after all that there is."""
+    made = func(t.padded(), dim, **({} if dtype is None else {"dtype": dtype}))
+    parts = [grown(part, t.along, t.length) for part in ([made] if isinstance(made, torch.Tensor) else made)]
+    for part in parts:
+        part.contiguous_ = t.contiguous_  # type: ignore[attr-defined]  # it grows
+    return parts[0] if isinstance(made, torch.Tensor) else type(made)(parts)
 
 
 def attention(
@@ -342,7 +358,7 @@ def attention(
         return grown(func(_filled(query, 0), key, value, attn_mask, dropout_p, **kwargs), query.along, query.length)
     if not (isinstance(key, Grown) and isinstance(value, Grown)) or (isinstance(query, Grown) and query.along != query.dim_() - 2):
         return refuse_call(func, query, key, value, attn_mask)
-    if key.along != key.dim_() - 2 or value.along != value.dim_() - 2 or not is_same(key.length, value.length):
+    if key.along != key.dim_() - 2 or value.along != value.dim_() - 2:
         return refuse_call(func, query, key, value)
     if key.length.bounds[0] < 1 and key.buffer.shape[:-2] != buffer_of(query).shape[:-2]:  # PyTorch spreads nothing over no keys
         return refuse_call(func, query, key, value)
@@ -351,9 +367,11 @@ def attention(
     if isinstance(query, Grown) and attn_mask is not None and rank_of(attn_mask) > 1 and extent_at(attn_mask, 2) != 1:
         return refuse_call(func, query, key, value, attn_mask)
     rows: torch.Tensor = _filled(query, 0) if isinstance(query, Grown) else query
-    size = min(key.buffer.shape[-2], value.buffer.shape[-2])
-    keys, values = [masked(t.padded().narrow(-2, 0, size), t.dim_() - 2, t.length, 0) for t in (key, value)]
-    mask = valid(key.length, size, 2, 1)
+    wholes, length = equalized([key, value], [key.along, value.along])
+    assert isinstance(length, Length)
+    keys, values = [masked(t, t.dim() - 2, length, 0) for t in wholes]
+    size = int(keys.shape[-2])
+    mask = valid(length, size, 2, 1)
     if isinstance(attn_mask, Grown):
         if attn_mask.along != attn_mask.dim_() - 1 or not is_same(attn_mask.length, key.length):
             return refuse_call(func, key)
@@ -431,15 +449,6 @@ _ACTIVATIONS = """
 relu gelu silu elu leaky_relu softplus mish hardtanh relu6 selu celu hardswish hardsigmoid logsigmoid softsign tanhshrink hardshrink
 softshrink threshold
 """
-_ONES = "add sub mul div clamp clamp_min clamp_max neg abs exp sqrt sigmoid tanh relu masked_fill logical_not"
-#: Functions that change a tensor in place, and those that give the same anew; some of these fill it.
-IN_PLACE: dict[Any, Any] = {
-    **{getattr(_T, f"{name}_"): getattr(_T, name) for name in _ONES.split()},
-    **{getattr(_T, f"__i{name}__"): getattr(_T, f"__{name}__") for name in ("add", "sub", "mul", "truediv")},
-    _T.zero_: torch.zeros_like,
-    _T.fill_: torch.full_like,
-}
-FILLING = (torch.zeros_like, torch.full_like)
 _CONVERSIONS = ["to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "type_as"]
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([*_named(_ELEMENTWISE.split(), torch, _T), *_named([f"__{n}__" for n in _OPERATORS.split()], _T)], elementwise),
@@ -458,7 +467,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.argmax, _T.argmax], reduction(_least, partial=True, indices=True)),
     **dict.fromkeys([torch.argmin, _T.argmin], reduction(_most, partial=True, indices=True)),
     **dict.fromkeys([torch.mean, _T.mean], mean),
-    **dict.fromkeys([torch.cumsum, _T.cumsum, torch.cumprod, _T.cumprod], running),
+    **dict.fromkeys(_named(["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"], torch, _T), running),
     **dict.fromkeys([torch.tril, _T.tril, torch.triu, _T.triu], triangle),
     torch.einsum: einsum,
     F.scaled_dot_product_attention: attention,

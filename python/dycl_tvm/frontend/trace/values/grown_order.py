@@ -6,19 +6,23 @@ Along that dimension what lies behind the length is made neutral: it is sorted l
 
 from __future__ import annotations
 
+import builtins
 import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import equalized, fitted, is_same
+from dycl_tvm.frontend.trace.values.aligned import equalized
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
-from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of, largest_of
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
+    buffer_of,
+    check_not_empty,
     dtype_of,
     elementwise,
     flat,
@@ -28,14 +32,16 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
     valid,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, length_of_size, most_of
+from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, grown_or_plain, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.picked import by_mask
-from dycl_tvm.frontend.trace.values.recorder import to_tensor
-from dycl_tvm.frontend.trace.values.tensors import read
+from dycl_tvm.frontend.trace.values.recorder import known_bounds, to_tensor
+from dycl_tvm.frontend.trace.values.tensors import fresh, read, view_of
 from dycl_tvm.hcfg.hostops import OF_SHAPE
-from dycl_tvm.hcfg.types import INT
+from dycl_tvm.hcfg.orders import NAMESPACE
+from dycl_tvm.hcfg.types import INT, TensorType
 
 _T = torch.Tensor
 
@@ -71,20 +77,219 @@ def sort(func: Any, t: Grown, dim: Any = -1, descending: bool = False, *, stable
         return refuse_call(func, t)
     whole = _last(t, bool(descending)) if dim % t.dim_() == t.along else t.padded()
     if func in _POSITIONS:
-        return new(torch.argsort(whole, dim=dim, descending=bool(descending), stable=True), t.along, t.length)
-    made = torch.sort(whole, dim=dim, descending=bool(descending), stable=True)
-    return _pair(made, t)
+        made = [new(torch.argsort(whole, dim=dim, descending=bool(descending), stable=True), t.along, t.length)]
+    else:
+        made = [new(part, t.along, t.length) for part in torch.sort(whole, dim=dim, descending=bool(descending), stable=True)]
+    if dim % t.dim_() == t.along:
+        made[-1].below = t.length
+    return made[0] if func in _POSITIONS else torch.return_types.sort(tuple(made))  # type: ignore[attr-defined, arg-type]
 
 
 def _pair(made: Any, t: Grown) -> Any:
     return type(made)([new(part, t.along, t.length) for part in made])
 
 
-def topk(func: Any, t: Grown, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """Take the largest along another dimension; along that of unknown length, which of equal ones PyTorch takes follows from the length."""
-    if dim % t.dim_() == t.along:
+def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """Take the largest, of as many as there are, as many as a number of the run says. Which of equal ones follows from both."""
+    if type(dim) is not int or isinstance(k, torch.Tensor) or not rank_of(x):
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    along = dim % rank_of(x)
+    if isinstance(x, Grown) and along != x.along:
+        return _pair(func(x.padded(), k, dim, largest, sorted), x) if type(k) is int else refuse_call(func, x)
+    length: Extent = x.length if isinstance(x, Grown) else int(x.shape[along])
+    (least, most), room = scalars.bounds_of(k) or (0, bounds_of(length)[1]) if is_symbolic(k) else (k, k), bounds_of(length)[1]
+    if most > bounds_of(length)[0] or least < 0:
+        require((k >= 0) & (k <= as_number(length)), RuntimeError("selected index k out of range"))
+    count = extent_of(k, max(least, 0), min(most, room))
+    whole, taken = buffer_of(x), bounds_of(count)[1]
+    if not room or not taken or bounds_of(count)[0] > taken:
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    shape = list(whole.shape)
+    around = [math.prod(shape[:along]), shape[along], math.prod(shape[along + 1 :])]
+    numbers = [read(to_tensor(as_number(n), torch.int64)) for n in (length, count)]
+    operands = [read(whole.reshape(around)), *numbers]
+    types = [TensorType((around[0], taken, around[2]), d) for d in (buffer_type(x).dtype, "int64")]
+    values = current().builder.tensor_op(f"{NAMESPACE}.topk.default", (*operands, taken, bool(largest), bool(sorted)), {}, types, operands)  # type: ignore[arg-type]
+    known_bounds()[values[1]] = (0, room - 1)  # type: ignore[index]  # there are two
+    parts = [fresh(v).view([*shape[:along], taken, *shape[along + 1 :]]).clone() for v in values]  # type: ignore[arg-type]
+    made = [grown_or_plain(part, along, count, True) for part in parts]
+    if isinstance(made[1], Grown):
+        made[1].below = length
+    return torch.return_types.topk(tuple(made))  # type: ignore[attr-defined, arg-type]
+
+
+def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
+    """Turn the elements round along dimensions, or all of them in their order."""
+    by, along = flat((shifts,)), flat((dims,))
+    if not along:
+        with current().functions:
+            return t.reshape(-1).roll(by, 0).view(t.size())
+    if len(by) != len(along) or not all(type(n) is int for n in by):
         return refuse_call(func, t)
-    return _pair(func(t.padded(), k, dim, largest, sorted), t)
+    whole: torch.Tensor = t.padded()
+    for shift, dim in zip(by, along):
+        if dim % t.dim_() != t.along:
+            whole = whole.roll(shift, dim)
+        elif size := int(whole.shape[t.along]):
+            source = (torch.arange(size) - shift) % to_tensor(number(t.length), torch.int64).clamp(min=1)
+            whole = whole.index_select(t.along, source)
+    return new(whole.clone() if whole is t else whole, t.along, t.length)
+
+
+def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """Subtract each element from the next one."""
+    if n != 1 or prepend is not None or append is not None:
+        return refuse_call(func, t)
+    whole = t.padded()
+    if dim % t.dim_() != t.along:
+        return new(func(whole, dim=dim), t.along, t.length)
+    least, most = [max(size - 1, 0) for size in t.length.bounds]
+    return new(func(whole, dim=dim), t.along, extent_of(largest_of(number(t.length) - 1, 0), least, most))  # type: ignore[arg-type]
+
+
+def _lone(t: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as one row."""
+    with current().functions:
+        return t.reshape(-1)
+
+
+def _taken(t: torch.Tensor, dim: int, at: Any) -> torch.Tensor:
+    """Return the element at a place of the run along a dimension, which has one element then."""
+    return t.index_select(dim, to_tensor(at, torch.int64).reshape(1).clamp(0, max(int(t.shape[dim]) - 1, 0)))
+
+
+def median(func: Any, t: Grown, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the lower one of the elements in the middle, or NaN if there is one."""
+    if dim is None:
+        row = _lone(t)
+        if not isinstance(row, Grown) or (not t.is_floating() and row.length.bounds[0] < 1):
+            return refuse_call(func, t)
+        return _middle(row, 0)[0].reshape(())
+    if type(dim) is not int:
+        return refuse_call(func, t)
+    if dim % t.dim_() != t.along:
+        return _parted(func(t.padded(), dim, keepdim), t, dim, keepdim)
+    check_not_empty(func, t, dim, keepdim)
+    made = _middle(t, t.along)
+    return torch.return_types.median(tuple([m if keepdim else m.squeeze(t.along) for m in made]))  # type: ignore[attr-defined, arg-type]
+
+
+def _middle(t: Grown, along: int) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = torch.sort(_last(t, False), dim=along, stable=True)
+    at = (number(t.length) - 1) // 2
+    if t.is_floating():
+        whole = masked(t.padded(), along, t.length, 0).isnan()
+        found, first = whole.any(along, True), whole.to(torch.int64).argmax(along, True)
+        value, place = _taken(values, along, at), _taken(places, along, at)
+        return torch.where(found, torch.full((), math.nan, dtype=value.dtype), value), torch.where(found, first, place)
+    return _taken(values, along, at), _taken(places, along, at)
+
+
+def _parted(made: Any, t: Grown, dim: int, keepdim: bool) -> Any:
+    """Return the results of a reduction along another dimension."""
+    along = t.along if keepdim else t.along - (dim % t.dim_() < t.along)
+    return type(made)([new(part, along, t.length) for part in made])
+
+
+def kthvalue(func: Any, t: Grown, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """Return the k-th element in order."""
+    if type(k) is not int or k < 1:
+        return refuse_call(func, t)
+    if dim % t.dim_() != t.along:
+        return _parted(func(t.padded(), k, dim, keepdim), t, dim, keepdim)
+    for least in (1, k):
+        check_not_empty(func, t, k, dim, keepdim, least=least)
+    made = torch.sort(_last(t, False), dim=t.along, stable=True)
+    if k > made[0].shape[t.along]:
+        return refuse_call(func, t)
+    parts = [m.narrow(t.along, k - 1, 1).clone() for m in made]
+    return torch.return_types.kthvalue(tuple([m if keepdim else m.squeeze(t.along) for m in parts]))  # type: ignore[attr-defined, arg-type]
+
+
+def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
+    """Return what so much of the elements is below of, between two of them."""
+    if interpolation != "linear" or dtype_of(t) not in (torch.float32, torch.float64) or (dim is None and keepdim):
+        return refuse_call(func, t)
+    row = _lone(t) if dim is None else t
+    along = 0 if dim is None else dim % t.dim_()
+    if not isinstance(row, Grown) or type(along) is not int:
+        return refuse_call(func, t)
+    q = q if isinstance(q, torch.Tensor) else to_tensor(q, dtype_of(t))
+    if isinstance(q, Grown) or q.dim() > 1 or q.dtype != dtype_of(t):
+        return refuse_call(func, t)
+    if along != row.along:
+        made = func(row.padded(), q, dim, keepdim)
+        return new(made, q.dim() + row.along - (not keepdim and along < row.along), row.length)
+    check_not_empty(func, t, q if type(q) is float else 0.5, dim, keepdim)
+    values = torch.sort(_last(row, False), dim=along, stable=True)[0]
+    rank = q.reshape(-1) * to_tensor(number(row.length) - 1, q.dtype)
+    below = rank.floor()
+    size = max(int(values.shape[along]) - 1, 0)
+    low, high = [values.index_select(along, at.to(torch.int64).clamp(0, size)).movedim(along, -1) for at in (below, rank.ceil())]
+    none = masked(row.padded(), along, row.length, 0).isnan().any(along).unsqueeze(-1)
+    made = torch.where(none, torch.full((), math.nan, dtype=values.dtype), torch.lerp(low, high, rank - below)).movedim(-1, 0)
+    made = made.unsqueeze(along + 1) if keepdim else made
+    return (made if q.dim() else made.squeeze(0)).clone()
+
+
+def searchsorted(
+    func: Any, row: torch.Tensor, input: torch.Tensor, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None
+) -> Any:
+    """Return where elements would go in a row in order."""
+    if sorter is not None or not isinstance(input, torch.Tensor) or rank_of(row) != 1:
+        return refuse_call(func, row, input)
+    values, there = buffer_of(input), buffer_of(row)
+    if dtype_of(row) != dtype_of(input) or side not in (None, "left", "right"):
+        return refuse_call(func, row, input)
+    after = torch.gt if right or side == "right" else torch.ge
+    size = int(there.shape[0])
+    low, high = torch.zeros(values.shape, dtype=torch.int64), torch.zeros(values.shape, dtype=torch.int64)
+    high = high + to_tensor(number(row.length) if isinstance(row, Grown) else size, torch.int64)
+    for _ in range(size.bit_length()):  # PyTorch's own steps, which say where NaN and rows that are in no order lead to
+        middle = (low + high) // 2
+        found = after(there.index_select(0, middle.clamp(0, size - 1).reshape(-1)).reshape(values.shape), values)
+        going = low < high
+        low, high = torch.where(going & ~found, middle + 1, low), torch.where(going & found, middle, high)
+    made = low.to(torch.int32) if out_int32 else low
+    return new(made, input.along, input.length) if isinstance(input, Grown) else made
+
+
+def bucketize(func: Any, input: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Return the buckets of elements."""
+    return searchsorted(func, boundaries, input, out_int32=out_int32, right=right)
+
+
+def isin(func: Any, elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Return which elements are among others, of which none is behind the end."""
+    a, b = [t if isinstance(t, torch.Tensor) else torch.tensor(t) for t in (elements, test_elements)]
+    equal = buffer_of(a).unsqueeze(-1) == buffer_of(b).reshape(-1)
+    if isinstance(b, Grown):
+        equal = equal & valid(b.length, b.buffer.shape[b.along], b.dim_(), b.along).expand(b.buffer.shape).reshape(-1)
+    found = equal.any(-1)
+    found = ~found if invert else found
+    return new(found, a.along, a.length) if isinstance(a, Grown) else found
+
+
+def histc(func: Any, t: Grown, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """Count elements in bins, which NaN is in none of."""
+    if not (type(min) in (int, float) and type(max) in (int, float) and min < max) or not t.is_floating():
+        return refuse_call(func, t)
+    return func(masked(t.padded(), t.along, t.length, math.nan), bins, min, max)
+
+
+def unfold(func: Any, t: Grown, dimension: int, size: int, step: int) -> Any:
+    """Return windows: those that reach beyond the end are none."""
+    along = dimension % t.dim_()
+    if not all(type(n) is int for n in (size, step)):
+        return refuse_call(func, t)
+    whole = func(t.padded(), dimension, size, step) if t.buffer.shape[along] >= size else None
+    if whole is None:
+        return refuse_call(func, t)
+    if along != t.along:
+        return view_of(t, grown(whole, t.along, t.length))  # type: ignore[arg-type]  # one of staging's
+    check_not_empty(func, t, dimension, size, step, least=size)
+    least, most = [(builtins.max(n, size) - size) // step + 1 for n in t.length.bounds]
+    return view_of(t, grown(whole, along, extent_of((number(t.length) - size) // step + 1, least, most)))  # type: ignore[arg-type]
 
 
 def unique(
@@ -169,18 +374,6 @@ def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
     return new(t.padded().repeat_interleave(repeats, dim), t.along, length)  # type: ignore[arg-type]  # a product is a length
 
 
-def gather(func: Any, t: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
-    """Take elements along another dimension than that of unknown length, which both have: what is behind the end is no place."""
-    if not (isinstance(t, Grown) and isinstance(index, Grown) and t.along == index.along and t.dim_() == index.dim_()):
-        return refuse_call(func, t, index)
-    if dim % t.dim_() == t.along:
-        return refuse_call(func, t, index)
-    if not is_same(t.length, index.length):
-        require(number(index.length) <= number(t.length), RuntimeError("the index of gather() is longer than what it is taken from"))
-    places = masked(index.padded(), index.along, index.length, 0)
-    return new(func(fitted(t.padded(), t.along, places.shape[t.along]), dim, places), t.along, index.length)
-
-
 # -- measures -------------------------------------------------------------------------------------------------------------
 def vector_norm(func: Any, x: Grown, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Return the norm of vectors, of which zeros are no part."""
@@ -236,12 +429,16 @@ def spread(func: Any, t: Grown, dim: Any = None, unbiased: Any = None, keepdim: 
     if t.along not in dims:
         along = t.along if keepdim else t.along - sum(d < t.along for d in dims)
         return new(func(t.padded(), dims, correction=less, keepdim=keepdim), along, t.length)
-    whole, others = t.padded(), math.prod(t.buffer.shape[d] for d in dims if d != t.along)
-    count = to_tensor(as_number(t.length) * others, whole.dtype)
+    whole, others = t.padded().double(), math.prod(t.buffer.shape[d] for d in dims if d != t.along)  # as PyTorch adds up
+    count = to_tensor(as_number(t.length) * others, torch.float64)
     mean = masked(whole, t.along, t.length, 0).sum(dims, True) / count
     total = masked((whole - mean) ** 2, t.along, t.length, 0).sum(dims, keepdim)
     variance = total / (count - less).clamp(min=0)
-    return variance.sqrt() if func in (torch.std, _T.std) else variance
+    return (variance.sqrt() if func in (torch.std, _T.std) else variance).to(dtype_of(t))
+
+
+def _named(name: str) -> list[Any]:
+    return [getattr(h, name) for h in (torch, _T) if hasattr(h, name)]
 
 
 _POSITIONS = (torch.argsort, _T.argsort)
@@ -252,7 +449,16 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.unique, _T.unique], unique),
     **dict.fromkeys([_T.repeat, torch.tile, _T.tile], repeat),
     **dict.fromkeys([torch.repeat_interleave, _T.repeat_interleave], repeat_interleave),
-    **dict.fromkeys([torch.gather, _T.gather], gather),
+    **dict.fromkeys(_named("roll"), roll),
+    **dict.fromkeys(_named("diff"), diff),
+    **dict.fromkeys(_named("median"), median),
+    **dict.fromkeys(_named("kthvalue"), kthvalue),
+    **dict.fromkeys(_named("quantile"), quantile),
+    torch.searchsorted: searchsorted,
+    torch.bucketize: bucketize,
+    **dict.fromkeys(_named("isin"), isin),
+    **dict.fromkeys(_named("histc"), histc),
+    _T.unfold: unfold,
     torch.linalg.vector_norm: vector_norm,
     torch.linalg.norm: linalg_norm,
     **dict.fromkeys([torch.norm, _T.norm], norm),

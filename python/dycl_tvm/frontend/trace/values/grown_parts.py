@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +14,12 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import (
+    INTEGERS,
     as_number,
     as_size,
     check_narrow,
     decided_length,
+    extent_of,
     is_number_of_run,
     is_size,
     narrowed_at,
@@ -25,10 +28,7 @@ from dycl_tvm.frontend.trace.values.extents import (
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
-    FILLING,
-    IN_PLACE,
     dtype_of,
-    elementwise,
     new,
     refuse_call,
     valid,
@@ -38,7 +38,7 @@ from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, view_of
 
 _T = torch.Tensor
 
@@ -53,11 +53,11 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     dtype = dtype_of(x)
     if not isinstance(value, torch.Tensor):
         value = to_tensor(value, dtype) if scalars.is_symbolic(value) else torch.tensor(value, dtype=dtype)
-    entries = entries_of(x.dim_(), index)
+    entries = [_number_or_places(e) for e in entries_of(x.dim_(), index)]
     if len(entries) == 1 and is_mask(entries[0]):
         return put_by_mask(func, x, entries[0], value)
-    if (rows := rows_in(entries)) is not None:
-        return Rows(func, part_of(func, x, without_rows(entries)), rows).put(value)
+    if (rows := rows_in(entries, x)) is not None:
+        return Rows(func, part_of(func, x, without_rows(entries, x)), rows).put(value)
     part = part_of(func, x, index)
     if not isinstance(part, StagedTensor) or part.storage_ is not x.storage_:
         return refuse_call(func, x)
@@ -82,11 +82,11 @@ def put_all(func: Any, t: Grown, value: torch.Tensor) -> Any:
 
 
 def part_of(func: Any, t: Grown, index: Any) -> Any:
-    entries = entries_of(t.dim_(), index)
+    entries = [_number_or_places(e) for e in entries_of(t.dim_(), index)]
     if len(entries) == 1 and is_mask(entries[0]):
         return by_mask(func, t, 0, entries[0])
-    if (rows := rows_in(entries)) is not None:
-        return Rows(func, part_of(func, t, without_rows(entries)), rows).take()
+    if (rows := rows_in(entries, t)) is not None:
+        return Rows(func, part_of(func, t, without_rows(entries, t)), rows).take()
     if entries and all(isinstance(e, torch.Tensor) and not selects(e) for e in entries):
         return _gather(func, t, entries)
     if any(not (e is None or type(e) in (int, slice) or selects(e)) for e in entries):
@@ -104,6 +104,16 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
     if isinstance(part, Grown) and type(mine) is slice and mine == slice(None):
         part.below = t.below
     return _as_part(t, part, whole, along, type(mine) is slice)
+
+
+def _number_or_places(entry: Any) -> Any:
+    """Return an entry of an index that is known: a tensor of one number as that, a list as a tensor."""
+    if type(entry) is list and entry and all(type(i) is int for i in entry):
+        return torch.tensor(entry)
+    if isinstance(entry, torch.Tensor) and not isinstance(entry, Grown) and entry.dim() == 0 and entry.dtype in INTEGERS:
+        known = as_constant(entry)
+        return entry if known is None else int(known.data)
+    return entry
 
 
 def _as_part(t: Grown, part: torch.Tensor, whole: torch.Tensor, along: int, keeps: bool) -> torch.Tensor:
@@ -151,12 +161,23 @@ def _select(t: Grown, whole: torch.Tensor, along: int, index: Any) -> torch.Tens
 
 
 def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor:
+    if type(part.step) is int and part.step > 1:
+        return _every(_slice(t, whole, along, slice(part.start, part.stop)), along, part.step)
     made = _slice_by_lengths(t, whole, along, part)
     if made is not None:
         return made
     if part.step not in (None, 1) or not all(b is None or type(b) is int or is_number_of_run(b) for b in (part.start, part.stop)):
         return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
     return sliced(whole, along, t.length, part)
+
+
+def _every(t: torch.Tensor, along: int, step: int) -> torch.Tensor:
+    """Return every so many-th element along a dimension."""
+    index = (*[slice(None)] * along, slice(None, None, step))
+    if not isinstance(t, Grown):
+        return getitem(t, index)  # type: ignore[no-any-return]
+    least, most = [(n + step - 1) // step for n in t.length.bounds]
+    return grown(getitem(t.padded(), index), along, extent_of((number(t.length) + step - 1) // step, least, most))
 
 
 def _slice_by_lengths(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor | None:
@@ -211,20 +232,14 @@ def one_item(func: Any, t: Grown) -> Any:
     return item(t.padded().narrow(t.along, 0, 1).reshape(()))
 
 
-def in_place(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
-    functional = IN_PLACE[func]
-    if kwargs.get("out") is not None or not isinstance(t, Grown):
-        return refuse_call(func, t, args, kwargs)
-    made = functional(t.padded(), *args, **kwargs) if functional in FILLING else elementwise(functional, t, *args, **kwargs)
-    alike = not isinstance(made, Grown) or (made.along == t.along and made.dim_() == t.dim_())
-    if not alike or not torch.can_cast(dtype_of(made), dtype_of(t)):
-        return refuse_call(func, t)
-    return put_all(func, t, grown(made, t.along, t.length) if functional in FILLING else made)
-
-
 # -- items, one by one: how many there are is decided, so each number of them is a path of its own ---------------------------------
 def _settled(t: Grown) -> torch.Tensor:
     return t.padded().narrow(t.along, 0, decided_length(t))
+
+
+def split_up(t: Grown, parts: Callable[[torch.Tensor], Any]) -> Any:
+    """Return as many parts as follow from the length."""
+    return parts(_settled(t))
 
 
 def unbind(func: Any, t: Grown, dim: int = 0) -> Any:

@@ -13,7 +13,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import all_of_a_split, equalized, fitted, is_same
+from dycl_tvm.frontend.trace.values.aligned import all_of_a_split, broadcast, equalized, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import (
     Extent,
     as_number,
@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.extents import (
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
+    at_front,
     buffer_of,
     dtype_of,
     flat,
@@ -160,6 +161,18 @@ def as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
     return made
 
 
+def buffer_and_count(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor of fixed shape that begins with the rows of another, and how many rows there are."""
+    if isinstance(t, Grown) and t.along == 0:
+        return t.padded(), to_tensor(number(t.length), torch.int64)
+    return t, torch.tensor(t.shape[0])
+
+
+def as_long_as(t: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Return as much of the front of a row as there are rows of a tensor."""
+    return new(row, 0, t.length) if isinstance(t, Grown) and t.along == 0 else row
+
+
 # -- shapes -------------------------------------------------------------------------------------------------------------------
 def transpose(func: Any, t: Grown, dim0: int = -2, dim1: int = -1) -> Any:
     order = list(range(t.dim_()))
@@ -189,7 +202,7 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
         along = x.along + len(wanted) - x.dim_()
         stays = type(wanted[along]) is int and wanted[along] == -1
         if not stays and not is_same(length_of_size(wanted[along]), x.length):
-            return refuse_call(func, x)
+            return _spread(func, x, wanted, along)
         wanted[along] = -1
         return grown(x.padded().expand(wanted), along, x.length) if _are_plain(wanted) else refuse_call(func, x)
     for n in wanted:
@@ -200,6 +213,30 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
         return NotImplemented
     wanted[at] = most_of(length)
     return grown(x.expand(wanted), at, length)
+
+
+def _spread(func: Any, x: Grown, wanted: list[Any], along: int) -> Any:
+    """Expand to a length that may be another one, if there is one element."""
+    length: Extent | None = wanted[along] if type(wanted[along]) is int else length_of_size(wanted[along])
+    if length is None or not _are_plain([n for d, n in enumerate(wanted) if d != along]):
+        return refuse_call(func, x)
+    room = bounds_of(length)[1]
+    like = grown_or_plain(torch.zeros([room] + [1] * (len(wanted) - along - 1)), 0, length, True)
+    agreed = broadcast([x, like])
+    if agreed is None:
+        return refuse_call(func, x)
+    if not is_same(agreed[2], length):
+        require(as_number(agreed[2]) == as_number(length), RuntimeError("the expanded size of a tensor must match its own"))
+    wanted[along] = -1
+    made = grown_or_plain(fitted(agreed[0][id(x)], x.along, room).expand(wanted), along, length, False)
+    stands_for_a_view(made, x)
+    return made
+
+
+def stands_for_a_view(made: torch.Tensor, t: Grown) -> None:
+    """Let a copy of what lies in a tensor stand for a view of it: neither is changed in place any more."""
+    if made.storage_ is not t.storage_:  # type: ignore[attr-defined]  # one of staging's
+        made.storage_.growing = t.storage_.growing = t.length.counter.loop  # type: ignore[attr-defined]
 
 
 def _are_plain(sizes: Sequence[Any]) -> bool:
@@ -221,21 +258,22 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     others = math.prod(n for d, n in enumerate(shape) if d != t.along)
     if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
         at, length = wanted.index(-1), t.length
-    if at is None and len(asked := [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]) == 1 and -1 not in wanted:
+    asked = [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]
+    if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
+        if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
+            return _in_order(func, t, wanted)
         at, length = asked[0], t.length  # as many elements as there are
         require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
-    elif at is not None and not is_same(length, t.length) and -1 not in wanted:
-        require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
-        length = t.length
     if at is None or not is_same(length, t.length):
-        return refuse_call(func, t)
+        return _in_order(func, t, wanted)
     if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
         rest = math.prod(n for n in left if n != -1)
         if left.count(-1) > 1 or rest == 0 or others % rest:
-            return refuse_call(func, t)
+            return _in_order(func, t, wanted)
         wanted = [others // rest if i != at and n == -1 else n for i, n in enumerate(wanted)]
     if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
-        return refuse_call(func, t)
+        wanted[at] = -1
+        return _in_order(func, t, wanted)
     wanted[at] = shape[t.along]
     splits = _splits(shape[: t.along], wanted[:at]) and _splits(shape[t.along + 1 :], wanted[at + 1 :])
     if not t.contiguous_ and not splits and (at, wanted) != (t.along, shape):  # it is a view, or a copy
@@ -243,6 +281,43 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
             return refuse_call(func, t)
         t.storage_.growing = t.length.counter.loop
     return as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
+
+
+def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
+    """Give all elements, in their order, another shape, of which one size may follow from how many there are."""
+    others = math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along)
+    total, at = combine("mul", t.length, others), [d for d, n in enumerate(wanted) if type(n) is not int or n == -1]
+    if not isinstance(total, Length) or len(at) > 1 or (func is _T.view and not t.contiguous_):
+        return refuse_call(func, t)
+    wrong, row = RuntimeError("the shape is invalid for the number of elements"), math.prod(n for d, n in enumerate(wanted) if d not in at)
+    if not row:
+        return refuse_call(func, t)
+    if not at or wanted[at[0]] != -1:
+        require(number(total) == (row * wanted[at[0]] if at else row), wrong)
+    elements = at_front(t).reshape(-1)
+    if not at:
+        made = elements.narrow(0, 0, row).view(wanted) if row <= elements.shape[0] else refuse_call(func, t)
+        stands_for_a_view(made, t)
+        return made
+    size = _divided(total, row, wrong)
+    room, rows = bounds_of(size)[1], math.prod(wanted[: at[0]])
+    if rows > 1:  # each row is as long as it is at run time
+        most = room * (row // rows)
+        places = torch.arange(rows)[:, None] * to_tensor(as_number(size) * (row // rows), torch.int64) + torch.arange(most)
+        elements = elements.index_select(0, places.reshape(-1).clamp(max=max(int(elements.shape[0]) - 1, 0)))
+    whole = elements.narrow(0, 0, room * row).view([room if d in at else n for d, n in enumerate(wanted)])
+    made = grown_or_plain(whole, at[0], size, True)
+    stands_for_a_view(made, t)
+    return made
+
+
+def _divided(total: Length, by: int, wrong: Exception) -> Extent:
+    """Return how often a number goes into a length; it is an error at run time if something is left."""
+    if total.factor % by == 0 and total.constant % by == 0:
+        return Length(total.counter, total.factor // by, total.constant // by)
+    n = number(total)
+    require(n % by == 0, wrong)
+    return extent_of(n // by, total.bounds[0] // by, total.bounds[1] // by)
 
 
 def repeat(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
@@ -278,7 +353,7 @@ def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
     if math.prod(n for d, n in enumerate(t.buffer.shape) if first <= d <= last and d != t.along) == 1:
         return reshape(_T.reshape, t, [*t.sizes()[:first], -1, *t.sizes()[last + 1 :]])
     if first <= t.along <= last:
-        return refuse_call(func, t)
+        return reshape(_T.reshape, t, [*t.sizes()[:first], -1, *t.sizes()[last + 1 :]])
     rows = math.prod(t.buffer.shape[first : last + 1])
     return reshape(_T.reshape, t, [*t.sizes()[:first], rows, *t.sizes()[last + 1 :]])
 
@@ -391,7 +466,7 @@ def like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 
 
 def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
-    like, sizes = (args[:1], args[1:]) if func in _METHODS else ((), args)
+    like, sizes = (args[:1], args[1:]) if func in _LIKE_ANOTHER else ((), args)
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
@@ -404,4 +479,5 @@ def filled(func: Any, *args: Any, **kwargs: Any) -> Any:
     return new(func(*buffers, wanted, *rest, **kwargs).clone(), at, length)
 
 
-_WITH_NUMBER, _METHODS = (torch.full, _T.new_full), (_T.new_ones, _T.new_zeros, _T.new_full)
+_LIKE_ANOTHER = (_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty)
+_WITH_NUMBER = (torch.full, _T.new_full)

@@ -69,11 +69,6 @@ def with_marks(t: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor
     return t
 
 
-def same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors have one shape, dtype, and marks: then one may stand for both."""
-    return a.shape == b.shape and a.dtype == b.dtype and marks_of(a) == marks_of(b)
-
-
 def strides_of(t: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     """Return the strides that a tensor may have."""
     layouts = layouts_of(t)

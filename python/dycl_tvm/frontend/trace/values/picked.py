@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
@@ -24,6 +24,7 @@ from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
+from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import INT
 
 _INDICES = (torch.int64, torch.int32)
@@ -39,18 +40,33 @@ def is_positions(x: Any) -> bool:
     return isinstance(x, Grown) and x.dim_() == 1 and dtype_of(x) in _INDICES
 
 
-def found(mask: torch.Tensor) -> tuple[torch.Tensor, Extent]:
-    """Return the positions of the true elements of a mask in one row, and how many there are."""
+def _places_in(entries: list[Any], of: Any) -> list[int]:
+    """Return which entries of an index are rows of positions: of a tensor whose length is known only at run time, one of any row."""
+    at = [i for i, e in enumerate(entries) if isinstance(e, torch.Tensor)]
+    if isinstance(of, Grown) and len(at) == 1 and rank_of(entries[at[0]]) == 1 and dtype_of(entries[at[0]]) in _INDICES:
+        return at
+    return [i for i in at if is_positions(entries[i])]
+
+
+class _Counted(OfOneRun):
+    """The first count of the true elements of each mask: others of the same mask are as large."""
+
+    def __init__(self) -> None:
+        self.first: dict[tuple[Any, ...], Value] = {}
+
+
+def found(mask: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, Extent]:
+    """Return the positions of the true elements of a mask in one row, and how many there are; ``of`` is the mask as the program has it."""
     flat = mask.reshape(-1)
     size = int(flat.shape[0])
     if not size:
         return torch.zeros(0, dtype=torch.int64), 0
     total = flat.sum()
     known = as_constant(total)
-    count: Any = None if known is None else int(known.data)
-    if count is None:
-        count = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE)
-        count.node.base = (read(mask), 0)  # the mask says it: all that it picks is of one length
+    count: Any = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
+    if scalars.is_symbolic(count):
+        key = (read(buffer_of(of)), of.length if isinstance(of, Grown) else None)
+        count.node.base = (current().get(_Counted).first.setdefault(key, count.node.value), 0)
     places = torch.nonzero_static(flat, size=size, fill_value=0)
     known_bounds()[read(places)] = (0, size - 1)
     return places[:, 0], extent_of(count, 0, size)
@@ -69,10 +85,11 @@ def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.T
         rows = nonzero(func, mask, as_tuple=True)
         return Rows(func, t, {dim + d: row for d, row in enumerate(rows)}).take()
     whole, extent = _under(func, t, dim, mask)
+    given = mask
     mask = there_of(mask) if isinstance(mask, Grown) else mask
     if isinstance(extent, Length):
         mask = fitted(mask, 0, whole.shape[dim]) & valid(extent, whole.shape[dim], 1, 0)
-    places, count = found(mask)
+    places, count = found(mask, given)
     shape = list(whole.shape)
     flat = whole.reshape([*shape[:dim], math.prod(shape[dim : dim + rank]), *shape[dim + rank :]])
     if isinstance(count, int) and not count:
@@ -113,7 +130,7 @@ def picked(t: torch.Tensor, along: int, count: Extent) -> torch.Tensor:
 def nonzero(func: Any, x: torch.Tensor, as_tuple: bool = False) -> Any:
     """Return where the elements are that are not zero: a row of positions each, or a row for each dimension."""
     mask = masked(x.padded() != 0, x.along, x.length, False) if isinstance(x, Grown) else x != 0
-    columns, count = columns_of(mask)
+    columns, count = columns_of(mask, x)
     if as_tuple:
         rows = [picked(c, 0, count) for c in columns]
         for d, row in enumerate(rows):
@@ -123,9 +140,9 @@ def nonzero(func: Any, x: torch.Tensor, as_tuple: bool = False) -> Any:
     return picked(torch.stack(columns, 1), 0, count)
 
 
-def columns_of(mask: torch.Tensor) -> tuple[list[torch.Tensor], Extent]:
+def columns_of(mask: torch.Tensor, of: torch.Tensor) -> tuple[list[torch.Tensor], Extent]:
     """Return the positions of the true elements of a mask, a row for each dimension, and how many there are."""
-    places, count = found(mask)
+    places, count = found(mask, of)
     shape = list(mask.shape)
     rows = [places // math.prod(shape[d + 1 :]) if places.shape[0] and d < len(shape) - 1 else places for d in range(len(shape))]
     columns = [row - rows[d - 1] * shape[d] if d and places.shape[0] else row for d, row in enumerate(rows)]
@@ -182,11 +199,20 @@ class Rows:
     def take(self) -> torch.Tensor:
         """Return what lies there."""
         if isinstance(self.t, Grown) and self.t.along not in self.dims:
-            return refuse_call(self.func, self.t)  # type: ignore[no-any-return]
+            return self._take_across()
         if not self.whole.numel():  # there are none
             shape = [0 if d == self.along else n for d, n in enumerate(self._shape())]
             return torch.zeros(shape, dtype=self.whole.dtype)
         return picked(torch.Tensor.__getitem__(self.whole, self._index(self.at[0], self.at[1:])), self.along, self.length)
+
+    def _take_across(self) -> torch.Tensor:
+        """Return what lies at so many places in other dimensions than that of unknown length."""
+        assert isinstance(self.t, Grown)
+        if isinstance(self.length, Length) or not self.whole.numel():
+            return refuse_call(self.func, self.t)  # type: ignore[no-any-return]
+        made = torch.Tensor.__getitem__(self.whole, self._index(self.at[0], self.at[1:]))
+        along = self.t.along - sum(d < self.t.along for d in self.dims)
+        return new(made, along + (self.along <= along), self.t.length)
 
     def _shape(self) -> list[int]:
         rest = [n for d, n in enumerate(self.whole.shape) if d not in self.dims]
@@ -233,9 +259,9 @@ class Rows:
         return torch.where(there, value, self.whole.permute(order)).permute([order.index(d) for d in range(len(shape))])
 
 
-def rows_in(entries: list[Any]) -> dict[int, torch.Tensor] | None:
+def rows_in(entries: list[Any], of: Any = None) -> dict[int, torch.Tensor] | None:
     """Return the rows of positions of an index, by the dimensions of what the rest of it gives; None if it has none, or other tensors."""
-    at = [i for i, e in enumerate(entries) if is_positions(e)]
+    at = _places_in(entries, of)
     numbers = [i for i, e in enumerate(entries) if type(e) is int]
     if not at or not all(e is None or type(e) in (int, slice) or i in at for i, e in enumerate(entries)):
         return None
@@ -245,41 +271,10 @@ def rows_in(entries: list[Any]) -> dict[int, torch.Tensor] | None:
     return {sum(e is None or type(e) is slice or k in at for k, e in enumerate(entries[:i])): entries[i] for i in at}
 
 
-def without_rows(entries: list[Any]) -> tuple[Any, ...]:
+def without_rows(entries: list[Any], of: Any = None) -> tuple[Any, ...]:
     """Return an index with all of the dimensions in the place of rows of positions."""
-    return tuple([slice(None) if is_positions(e) else e for e in entries])
-
-
-def index_add(func: Any, target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, alpha: Any = 1) -> Any:
-    """Add rows at positions: those that there are not go to a row that is taken off again."""
-    rows = [x for x in (index, source) if isinstance(x, Grown)]
-    if isinstance(target, Grown) or any(r.along != (0 if r is index else dim % target.dim()) for r in rows):
-        return refuse_call(func, target, index, source)
-    dim = dim % target.dim()
-    (at, rows_of), length = equalized([index, source], [0, dim])
-    more = list(target.shape)
-    more[dim] = 1
-    whole = torch.cat([target, torch.zeros(more, dtype=target.dtype)], dim)
-    if isinstance(length, Length):
-        at = masked(at, 0, length, int(target.shape[dim]))
-    made = whole.index_add(dim, at, rows_of, alpha=alpha).narrow(dim, 0, int(target.shape[dim]))
-    if func in (torch.Tensor.index_add_,):
-        return target.copy_(made)
-    return made.clone()
-
-
-def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
-    """Take rows at positions."""
-    rank = rank_of(x)
-    dim = dim % rank
-    if isinstance(index, Grown):
-        if isinstance(x, Grown):
-            return refuse_call(func, x, index)
-        return picked(x.index_select(dim, masked(index.padded(), 0, index.length, 0)), dim, index.length)
-    assert isinstance(x, Grown)
-    if dim == x.along:
-        return refuse_call(func, x, index)
-    return new(func(x.padded(), dim, index), x.along, x.length)
+    at = _places_in(entries, of)
+    return tuple([slice(None) if i in at else e for i, e in enumerate(entries)])
 
 
 def masked_select(func: Any, x: torch.Tensor, mask: torch.Tensor) -> Any:
@@ -299,14 +294,14 @@ def masked_scatter(func: Any, target: torch.Tensor, mask: torch.Tensor, source: 
     mask = mask.expand(target.shape)
     flat, room = at_front(source).reshape(-1), math.prod(source.buffer.shape) // max(source.buffer.shape[source.along], 1)
     few = RuntimeError("masked_scatter: expected the source to have at least as many elements as the mask has true ones")
-    require(as_number(found(mask)[1]) <= number(source.length) * room, few)
+    require(as_number(found(mask, mask)[1]) <= number(source.length) * room, few)
     made = _scattered(target, mask, flat)
-    return target.copy_(made) if func is torch.Tensor.masked_scatter_ else made
+    return made
 
 
 def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> None:
     """Assign to what a mask picks of the first dimensions of a tensor, of which one has a length of the run, or the mask, or the value."""
-    rank, whole = rank_of(mask), buffer_of(t)
+    rank, whole, given = rank_of(mask), buffer_of(t), mask
     if isinstance(mask, Grown) or (isinstance(t, Grown) and t.along < rank):
         along = mask.along if isinstance(mask, Grown) else t.along  # type: ignore[attr-defined]  # one has
         if isinstance(t, Grown) and t.along < rank and t.along != along:
@@ -319,7 +314,7 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
     if isinstance(t, Grown) and t.along >= rank and (isinstance(value, Grown) or value.numel() != 1):
         return refuse_call(func, t, value)  # type: ignore[no-any-return]
     if not one_for_all:
-        places, count = found(mask)
+        places, count = found(mask, given)
         marked = picked(places.reshape([-1] + [1] * tail), 0, count)
         agreed = broadcast([marked, value]) if isinstance(count, Length) else None
         if agreed is None or agreed[1] != tail + 1 or rank_of(value) != tail + 1:

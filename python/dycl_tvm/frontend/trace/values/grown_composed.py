@@ -1,0 +1,305 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Functions of PyTorch's made of others, which know what to do with tensors whose length is known only at run time.
+
+Each is called while the modes are on, so what it calls is looked up like what a program calls; none asks for an element.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.extents import least_of
+from dycl_tvm.frontend.trace.values.grown import INSTEAD
+from dycl_tvm.frontend.trace.values.grown_math import Handler, flat
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.recorder import item
+
+_T = Tensor
+
+
+def composed(function: Callable[..., Any]) -> Handler:
+    """Return the handler that calls a function with the modes on, as the program would."""
+
+    def handler(func: Any, *args: Any, **kwargs: Any) -> Any:
+        with current().functions:
+            return function(*args, **kwargs)
+
+    first = inspect.Parameter("func", inspect.Parameter.POSITIONAL_ONLY)
+    given = [p.replace(name="x") if p.name == "t" else p for p in inspect.signature(function).parameters.values()]
+    handler.__signature__ = inspect.Signature([first, *given])  # type: ignore[attr-defined]
+    return handler
+
+
+def _refuse(what: str) -> Any:
+    raise UnsupportedError(f"{what} is not supported of a tensor whose length is known only at run time", current().origin(), INSTEAD)
+
+
+# -- shapes ---------------------------------------------------------------------------------------------------------------
+def _movedim(t: Tensor, source: Any, destination: Any) -> Tensor:
+    pairs = [(d,) if isinstance(d, int) else tuple(d) for d in (source, destination)]
+    left, right = [[d % t.dim() for d in dims] for dims in pairs]
+    rest = iter([d for d in range(t.dim()) if d not in left])
+    return t.permute([left[right.index(d)] if d in right else next(rest) for d in range(t.dim())])
+
+
+def _ravel(t: Tensor) -> Tensor:
+    return t.reshape(-1)
+
+
+def _like(t: Tensor, other: Tensor) -> Tensor:
+    return t.view(other.size())
+
+
+def _reshape_like(t: Tensor, other: Tensor) -> Tensor:
+    return t.reshape(other.size())
+
+
+def _expand_as(t: Tensor, other: Tensor) -> Tensor:
+    return t.expand(other.size())
+
+
+def _unflatten(t: Tensor, dim: int, sizes: Sequence[Any]) -> Tensor:
+    dim = dim % t.dim()
+    return t.view([*t.size()[:dim], *sizes, *t.size()[dim + 1 :]])
+
+
+def _rank_one(*tensors: Any) -> Any:
+    return _each([t[None] if not t.dim() else t for t in flat(tensors)])
+
+
+def _rank_two(*tensors: Any) -> Any:
+    return _each([t.reshape(1, 1) if not t.dim() else t[None] if t.dim() == 1 else t for t in flat(tensors)])
+
+
+def _rank_three(*tensors: Any) -> Any:
+    return _each(
+        [
+            t.reshape(1, 1, 1) if not t.dim() else t[None, :, None] if t.dim() == 1 else t[..., None] if t.dim() == 2 else t
+            for t in flat(tensors)
+        ]
+    )
+
+
+def _each(made: list[Tensor]) -> Any:
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _hstack(tensors: Sequence[Tensor]) -> Tensor:
+    parts = [t[None] if not t.dim() else t for t in tensors]
+    return torch.cat(parts, 0 if parts[0].dim() == 1 else 1)
+
+
+def _vstack(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([_rank_two(t) for t in tensors], 0)
+
+
+def _dstack(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([_rank_three(t) for t in tensors], 2)
+
+
+def _column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([t.reshape(-1, 1) if t.dim() <= 1 else t for t in tensors], 1)
+
+
+def _tensor_split(t: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    size, before = t.size(dim), (slice(None),) * (dim % t.dim())
+    if isinstance(indices_or_sections, int):
+        each, more = size // indices_or_sections, size % indices_or_sections
+        ends = [each * k + least_of(more, k) for k in range(1, indices_or_sections)]
+    else:
+        ends = list(indices_or_sections)
+    parts = [(*before, slice(a, b)) for a, b in zip([0, *ends], [*ends, None])]
+    return tuple([t[part] for part in parts])
+
+
+def _take_along_dim(t: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    if dim is None:
+        return t.reshape(-1).gather(0, indices.reshape(-1))
+    if t.dim() != indices.dim():
+        return _refuse("take_along_dim() that broadcasts")  # type: ignore[no-any-return]
+    return t.gather(dim, torch.where(indices < 0, indices + t.size(dim), indices))
+
+
+def _fliplr(t: Tensor) -> Tensor:
+    return t.flip(1)
+
+
+def _flipud(t: Tensor) -> Tensor:
+    return t.flip(0)
+
+
+def _rot90(t: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    a, b = dims
+    turned = [lambda: t.clone(), lambda: t.flip(b).transpose(a, b), lambda: t.flip(a, b), lambda: t.flip(a).transpose(a, b)]
+    return turned[k % 4]()
+
+
+def _broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    given = flat(tensors)
+    whole = sum([torch.zeros_like(t, dtype=torch.bool) for t in given], torch.zeros((), dtype=torch.bool)).size()
+    return tuple([t.expand(whole) for t in given])
+
+
+def _meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    given = [t.reshape(-1) for t in flat(tensors)]
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[:2] = [1, 0]
+    sizes = [given[k].size(0) for k in order]
+    around = [[None] * order.index(k) + [slice(None)] + [None] * (len(given) - 1 - order.index(k)) for k in range(len(given))]
+    return tuple([t[tuple(index)].expand(sizes) for t, index in zip(given, around)])
+
+
+# -- products -------------------------------------------------------------------------------------------------------------
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    return a[:, None] * b
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum()
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    return a * b if not a.dim() or not b.dim() else torch.matmul(a, b.transpose(-2, -1) if b.dim() > 1 else b)
+
+
+def _multiplied(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a, b)
+
+
+def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    made = torch.matmul(a, b)
+    made = made if type(alpha) is int and alpha == 1 else made * alpha
+    return made if type(beta) is not Tensor and beta == 0 else made + (input if type(beta) is int and beta == 1 else input * beta)
+
+
+# -- measures -------------------------------------------------------------------------------------------------------------
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    a, b = [t / torch.linalg.vector_norm(t, 2, dim, True).clamp_min(eps) for t in (x1, x2)]
+    return (a * b).sum(dim)
+
+
+def _pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
+    return torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+
+
+def _dist(a: Tensor, b: Tensor, p: float = 2) -> Tensor:
+    return torch.linalg.vector_norm(a - b, p)
+
+
+def _with_mean(spread: Any) -> Callable[..., Any]:
+    def function(t: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Any:
+        if type(dim) is bool:
+            dim, unbiased = None, dim
+        correction = (None if unbiased is None else int(unbiased)) if correction is None else correction
+        if dim is None and keepdim:
+            return _refuse("var_mean() of all elements with keepdim")
+        found = spread(t, dim, correction=correction, keepdim=keepdim)
+        return found, t.mean() if dim is None else t.mean(dim, keepdim)
+
+    return function
+
+
+def _nansum(t: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    there = t.masked_fill(t.isnan(), 0) if t.is_floating_point() else t
+    typed = {} if dtype is None else {"dtype": dtype}
+    return there.sum(**typed) if dim is None else there.sum(dim, keepdim, **typed)
+
+
+def _nanmean(t: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    count = (~t.isnan()).sum() if dim is None else (~t.isnan()).sum(dim, keepdim)
+    return _nansum(t, dim, keepdim) / count
+
+
+def _aminmax(t: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
+    given = () if dim is None else (dim, keepdim)
+    return torch.return_types.aminmax((torch.amin(t, *given), torch.amax(t, *given)))  # type: ignore[attr-defined]
+
+
+# -- places and kinds -----------------------------------------------------------------------------------------------------
+def _take(t: Tensor, index: Tensor) -> Tensor:
+    return t.reshape(-1)[index.reshape(-1)].reshape(index.size())
+
+
+def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
+    made = t.clone()
+    if not accumulate:
+        made[tuple(indices)] = values
+        return made
+    if len(indices) != 1 or indices[0].dtype == torch.bool or indices[0].dim() != 1:
+        return _refuse("index_put() that adds up, with such indices,")  # type: ignore[no-any-return]
+    (index,) = indices
+    return made.index_add(0, torch.where(index < 0, index + t.size(0), index), values.expand([index.size(0), *t.size()[1:]]))
+
+
+def _one_hot(t: Tensor, num_classes: int = -1) -> Tensor:
+    if type(num_classes) is not int or num_classes < 1:
+        return _refuse("one_hot() of as many classes as the largest element says")  # type: ignore[no-any-return]
+    require(item((t < num_classes).all()), RuntimeError("Class values must be smaller than num_classes."))
+    require(item((t >= 0).all()), RuntimeError("Class values must be non-negative."))
+    return (t[..., None] == torch.arange(num_classes)).to(torch.int64)
+
+
+def _prelu(t: Tensor, weight: Tensor) -> Tensor:
+    if weight.numel() != 1:
+        return _refuse("prelu() with a weight for each channel")  # type: ignore[no-any-return]
+    return torch.where(t > 0, t, t * weight.reshape(()))
+
+
+def _named(names: str, *holders: Any) -> list[Any]:
+    return [getattr(h, name) for name in names.split() for h in holders if hasattr(h, name)]
+
+
+_BOTH = (torch, _T, torch._C._VariableFunctions)
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_named("movedim moveaxis", *_BOTH), _movedim),
+    **dict.fromkeys(_named("ravel", *_BOTH), _ravel),
+    _T.view_as: _like,
+    _T.reshape_as: _reshape_like,
+    _T.expand_as: _expand_as,
+    **dict.fromkeys(_named("unflatten", *_BOTH), _unflatten),
+    **dict.fromkeys(_named("atleast_1d", *_BOTH), _rank_one),
+    **dict.fromkeys(_named("atleast_2d", *_BOTH), _rank_two),
+    **dict.fromkeys(_named("atleast_3d", *_BOTH), _rank_three),
+    torch.hstack: _hstack,
+    **dict.fromkeys(_named("vstack row_stack", torch), _vstack),
+    torch.dstack: _dstack,
+    torch.column_stack: _column_stack,
+    **dict.fromkeys(_named("fliplr", *_BOTH), _fliplr),
+    **dict.fromkeys(_named("flipud", *_BOTH), _flipud),
+    **dict.fromkeys(_named("rot90", *_BOTH), _rot90),
+    **dict.fromkeys(_named("broadcast_tensors", *_BOTH), _broadcast_tensors),
+    **dict.fromkeys(_named("meshgrid", *_BOTH), _meshgrid),
+    **dict.fromkeys(_named("outer ger", *_BOTH), _outer),
+    **dict.fromkeys(_named("dot vdot", *_BOTH), _dot),
+    **dict.fromkeys(_named("inner", *_BOTH), _inner),
+    **dict.fromkeys(_named("mm mv", *_BOTH), _multiplied),
+    **dict.fromkeys(_named("addmm addmv baddbmm", *_BOTH), _added),
+    **dict.fromkeys(_named("tensor_split", *_BOTH), _tensor_split),
+    **dict.fromkeys(_named("take_along_dim", *_BOTH), _take_along_dim),
+    torch.cosine_similarity: _cosine_similarity,
+    torch.pairwise_distance: _pairwise_distance,
+    torch.cdist: _cdist,
+    **dict.fromkeys(_named("dist", *_BOTH), _dist),
+    torch.var_mean: _with_mean(torch.var),
+    torch.std_mean: _with_mean(torch.std),
+    **dict.fromkeys(_named("nansum", *_BOTH), _nansum),
+    **dict.fromkeys(_named("nanmean", *_BOTH), _nanmean),
+    **dict.fromkeys(_named("aminmax", *_BOTH), _aminmax),
+    **dict.fromkeys(_named("take", *_BOTH), _take),
+    **dict.fromkeys(_named("index_put", *_BOTH), _index_put),
+    torch.prelu: _prelu,
+    torch.nn.functional.one_hot: _one_hot,
+}
+HANDLERS: dict[Any, Handler] = {func: composed(function) for func, function in _FUNCTIONS.items()}

@@ -1,0 +1,53 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Layers of tensors whose number of rows, the first dimension, is known only at run time; those behind the end are computed for nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from dycl_tvm.frontend.trace.values.arguments import tensors_of
+from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as ALONG
+from dycl_tvm.frontend.trace.values.grown_math import Handler, new, refuse_call
+
+
+def _of_rows(rank: int | None = None) -> Handler:
+    """Return how to call a layer that computes each row by itself, of a tensor of a rank, that of a batch of one."""
+
+    def handler(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+        others = any(isinstance(a, Grown) for a in tensors_of(args, kwargs))
+        if t.along != 0 or others or (rank is not None and t.dim_() != rank) or kwargs.get("training") or kwargs.get("out") is not None:
+            return refuse_call(func, t, args, kwargs)
+        made = func(t.padded() if t.contiguous_ else t.padded().clone(), *args, **kwargs)
+        return new(made, 0, t.length) if isinstance(made, torch.Tensor) else tuple([new(part, 0, t.length) for part in made])
+
+    return handler
+
+
+def _or_along(of_rows: Handler, along: Handler) -> Handler:
+    """Return how to call a layer that is known too where the dimension is not the first."""
+    return lambda func, t, *args, **kwargs: (along if t.along else of_rows)(func, t, *args, **kwargs)
+
+
+def _group_norm(func: Any, t: Grown, num_groups: int, *args: Any, **kwargs: Any) -> Any:
+    if math.prod(t.buffer.shape[1:]) == num_groups:  # PyTorch refuses one row then
+        return refuse_call(func, t)
+    return _of_rows()(func, t, num_groups, *args, **kwargs)
+
+
+_DIMENSIONS = (1, 2, 3)
+HANDLERS: dict[Any, Handler] = {
+    **{func: _of_rows(n + 2) for n in _DIMENSIONS for func in (getattr(F, f"max_pool{n}d"), getattr(F, f"adaptive_max_pool{n}d"))},
+    torch.avg_pool1d: _of_rows(3),
+    torch.adaptive_avg_pool1d: _of_rows(3),
+    **{getattr(torch._C._nn, f"{name}{n}d"): _of_rows(n + 2) for name in ("avg_pool", "adaptive_avg_pool") for n in (2, 3)},
+    F.group_norm: _group_norm,
+    torch.pixel_shuffle: _of_rows(4),
+    F.interpolate: _of_rows(),
+    F.grid_sample: _of_rows(),
+}
+HANDLERS.update({func: _or_along(handler, ALONG[func]) for func, handler in HANDLERS.items() if func in ALONG})

@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What PyTorch itself says of a function, from which follows what it does with tensors whose length is known only at run time.
+
+The operators of ATen that have its name say whether it works element by element, and which one changes a tensor in place; of a function
+that is written in Python its body says what it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_T = torch.Tensor
+_BUILTIN = (type(torch.sum), type(_T.sum), type(_T.__add__))
+#: Element by element too, though ATen has no tag for them.
+_POINTWISE = ("hardswish", "log_sigmoid", "float_power", "relu6", "isclose", "isreal", "special_expit")
+
+
+def _overloads(func: Any) -> list[Any]:
+    """Return the operators of ATen that a function of PyTorch's may be, of tensors."""
+    packet = getattr(torch.ops.aten, func.__name__, None) if isinstance(func, _BUILTIN) else None
+    found = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+    return [
+        f for f in found if any("Tensor" in str(a.type) for a in f._schema.arguments) and not any(a.is_out for a in f._schema.arguments)
+    ]
+
+
+@functools.cache
+def is_elementwise(func: Any) -> bool:
+    """Whether a function gives one tensor, each element of which follows from those at its place."""
+    found = [f for f in _overloads(func) if "list" not in f._overloadname]
+    return bool(found) and all(_is_pointwise(f) for f in found)
+
+
+def _is_pointwise(operator: Any) -> bool:
+    schema, tags = operator._schema, operator.tags
+    pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in tags
+    return pure and [str(r.type) for r in schema.returns] == ["Tensor"] and (torch.Tag.pointwise in tags or schema.name[6:] in _POINTWISE)
+
+
+@functools.cache
+def functional_of(func: Any) -> Any:
+    """Return the function that gives anew what another leaves in the tensor that it changes; None if that is not what it does."""
+    name = getattr(func, "__name__", "")
+    if func is not getattr(_T, name, None):
+        return None
+    if name.startswith("__i") and name[3:] in _INFIX:
+        return getattr(_T, f"__{name[3:]}")
+    changed = [f for f in _overloads(func) if f._schema.is_mutable]
+    changes = name.endswith("_") and changed and not any(torch.Tag.inplace_view in f.tags or _draws(f) for f in changed)
+    return getattr(_T, name[:-1], None) if changes else None
+
+
+_INFIX = [f"{name}__" for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"]]
+
+
+def _draws(operator: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def _none(*_tensors: Any) -> bool:
+    return False
+
+
+@functools.cache
+def body_of(func: Any) -> Callable[..., Any] | None:
+    """Return the body of a function of PyTorch's that is written in Python, which first asks whether another class computes it."""
+    if not isinstance(func, types.FunctionType) or not func.__module__.startswith("torch."):
+        return None
+    asked = [name for name in func.__code__.co_names if name.startswith("has_torch_function")]
+    if not asked:
+        return None
+    made = types.FunctionType(
+        func.__code__, {**func.__globals__, **dict.fromkeys(asked, _none)}, func.__name__, func.__defaults__, func.__closure__
+    )
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made

@@ -1,0 +1,169 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What detectors do behind their network: boxes are filtered by score, chosen, decoded, and those that cover each other are left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from differential import check
+
+import dycl_tvm
+
+ops = pytest.importorskip("torchvision.ops")
+detection = pytest.importorskip("torchvision.models.detection")
+
+#: No, one, some and all of six boxes have scores above a half.
+SCORES = [
+    (torch.tensor(row),)
+    for row in (
+        [0.9, 0.1, 0.8, 0.2, 0.7, 0.7],
+        [0.6, 0.7, 0.8, 0.9, 0.6, 0.7],
+        [0.1] * 6,
+        [0.9, 0.1, 0.1, 0.1, 0.1, 0.1],
+        [0.1, 0.1, 0.1, 0.9, 0.8, 0.1],
+    )
+]
+
+
+def found(scores):
+    place = torch.stack([scores * 4, scores, scores * 4 + 3, scores * 2 + 5], 1)
+    keep = scores > 0.5
+    return place[keep], scores[keep]
+
+
+def kept(scores):
+    boxes, best = found(scores)
+    i = ops.nms(boxes, best, 0.5)
+    return boxes[i[:100]], best[i[:2]], i
+
+
+def kept_by_class(scores):
+    boxes, best = found(scores)
+    return ops.batched_nms(boxes, best, (best * 10).long() % 2, 0.5)
+
+
+def measured(scores):
+    boxes, _ = found(scores)
+    return (
+        *(
+            ops.clip_boxes_to_image(boxes, (4, 4)),
+            boxes[ops.remove_small_boxes(boxes, 3.2)],
+            ops.box_iou(boxes, torch.tensor([[0.0, 0.0, 2.0, 4.0]])),
+        ),
+        *(
+            ops.box_convert(boxes, "xyxy", "cxcywh"),
+            ops.box_area(boxes),
+            ops.generalized_box_iou(boxes, torch.tensor([[0.0, 0.0, 2.0, 4.0]])),
+        ),
+    )
+
+
+def read_from_an_image(scores):
+    boxes, best = found(scores)
+    image = torch.arange(6 * 64.0).reshape(2, 3, 8, 8) * best.sum()
+    return ops.roi_align(image[:1], [boxes], (2, 2), sampling_ratio=2), ops.roi_align(image, [boxes, boxes[:1]], 2, 0.5, 2, True).sum()
+
+
+PROGRAMS = [kept, kept_by_class, measured, read_from_an_image]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_boxes(program):
+    check(program, SCORES)
+
+
+class Backbone(torch.nn.Module):
+    out_channels = 32
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 32, 3, stride=8, padding=1)
+
+    def forward(self, x):
+        return {"0": self.conv(x)}
+
+
+def _anchors():
+    return detection.anchor_utils.AnchorGenerator(((16,),), ((1.0,),))
+
+
+class OfLevels(torch.nn.Module):
+    """Behind a network whose results are of two levels."""
+
+    names = ("cls_logits", "bbox_regression")
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net.eval()
+
+    def forward(self, boxes, *heads):
+        half = boxes.shape[0] // 2
+        levels = {name: [head[:, :half], head[:, half:]] for name, head in zip(self.names, heads)}
+        return self.net.postprocess_detections(levels, [[boxes[:half], boxes[half:]]], [(32, 32)])
+
+
+class OfFcos(OfLevels):
+    names = (*OfLevels.names, "bbox_ctrness")
+
+
+class OfSsd(OfLevels):
+    def forward(self, boxes, logits, regression):
+        return self.net.postprocess_detections({"cls_logits": logits, "bbox_regression": regression}, [boxes], [(32, 32)])
+
+
+class OfProposals(OfLevels):
+    def forward(self, boxes, logits):
+        return self.net.filter_proposals(boxes[None], logits[0], [(32, 32)], [10, 6])
+
+
+def _retinanet():
+    net = detection.RetinaNet(Backbone(), 4, anchor_generator=_anchors(), score_thresh=0.5, topk_candidates=20, detections_per_img=10)
+    return OfLevels(net), (4, 4)
+
+
+def _fcos():
+    net = detection.FCOS(Backbone(), 4, anchor_generator=_anchors(), score_thresh=0.5, topk_candidates=20, detections_per_img=10)
+    return OfFcos(net), (4, 4, 1)
+
+
+def _ssd():
+    boxes = detection.anchor_utils.DefaultBoxGenerator([[2]])
+    head = detection.ssd.SSDHead([32], boxes.num_anchors_per_location(), 4)
+    net = detection.ssd.SSD(Backbone(), boxes, (32, 32), 4, head=head, score_thresh=0.3, topk_candidates=6, detections_per_img=10)
+    return OfSsd(net), (4, 4)
+
+
+def _proposals():
+    numbers = [{"training": n, "testing": n} for n in (8, 5)]
+    rpn = detection.rpn
+    net = rpn.RegionProposalNetwork(_anchors(), rpn.RPNHead(8, 1), 0.7, 0.3, 10, 0.5, *numbers, 0.7, score_thresh=0.4)
+    return OfProposals(net), (1,)
+
+
+def _inputs(channels):
+    for seed, bias in enumerate((0.0, 0.5, -1.0, -20.0, 3.0)):
+        noise = torch.Generator().manual_seed(seed)
+        corner = torch.rand(16, 2, generator=noise) * 24
+        heads = [torch.randn(1, 16, n, generator=noise) for n in channels]
+        yield torch.cat([corner, corner + 8], 1), heads[0] + bias, *[h.abs() * 0.3 for h in heads[1:]]
+
+
+@pytest.mark.parametrize("made", [_retinanet, _fcos, _ssd, _proposals], ids=lambda f: f.__name__)
+def test_detectors(made):
+    net, channels = made()
+    check(net, list(_inputs(channels)))
+
+
+def test_built(tmp_path: Path) -> None:
+    net, channels = _retinanet()
+    inputs = list(_inputs(channels))
+    artifact = dycl_tvm.build(net, inputs[0])
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    for given in [*inputs, *reversed(inputs)]:
+        leaves = [torch.utils._pytree.tree_leaves(f(*given)) for f in (net, call)]
+        for want, got in zip(*leaves, strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), want)
