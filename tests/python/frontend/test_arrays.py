@@ -44,6 +44,8 @@ RIGHT = {
     " + (w.sum() + 1).numpy().item()",
     "what an array's methods write to": "w = np.ones(3)\nif x.sum() > 0: w.cumsum(0, None, w)\nelse: w[1:].clip(2, 3, out=w[:2])\n"
     "return x * w[1] + w.max().item() + w.reshape(3, 1).sum()",
+    "results": "if x.sum() > 0:\n    return a, {'n': a[0]}, a.astype(np.int64), x\n"
+    "v.add_(1)\nreturn v.numpy(), [np.arange(3.0), np.float32(2)]",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }
 REFUSED = {
@@ -62,7 +64,7 @@ REFUSED = {
     "a change by an operator": ("a += 1\nreturn v", "`+=` of an array"),
     "a hash": ("return x if a[0] in {1.0: 2} else x * 2", "__hash__() of a number"),
     "a text": ("return x * len(f'{a[0]:.1f}')", "__format__() of a number"),
-    "a result": ("return a", "the return of an array"),
+    "an array of texts as a result": ("return x, np.array(['a'])", "a ndarray is returned"),
 }
 
 
