@@ -206,7 +206,6 @@ PROGRAMS = [
         masks,
         convolved,
         too_short,
-        always_too_short,
         striding,
         down_and_up,
         not_numbers,
