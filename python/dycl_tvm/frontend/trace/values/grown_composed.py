@@ -243,12 +243,15 @@ def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
     return made.index_add(0, torch.where(index < 0, index + t.size(0), index), values.expand([index.size(0), *t.size()[1:]]))
 
 
-def _one_hot(t: Tensor, num_classes: int = -1) -> Tensor:
-    if type(num_classes) is not int or num_classes < 1:
-        return _refuse("one_hot() of as many classes as the largest element says")  # type: ignore[no-any-return]
-    require(item((t < num_classes).all()), RuntimeError("Class values must be smaller than num_classes."))
+def one_hot(t: Tensor, num_classes: Any = -1) -> Tensor:
+    """``torch.nn.functional.one_hot``, of as many classes as a number of the run or the largest element says too."""
+    classes = item(num_classes) if isinstance(num_classes, Tensor) else num_classes
+    if type(classes) is int and classes < 1:
+        classes = item(t.max()) + 1 if classes == -1 else _refuse(f"one_hot() of {classes} classes")
+    else:
+        require(item((t < classes).all()), RuntimeError("Class values must be smaller than num_classes."))
     require(item((t >= 0).all()), RuntimeError("Class values must be non-negative."))
-    return (t[..., None] == torch.arange(num_classes)).to(torch.int64)
+    return (t[..., None] == torch.arange(classes)).to(torch.int64)
 
 
 def _prelu(t: Tensor, weight: Tensor) -> Tensor:
@@ -300,6 +303,6 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_named("take", *_BOTH), _take),
     **dict.fromkeys(_named("index_put", *_BOTH), _index_put),
     torch.prelu: _prelu,
-    torch.nn.functional.one_hot: _one_hot,
+    torch.nn.functional.one_hot: one_hot,
 }
 HANDLERS: dict[Any, Handler] = {func: composed(function) for func, function in _FUNCTIONS.items()}
