@@ -197,6 +197,17 @@ def resolve(op: str) -> Any:
     return operator.attrgetter(op)(torch.ops)
 
 
+def _run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run an operator; one that takes row-major tensors only is given such."""
+    try:
+        return op(*args, **kwargs)
+    except RuntimeError:
+        rows = [x.contiguous() if isinstance(x, torch.Tensor) else x for x in args]
+        if all(map(operator.is_, rows, args)):
+            raise
+        return op(*rows, **kwargs)
+
+
 def run_tensor_op(step: TensorOp, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """Run one tensor operation on tensors and check the results against the types of ``step.outputs``.
 
@@ -207,7 +218,7 @@ def run_tensor_op(step: TensorOp, args: Sequence[Any], kwargs: dict[str, Any]) -
         saved statistics of a batch norm in inference are empty, on other devices they are not; nothing may read them.
     """
     found: list[Any] = []
-    _flatten(resolve(step.op)(*in_rows(step.op, args), **kwargs), found)
+    _flatten(_run(resolve(step.op), in_rows(step.op, args), kwargs), found)
     if len(found) != len(step.outputs):
         raise InvariantError(f"{step.op} gives {len(found)} tensors, the graph says {len(step.outputs)} ({step.origin})")
     for k, (out, tensor) in enumerate(zip(step.outputs, found)):

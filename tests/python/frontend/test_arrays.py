@@ -39,6 +39,10 @@ RIGHT = {
     "np.fill_diagonal(w.reshape(2, 2), np.clip(3.0, 0, 2))\nreturn x * w[1] + np.interp(1.5, [0, 2], [0, w[3]]) + float(np.log2(8))",
     "a function of the program's that NumPy calls": "n = []\ng = np.frompyfunc(lambda k: n.append(k) or k, 1, 1)\n"
     "if x.sum() > 0: g(np.ones(2))\nreturn x * len(n)",
+    "arrays made of tensors": "w = torch.linspace(0.1, 1, 5)\nc = np.array(w ** 2)\nw += 1\nm = np.asarray(x)\nd = np.array(v)\nv.add_(1)\n"
+    "return x * (float(c[1]) + float(d[0])) + np.stack([w, w * 2])[1, 2] + np.sort([w[1], 3.0])[0] + float(m[0, 1]) + (w.sum() + 1).numpy().item()",
+    "what an array's methods write to": "w = np.ones(3)\nif x.sum() > 0: w.cumsum(0, None, w)\nelse: w[1:].clip(2, 3, out=w[:2])\n"
+    "return x * w[1] + w.max().item() + w.reshape(3, 1).sum()",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }
 REFUSED = {

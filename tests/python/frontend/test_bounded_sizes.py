@@ -201,7 +201,21 @@ def in_branches_and_loops(net, x, n):
 
 
 PROGRAMS = [
-    *(made, masks, convolved, too_short, striding, down_and_up, not_numbers, pooled, padded, resampled, normalised, by_instance, attended),
+    *(
+        made,
+        masks,
+        convolved,
+        too_short,
+        striding,
+        down_and_up,
+        not_numbers,
+        pooled,
+        padded,
+        resampled,
+        normalised,
+        by_instance,
+        attended,
+    ),
     *(transformed, transformed_in_part, activated, split_views, repeated, repeated_within_bounds, repeated_alike, made_one_tensor),
     *(regulated, alignment, in_branches_and_loops),
 ]
@@ -274,13 +288,20 @@ def test_a_bound_that_is_none():
             dycl_tvm.build(Network(made), INPUTS[0], max_length=most)  # type: ignore[arg-type]
 
 
+def always_too_short(net, x, n):
+    """What there may be is shorter than the kernel, and its buffer is not."""
+    return F.conv1d((torch.ones(1, 4, 12) * x.mean())[:, :, : int((x[0, 0] > 0).sum())], torch.ones(2, 4, 5))
+
+
 REFUSED = {
+    "for every length": always_too_short,
     "two dimensions": lambda net, x, n: torch.zeros(n, n),
     "a product of two": lambda net, x, n: frames(x, n).transpose(1, 2) @ frames(x, n),
     "in between": lambda net, x, n: F.interpolate(frames(x, n), scale_factor=2, mode="linear"),
     "means of the rest": lambda net, x, n: F.avg_pool1d(frames(x, n), 3, 1, 1, count_include_pad=False),
     "order of an unknown layout": lambda net, x, n: torch.randn_like(frames(x, n)),
     "weights of all with all": lambda net, x, n: net.heads(*[frames(x, n).transpose(1, 2)] * 3),
+    "another device": lambda net, x, n: torch.randn(n, device="meta"),
     "channels": lambda net, x, n: F.conv1d(torch.ones(1, n, 5), torch.ones(2, 4, 3)),
 }
 

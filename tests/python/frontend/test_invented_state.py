@@ -193,12 +193,13 @@ class Model(torch.nn.Module):
         super().__init__()
         self.plain, self.pair = invented.Plain(), (invented.GetSet(), 1)
         self.members, self.bump = [invented.Member()], invented.Plain().bump
+        self.table = {invented.Plain(): 1, "a": 2}
 
     def forward(self, x):
         if self.plain is not None and isinstance(self.plain, invented.Plain) and type(self.plain) is invented.Plain:
             x = x + 1
         if x.sum() > 0 and self.pair[1] and len(self.members) == 1:
-            x = x * 2
+            x = x * self.table["a"]
         return x - 2 if getattr(self, "plain", None) is self.plain else x
 """
 
@@ -211,7 +212,7 @@ def test_compiled_objects_that_are_held_and_not_used_stay_as_they_are(compiled, 
 
 
 def test_use_of_compiled_code_that_is_not_known_is_refused_where_it_stands(compiled, library):
-    uses = ("self.plain.get()", "self.pair[0].next", "self.members[0].n", "self.bump()", "str(self.plain)")
+    uses = ("self.plain.get()", "self.pair[0].next", "self.members[0].n", "self.bump()", "str(self.plain)", "[*self.table][0].get()")
     for use in (*uses, "[*map(self.bump, [1])]"):
         text = UNUSED.replace("        return x - 2", f"        {use}\n        return x - 2")
         with pytest.raises(UnsupportedError, match=r"compiled code of \w+") as error:

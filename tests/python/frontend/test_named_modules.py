@@ -13,7 +13,7 @@ from differential import check, stage
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
-from dycl_tvm.frontend.trace.heap.reach import reach
+from dycl_tvm.frontend.trace.heap.reach import leads_to_all_modules, reach
 
 X = [(torch.ones(2),), (-torch.ones(2),), (torch.full((2,), 2.0),)]
 MODULES = {
@@ -60,6 +60,11 @@ MODULES = {
             table = sys.modules["lib_inner"].TABLE
             table["n"] += 1
             return x * table["n"]
+        def by_search(x):
+            return x * 2 if "lib_inner" in sys.modules and x.sum() > 0 else x
+        def by_search_and_sys(x):
+            modules = sys.modules
+            return by_search(x) if "lib_inner" in sys.modules else x
         def by_name(x):
             return write(x) if x.sum() > 0 else x
         def by_dict(x):
@@ -95,6 +100,12 @@ def test_state_of_a_module_is_right_or_refused(library, way):
     assert (inner.TABLE, inner.COUNT) == ({"n": 0}, 0), "staging leaves no trace"
     for args in X * 2:
         assert torch.equal(program(*args), call(*args))
+
+
+def test_a_search_for_the_name_of_a_module_leads_to_none(library):
+    assert not leads_to_all_modules(library.by_search, code_of)
+    assert leads_to_all_modules(library.by_sys, code_of) and leads_to_all_modules(library.by_search_and_sys, code_of)
+    check(library.by_search, X, paths=2)
 
 
 def test_what_nothing_names_is_not_looked_into(library):

@@ -60,7 +60,8 @@ class Finalizers:
         return id(x) in self._alive()
 
     def _alive(self) -> set[int]:
-        return {id(x) for _, x in reach(self._roots, is_library, code_of)}
+        found = reach(self._roots, is_library, code_of)
+        return {*map(id, found.unopened), *(id(x) for _, x in found)}
 
 
 def refuse_lifetime(what: str) -> None:

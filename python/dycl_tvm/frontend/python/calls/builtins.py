@@ -51,7 +51,7 @@ from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, MATH_ROUND
 from dycl_tvm.frontend.trace.values.opaque import ObjectId
 from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.storage import may_be_one
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, read, storage_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, read, storage_of
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -367,6 +367,24 @@ def _listed(args: tuple[Any, ...]) -> list[Any] | None:
     return values if fine else None
 
 
+def _array(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make an array of tensors, of which NumPy asks each for its own: ``np.asarray(t)`` is ``t.numpy()``, and ``np.array(t)`` a copy."""
+    copies = callee not in _IN_MEMORY_OF and "copy" not in kwargs
+
+    def of(t: torch.Tensor) -> Any:
+        return t.clone().numpy() if copies else t.numpy()
+
+    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+        made = of(args[0])
+        if isinstance(made, RunTimeArray):
+            return made
+    args = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t if as_constant(t) is None else of(t), args)
+    return _numpy(callee, args, kwargs)
+
+
+_IN_MEMORY_OF = (np.asarray, np.asanyarray, np.ascontiguousarray)
+
+
 def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     check_numpy(callee, args, kwargs)
     out = kwargs.get("out")
@@ -509,22 +527,17 @@ TABLE: dict[Any, Substitute] = {
     np.min: _np_extremum(False),
     np.amax: _np_extremum(True),
     np.amin: _np_extremum(False),
+    **dict.fromkeys((np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.stack, np.concatenate, np.where, np.sort), _array),
     **dict.fromkeys(
         (
-            np.array,
-            np.asarray,
             np.sum,
             np.mean,
-            np.stack,
-            np.concatenate,
             np.exp,
             np.log,
             np.abs,
             np.sqrt,
             np.maximum,
             np.minimum,
-            np.where,
-            np.sort,
             np.argsort,
         ),
         _numpy,

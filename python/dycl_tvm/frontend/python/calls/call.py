@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
-from dycl_tvm.frontend.python.attributes import deleting
 from dycl_tvm.frontend.python.calls import builtins as substitutes
+from dycl_tvm.frontend.python.calls.builtin_methods import note_method
 from dycl_tvm.frontend.python.calls.by_length import counters_of, tried_by_length
 from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatched, refuse_question
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
@@ -152,7 +152,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return change_variable(callee, args)
         if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):
             refuse_question(callee)
-        _note_builtin(callee, args)
+        note_method(callee, args, kwargs)
         if callee.__name__ in ("join", "format") and isinstance(getattr(callee, "__self__", None), (str, bytes)):
             return make_text(callee, args, kwargs, _native)
         return _native(callee, args, kwargs)
@@ -325,27 +325,6 @@ def _call_hooked(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
 
 
 _BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType)
-
-
-#: Methods of Python's own containers that change nothing.
-_READING = frozenset(["keys", "values", "items", "get", "copy", "count", "index", "__len__", "__contains__", "__iter__"])
-
-
-def _note_builtin(callee: Any, args: tuple[Any, ...]) -> None:
-    """Save what a method of a builtin class, bound or not, may change."""
-    bound = isinstance(callee, (types.BuiltinFunctionType, types.MethodWrapperType))
-    owner = callee.__self__ if bound else args[0] if args else None
-    rest = args if bound else args[1:]
-    program().trampolines.hand_over(owner)
-    advancing(owner)
-    if callee.__name__ == "__delattr__" and rest:
-        deleting(owner, rest[0])
-    if callee.__name__ in ("__setattr__", "__delattr__") and rest:
-        current().heap.changing_attribute(owner, rest[0])
-    if callee.__name__ not in _READING:
-        if program().state.lives_on(owner):
-            program().state.unread.note_filled(owner)
-        current().heap.changing(owner)
 
 
 def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -286,8 +286,9 @@ class Bytes(Indivisible, Owned):
 
     def read(self) -> Any:
         if isinstance(self._owner, np.ndarray):
-            items = tuple(self._owner.ravel().tolist()) if self._owner.dtype.hasobject else self._owner.tobytes()
-            return (self._owner.shape, self._owner.strides, self._owner.dtype, items)
+            plain = np.ndarray.view(self._owner, np.ndarray)  # a subclass may have methods of its own
+            items = tuple(plain.ravel().tolist()) if plain.dtype.hasobject else plain.tobytes()
+            return (plain.shape, plain.strides, plain.dtype, items)
         return bytes(self._owner)
 
     def write(self, contents: Any) -> None:
@@ -300,9 +301,10 @@ class Bytes(Indivisible, Owned):
             owner.dtype = dtype
         if (owner.shape, owner.strides) != (shape, strides):
             owner.shape = shape
+        plain = np.ndarray.view(owner, np.ndarray)
         if dtype.hasobject:
-            owner.flat[:] = items
-        elif owner.tobytes() != items:
+            plain.flat[:] = items
+        elif plain.tobytes() != items:
             writeable = owner.flags.writeable
             if not writeable:
                 try:
@@ -311,7 +313,7 @@ class Bytes(Indivisible, Owned):
                     raise UnsupportedError(
                         "an array that cannot be written was changed", None, "change the array that it is a part of"
                     ) from None
-            owner[...] = np.frombuffer(items, dtype).reshape(shape)
+            np.ndarray.view(owner, np.ndarray)[...] = np.frombuffer(items, dtype).reshape(shape)
             if not writeable:
                 owner.flags.writeable = False
 

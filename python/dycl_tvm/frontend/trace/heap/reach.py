@@ -263,8 +263,20 @@ def _attributes(label: str, f: Any) -> list[Step]:
 
 
 def leads_to_all_modules(f: types.FunctionType, code_of: Callable[[Any], Any]) -> bool:
-    """Whether the code of a function names ``sys.modules``: all of Python's modules are within its reach, if it runs."""
-    return any(x is sys.modules for _, x in _of_function("", f, code_of))
+    """Whether the code of a function names ``sys.modules``: all of Python's modules are within its reach, if it runs.
+
+    To ask whether there is a module of a name leads to none.
+    """
+    return any(x is sys.modules and label not in _only_searched(code_of(f)) for label, x in _of_function("", f, code_of))
+
+
+@by_code
+def _only_searched(code: types.CodeType) -> frozenset[str]:
+    """Return what code names, such as ``sys.modules``, only to ask whether something is in it."""
+    searched, used = set[str](), set[str]()
+    for name, path, after in _loads(code):
+        (searched if after == "CONTAINS_OP" else used).add(".".join((name, *path)))
+    return frozenset(searched - used)
 
 
 def _of_function(label: str, f: Any, code_of: Callable[[Any], Any]) -> list[Step]:
@@ -316,16 +328,21 @@ def uses_of(code: types.CodeType) -> dict[str, frozenset[tuple[str, ...]]]:
     ``a.b.c`` is ``("b", "c")``; nothing, where the object itself goes somewhere else: as an argument, to a variable.
     """
     found: dict[str, set[tuple[str, ...]]] = {}
+    for name, path, _ in _loads(code):
+        found.setdefault(name, set()).add(path)
+    return {n: frozenset(uses) for n, uses in found.items()}
+
+
+def _loads(code: types.CodeType) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Give each load of a global in code and the functions in it: its name, the attributes read or set from there, what comes then."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
     for k, i in enumerate(instructions):
         if i.opname in _LOADS:
-            path = takewhile(lambda j: j.opname in _ATTRIBUTES, instructions[k + 1 :])
-            found.setdefault(str(i.argval), set()).add(tuple([str(j.argval) for j in path]))
+            path = tuple([str(j.argval) for j in takewhile(lambda j: j.opname in _ATTRIBUTES, instructions[k + 1 :])])
+            yield str(i.argval), path, instructions[k + 1 + len(path)].opname
     for c in code.co_consts:
         if isinstance(c, types.CodeType):
-            for n, uses in uses_of(c).items():
-                found.setdefault(n, set()).update(uses)
-    return {n: frozenset(uses) for n, uses in found.items()}
+            yield from _loads(c)
 
 
 _LOADS = frozenset(["LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place
+from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place, space_of
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, PlaceState, Plain, TensorLeaf
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, of_poison
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -158,10 +158,9 @@ def _name_in(variables: Mapping[str, Any], x: Any) -> str | None:
     if direct is not None:
         return direct
     for name, value in variables.items():
-        if type(value).__getattribute__ is object.__getattribute__ and isinstance(space := getattr(value, "__dict__", None), dict):
-            for attribute, held in space.items():
-                if held is x:
-                    return f"{name}.{attribute}"
+        for attribute, held in (space_of(value) or {}).items():
+            if held is x:
+                return f"{name}.{attribute}"
     return None
 
 

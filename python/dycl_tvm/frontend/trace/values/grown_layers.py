@@ -98,6 +98,8 @@ def _check_lengths(func: Any, t: Grown, layer: Any, window: _Window, others: tup
         if n > 1:
             return
         taken.append(n)
+    if error is not None:  # PyTorch refuses all other lengths, up to the longest
+        require(functools.reduce(operator.or_, [number(t.length) == k for k in taken]) if taken else False, error)
 
 
 # -- convolutions ----------------------------------------------------------------------------------------------------------------
@@ -355,7 +357,7 @@ def heads_attention(
 # -- random numbers --------------------------------------------------------------------------------------------------------------
 def drawn_like(func: Any, t: Grown, *, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: Any = False) -> Any:
     """Draw as many numbers as there are elements, which lie in memory as those do."""
-    if t.order is None or requires_grad:
+    if t.order is None or requires_grad or _is_elsewhere(layout, device):
         return refuse_call(func, t)
     return _drawn(_LIKE[func], t.buffer.shape, t.order, t.along, t.length, dtype or dtype_of(t), None)
 
@@ -366,10 +368,15 @@ def drawn(
     """Draw as many numbers as sizes say of which one is known only at run time."""
     wanted = flat(sizes)
     at, length = one_length(wanted)
-    if at is None or requires_grad:
+    if at is None or requires_grad or _is_elsewhere(layout, device):
         return NotImplemented
     wanted[at] = most_of(length)
     return _drawn(_SIZED[func], tuple(wanted), tuple(range(len(wanted))), at, length, dtype or torch.get_default_dtype(), generator)
+
+
+def _is_elsewhere(layout: Any, device: Any) -> bool:
+    """Whether something else is asked for than a plain tensor of the CPU."""
+    return layout not in (None, torch.strided) or (device is not None and torch.device(device).type != "cpu")
 
 
 def _drawn(

@@ -86,6 +86,9 @@ def known_bounds() -> dict[Value, tuple[int, int]]:
 class _Recording:
     # Not in Recorder itself: PyTorch wraps a mode's own method so that its first call imports torch._dynamo, which takes a second.
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_inference_mode_enabled():  # it makes tensors that can be views of no others
+            with torch.inference_mode(False):
+                return dispatch(func, tuple(args), dict(kwargs or {}))
         return dispatch(func, tuple(args), dict(kwargs or {}))
 
 

@@ -323,6 +323,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T._is_view: lambda t: _base(t) is not None,
     _T._base.__get__: _base,  # type: ignore[union-attr]
     _T._version.__get__: _unknown("the count of changes in place"),  # type: ignore[attr-defined]
+    **dict.fromkeys((_T.is_inference, torch.is_inference), _unknown("whether inference mode made it")),
     _T.storage: _unknown("the typed storage"),
     _T.set_: _unknown("a change of the memory"),
     _T.requires_grad_: _requires_grad,
