@@ -5,6 +5,7 @@ A structure is one of::
 
     {"leaf": k, "type": "tensor" | "int" | "float" | "bool"}    the k-th leaf
     {"leaf": k, "type": "tensor", "along": d, "length": {"leaf": j, "type": "int"}}    its first elements: its extent d is the leaf j
+    {"leaf": k, "type": "tensor", "numpy": "array" | "number"}     the k-th leaf as an array of NumPy's, or as one of its numbers
     {"const": None | bool | int | float | str}                     a value fixed at build time
     {"tuple": [structure, ...]}   {"list": [structure, ...]}
     {"dict": [[key, structure], ...]}                              keys: str, int, bool, float or None
@@ -181,7 +182,8 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     """Build the Python object; ``leaf(k, type)`` gives the k-th leaf."""
     if "leaf" in structure:
         found = leaf(structure["leaf"], structure["type"])
-        return found if "along" not in structure else first(found, structure["along"], unflatten(structure["length"], leaf))
+        found = found if "along" not in structure else first(found, structure["along"], unflatten(structure["length"], leaf))
+        return found if "numpy" not in structure else _as_array(found, structure["numpy"] == "number")
     if "name" in structure:
         return classes.find_constant(structure["name"], structure["const"])
     if "const" in structure:
@@ -201,6 +203,11 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
     if "attributes" in structure:
         classes.set_attributes(made, [(name, unflatten(s, leaf)) for name, s in structure["attributes"]])
     return made
+
+
+def _as_array(tensor: Any, number: bool) -> Any:
+    array = tensor.numpy() if hasattr(tensor, "numpy") else np.asarray(tensor)
+    return array[()] if number else array
 
 
 def first(tensor: Any, along: int, length: int) -> Any:

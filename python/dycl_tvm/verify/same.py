@@ -33,6 +33,8 @@ def difference(expected: Any, actual: Any, where: str = "the result", loose: flo
             return f"{where} is {expected!r} in eager, {actual!r} as built"
         expected = expected.item()
         actual = actual.item() if isinstance(actual, np.generic) else actual
+    if type(expected) is np.ndarray and type(actual) is np.ndarray:
+        expected, actual = torch.tensor(expected), torch.tensor(actual)
     if isinstance(expected, torch.Tensor) or isinstance(actual, torch.Tensor):
         if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
             return f"{where} is {show(expected)} in eager, {show(actual)} as built"

@@ -40,9 +40,12 @@ RIGHT = {
     "a function of the program's that NumPy calls": "n = []\ng = np.frompyfunc(lambda k: n.append(k) or k, 1, 1)\n"
     "if x.sum() > 0: g(np.ones(2))\nreturn x * len(n)",
     "arrays made of tensors": "w = torch.linspace(0.1, 1, 5)\nc = np.array(w ** 2)\nw += 1\nm = np.asarray(x)\nd = np.array(v)\nv.add_(1)\n"
-    "return x * (float(c[1]) + float(d[0])) + np.stack([w, w * 2])[1, 2] + np.sort([w[1], 3.0])[0] + float(m[0, 1]) + (w.sum() + 1).numpy().item()",
+    "return x * (float(c[1]) + float(d[0])) + np.stack([w, w * 2])[1, 2] + np.sort([w[1], 3.0])[0] + float(m[0, 1])"
+    " + (w.sum() + 1).numpy().item()",
     "what an array's methods write to": "w = np.ones(3)\nif x.sum() > 0: w.cumsum(0, None, w)\nelse: w[1:].clip(2, 3, out=w[:2])\n"
     "return x * w[1] + w.max().item() + w.reshape(3, 1).sum()",
+    "results": "if x.sum() > 0:\n    return a, {'n': a[0]}, a.astype(np.int64), x\n"
+    "v.add_(1)\nreturn v.numpy(), [np.arange(3.0), np.float32(2)]",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }
 REFUSED = {
@@ -61,7 +64,7 @@ REFUSED = {
     "a change by an operator": ("a += 1\nreturn v", "`+=` of an array"),
     "a hash": ("return x if a[0] in {1.0: 2} else x * 2", "__hash__() of a number"),
     "a text": ("return x * len(f'{a[0]:.1f}')", "__format__() of a number"),
-    "a result": ("return a", "the return of an array"),
+    "an array of texts as a result": ("return x, np.array(['a'])", "a ndarray is returned"),
 }
 
 

@@ -14,7 +14,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.signature import is_plain_object, name_of_constant, record_fields
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
+from dycl_tvm.frontend.trace.values.arrays import ARRAY_TYPES, RunTimeArray
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import at_front
 from dycl_tvm.frontend.trace.values.tensors import read
@@ -62,7 +62,9 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if x is None or type(x) in (bool, int, float, str):
         return {"const": x}
     if type(x) is RunTimeArray:
-        x.refuse("the return")
+        return {**leaves.add(read(x.tensor), "tensor"), "numpy": "number" if x.is_number else "array"}
+    if type(x) is np.ndarray and x.dtype in ARRAY_TYPES:
+        return {**leaves.add(read(torch.tensor(x)), "tensor"), "numpy": "array"}
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
         return {"const": x.item(), "numpy": x.dtype.name}
 

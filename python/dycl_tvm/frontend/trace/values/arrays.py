@@ -31,6 +31,8 @@ _TYPES = {
     torch.uint8: np.uint8,
     torch.bool: np.bool_,
 }
+#: The dtypes of arrays that a tensor can hold.
+ARRAY_TYPES = frozenset(map(np.dtype, _TYPES.values()))
 #: Since NumPy 2 a number of Python's takes the type of the array, as in PyTorch.
 _WEAK = int(np.__version__.split(".")[0]) >= 2
 

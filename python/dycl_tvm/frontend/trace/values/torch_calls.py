@@ -254,11 +254,28 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
         given = (kwargs.pop("input"), *args) if "input" in kwargs else args
         found = isinstance(repeats, torch.Tensor) and as_constant(repeats) is None
-        known = not (found or scalars.is_symbolic(repeats)) or len(given) + ("repeats" in kwargs) < 2
-        made = NotImplemented if known else repeat_interleave(func, *given, **kwargs)
-        return func(*given, **kwargs) if made is NotImplemented else made
+        alone = len(given) + ("repeats" in kwargs) < 2
+        made = NotImplemented if alone or not (found or scalars.is_symbolic(repeats)) else repeat_interleave(func, *given, **kwargs)
+        if made is not NotImplemented:
+            return made
+        if kwargs.get("output_size") is None:
+            size = _size_repeated(
+                None if alone else given[0], given[0] if alone else repeats, given[2] if len(given) > 2 else kwargs.get("dim")
+            )
+            kwargs |= {} if size is None else {"output_size": size}
+        return func(*given, **kwargs)
 
     return function
+
+
+def _size_repeated(x: Any, repeats: Any, dim: int | None) -> int | None:
+    """Return how many rows there are after they were repeated, if a tensor says it that is known: PyTorch asks for it without memory."""
+    constant = as_constant(repeats) if isinstance(repeats, torch.Tensor) else None
+    if constant is None:
+        return None
+    with plainly():
+        total = int(constant.data.sum())
+    return total if x is None or repeats.numel() != 1 else total * (x.numel() if dim is None else x.shape[dim])
 
 
 def _where(*args: Any, **kwargs: Any) -> Any:
