@@ -67,10 +67,11 @@ void Choose(std::vector<std::pair<W, int64_t>>& row, int64_t k, bool sorted, Bef
   if (sorted) std::sort(row.begin(), row.begin() + (k - 1), before);
 }
 
-// Of the first n of the `room` elements of each row the first k, in rows of `most`, whose rest is zeros.
+// Of the first n of the `room` elements of each row the first k, in rows of `most`, whose rest is
+// zeros.
 template <class T>
-int Rows(const T* x, T* values, int64_t* indices, int64_t rows, int64_t tail, int64_t room, int64_t n, int64_t most,
-         int64_t k, bool largest, bool sorted) {
+int Rows(const T* x, T* values, int64_t* indices, int64_t rows, int64_t tail, int64_t room,
+         int64_t n, int64_t most, int64_t k, bool largest, bool sorted) {
   using W = Wide<T>;
   try {
     std::vector<std::pair<W, int64_t>> row;
@@ -102,18 +103,20 @@ template <class T>
 int TopK(const TVMFFIAny* args, bool largest, bool sorted) {
   Arguments a(args);
   const int64_t n = a.extent(0, 1), tail = a.extent(0, 0), k = a.extent(1, 1);
-  return Rows(a.data<T>(0), a.data<T>(1), a.data<int64_t>(2), a.extent(0, 2) * tail, tail, n, n, k, k, largest, sorted);
+  return Rows(a.data<T>(0), a.data<T>(1), a.data<int64_t>(2), a.extent(0, 2) * tail, tail, n, n, k,
+              k, largest, sorted);
 }
 
-// The same of the first elements of rows: how many there are, and how many are taken, are arguments.
+// The same of the first elements of rows: how many there are, and how many are taken, are
+// arguments.
 template <class T>
 int TopKOfSome(const TVMFFIAny* args, bool largest, bool sorted) {
   Arguments a(args);
   const int64_t room = a.extent(0, 1), tail = a.extent(0, 0), most = a.extent(3, 1);
   const int64_t n = std::clamp<int64_t>(*a.data<int64_t>(1), 0, room);
   const int64_t k = std::clamp<int64_t>(*a.data<int64_t>(2), 0, std::min(n, most));
-  return Rows(a.data<T>(0), a.data<T>(3), a.data<int64_t>(4), a.extent(0, 2) * tail, tail, room, n, most, k, largest,
-              sorted);
+  return Rows(a.data<T>(0), a.data<T>(3), a.data<int64_t>(4), a.extent(0, 2) * tail, tail, room, n,
+              most, k, largest, sorted);
 }
 
 }  // namespace dycl::order
