@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
-from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot
+from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
 from dycl_tvm.frontend.trace.values.grown_order import repeat_interleave, unique
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
@@ -270,8 +270,8 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
 
 
 def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
-    known = as_constant(t) is not None or (type(num_classes) is int and num_classes > 0)
-    made: torch.Tensor = torch.nn.functional.one_hot(t, num_classes) if known else composed(one_hot)(None, t, num_classes)
+    known = as_constant(t) is not None or not t.numel() or (type(num_classes) is int and num_classes != -1)
+    made: torch.Tensor = torch.nn.functional.one_hot(t, num_classes) if known else composed(one_hot_of_classes)(None, t, num_classes)
     return made
 
 
