@@ -203,3 +203,17 @@ def test_a_defect_in_an_operator_is_no_type_error_of_the_program(monkeypatch):
     monkeypatch.setitem(torch_calls.HANDLERS, torch.Tensor.__add__, broken)
     with pytest.raises(InternalError, match="a defect"):
         stage(handled, X[0])
+
+
+def resized(x):
+    return torch.nn.functional.interpolate(x[None, None], size=(int((x > 0).sum()) + 1, 3), mode="bilinear")
+
+
+def pooled(x):
+    return torch.nn.functional.adaptive_avg_pool2d(x[None], (int((x > 0).sum()) + 1, 1))
+
+
+@pytest.mark.parametrize("f", [resized, pooled])
+def test_a_size_that_pytorch_wants_to_know_is_named(f):
+    with pytest.raises(UnsupportedError, match="is given a size that is known only at run time"):
+        stage(f, X[0])

@@ -74,6 +74,12 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
             current().origin(),
             "give it a value that is known at build time: call it on each side of the `if`",
         ) from error
+    if _wants_known_size(error):
+        raise UnsupportedError(
+            f"{getattr(function, '__name__', function)}() is given a size that is known only at run time",
+            current().origin(),
+            "keep its shapes and sizes static",
+        ) from error
     owner = getattr(function, "__self__", None)
     bound = owner is not None and not isinstance(owner, types.ModuleType)
     leaves = torch.utils._pytree.tree_leaves((owner if bound else None, args, kwargs))
@@ -126,6 +132,13 @@ def _type_error(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], va
     except Exception as error:
         return error.with_traceback(None)
     return None
+
+
+def _wants_known_size(error: Exception) -> bool:
+    """Whether PyTorch was given a number known only at run time where it takes those only that it knows itself."""
+    if isinstance(error, AttributeError):
+        return isinstance(error.obj, scalars.Node)
+    return isinstance(error, RuntimeError) and "expected to contain only concrete integers" in str(error)
 
 
 def _is_torchs(function: Any) -> bool:
