@@ -59,6 +59,10 @@ class DataDependentShapeError(UnsupportedError):
     """The shape of a result depends on values known only at run time."""
 
 
+class StateError(UnsupportedError):
+    """A call leaves something with the model that it did not have before, and that the next call would find."""
+
+
 class StagingLimitError(UnsupportedError):
     """Staging the program takes more time, memory or depth than it may; the message names the line that costs most."""
 

@@ -39,11 +39,11 @@ def add_parser(commands: Any) -> None:
 def _handle(args: argparse.Namespace) -> int:
     from dycl_tvm.build import stage
     from dycl_tvm.errors import ArtifactError
+    from dycl_tvm.hcfg.digest import digest
     from dycl_tvm.runtime import load
     from dycl_tvm.staging import example_call
     from dycl_tvm.verify.by_inputs import check_by_inputs
     from dycl_tvm.verify.by_inputs import example_call as random_call
-    from dycl_tvm.verify.graphs import digest
     from dycl_tvm.verify.model import check_model
     from dycl_tvm.verify.staged_with import from_json
 

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from dycl_tvm.compile import Lowered
+from dycl_tvm.hcfg.digest import digest
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.progress import Phases
 from dycl_tvm.target import resolve_target
 from dycl_tvm.verify.budget import BuildBudget
 from dycl_tvm.verify.certificate import Certificate, Control, Kernels, Level, Passes
 from dycl_tvm.verify.compiled import check_compiled
-from dycl_tvm.verify.graphs import copied_graph, digest
+from dycl_tvm.verify.graphs import copied_graph
 from dycl_tvm.verify.model import check_model
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.runs import Call

@@ -50,9 +50,9 @@ def no_trace(reached: Reached) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _put_back(snapshot)
+        put_back(snapshot)
         raise
-    changed = [*_put_back(snapshot), *snapshot.written()]
+    changed = [*put_back(snapshot), *snapshot.written()]
     if _random_states() != numbers:
         changed.append("the state of the random numbers")
     if changed:
@@ -63,7 +63,7 @@ def no_trace(reached: Reached) -> Iterator[None]:
         )
 
 
-def _put_back(snapshot: Snapshot) -> list[str]:
+def put_back(snapshot: Snapshot) -> list[str]:
     """Put back what differs; return its names."""
     names = []
     for label, place, before, now in list(snapshot.changes()):

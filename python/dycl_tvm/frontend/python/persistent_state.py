@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import StateError, UnsupportedError
 from dycl_tvm.frontend.python.finalizers import Finalizers
 from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
@@ -388,17 +388,15 @@ class ModelState:
         session = current()
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
-        known_kinds = self._count_kinds()
-        self._left_kinds = {}
+        known_kinds, self._left_kinds = self._count_kinds(), {}
         changes = session.journal.changes(mark)
         before = session.journal.before(mark)  # of these: what is asked from here on is no change of the program's
         first = ChainMap(self._raw, before)
         for key, place in changes.items():
             if place is CONTEXT:
-                self._refuse_context(dict(before[key]), dict(place.read()))
+                self.refuse_context(dict(before[key]), dict(place.read()))
                 continue
-            name = None if session.heap.is_newer(place.owner, session.heap.run_started) else self._name(place)
-            if name is None:
+            if (name := self.name_of_place(place)) is None:
                 continue
             known = self.size
             self._compare_place(key, capture_place(place, first[key], first), name, found, left)
@@ -413,7 +411,8 @@ class ModelState:
         self._note_sharing(left, [(p, first[key]) for key, p in changes.items() if self.lives_on(p.owner)])
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
-    def _refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
+    def refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
+        """Refuse a path that leaves a context variable with another value."""
         heap = current().heap
         for variable, value in now.items():
             held = before[variable] if variable in before else CONTEXT.default_of(variable)
@@ -430,14 +429,15 @@ class ModelState:
         before = session.journal.before(mark)
         changed = session.journal.changes(mark).items()
         places = [p for key, p in changed if p not in (SETTINGS, CONTEXT) or p.read() != before[key]]
-        return any(self._name(place) is not None for place in places if not session.heap.is_newer(place.owner, session.heap.run_started))
+        return any(self.name_of_place(place) is not None for place in places)
 
-    def _name(self, place: Place) -> str | None:
+    def name_of_place(self, place: Place) -> str | None:
         """Return the user's name for a place of the model; None for a place that does not live on."""
+        if current().heap.is_newer(place.owner, current().heap.run_started):
+            return None
         if isinstance(place, Storage):
-            if place.real is None:
-                return None
-            return constants().names.get(id(place.real)) or self._labels.get(id(place.real), "a tensor")
+            real = place.real
+            return None if real is None else constants().names.get(id(real)) or self._labels.get(id(real), "a tensor")
         if place is SETTINGS:
             return place.text
         if not self.lives_on(place.owner):
@@ -481,7 +481,7 @@ class ModelState:
     def _refuse_growing(self) -> None:
         """Refuse containers that calls leave with other items than they had."""
         for name, kind in self._growing.items():
-            raise UnsupportedError(
+            raise StateError(
                 with_others(
                     f"the {kind} `{name}` of the model is left with other contents than it had: every call would change it more",
                     self._differing,

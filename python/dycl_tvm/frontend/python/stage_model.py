@@ -7,11 +7,12 @@ import contextlib
 import contextvars
 import inspect
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, UnsupportedError
+from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, StateError, UnsupportedError
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
 from dycl_tvm.frontend.python.calls.iterators import twin
@@ -19,6 +20,7 @@ from dycl_tvm.frontend.python.calls.sealed import seal
 from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_program, twin_of_generator
 from dycl_tvm.frontend.python.calls.unread import Unread
 from dycl_tvm.frontend.python.explore import Exploration
+from dycl_tvm.frontend.python.first_call import stage_after_it
 from dycl_tvm.frontend.python.flow.exits import origin_of
 from dycl_tvm.frontend.python.flow.recursion import Recursive
 from dycl_tvm.frontend.python.no_trace import no_trace
@@ -28,6 +30,7 @@ from dycl_tvm.frontend.python.source.locate import current_origin
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
+from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_RECURSION, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.modes import no_new_threads
@@ -94,15 +97,30 @@ def stage(
     try:
         limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion, max_length)
         inputs = Inputs(model, example_args, example_kwargs or {})
-        # in a context of its own: what context variables hold is as before when staging ends
-        return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print, device)
+
+        def run(alone: Callable[[dict[Any, Place]], None] | None = None) -> HCFG:
+            # in a context of its own: what context variables hold is as before when staging ends
+            return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print, device, alone)
+
+        try:
+            return run()
+        except StateError as refusal:
+            return stage_after_it(run, model, example_args, example_kwargs or {}, refusal)
     except DyclError:
         raise
     except (Exception, ControlFlow) as error:
         raise InternalError("the forward was staged", error, origin_of(error)) from error
 
 
-def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bool, device: str) -> HCFG:
+def _stage(
+    model: Any,
+    inputs: Inputs,
+    limits: Limits,
+    name: str,
+    keep_print: bool,
+    device: str,
+    alone: Callable[[dict[Any, Place]], None] | None,
+) -> HCFG:
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
@@ -129,6 +147,7 @@ def _stage(model: Any, inputs: Inputs, limits: Limits, name: str, keep_print: bo
             constants.named = [t for _, t in named]
             constants.reached = state.memory
             program = Program(state, operators, run_function, run_method, keep_print)
+            program.alone = alone
             session.keep(program)
             session.keep(generators)
             session.keep(recursive)

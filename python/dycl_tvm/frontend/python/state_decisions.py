@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.errors import StateError, UnsupportedError
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.session import current
 
@@ -22,7 +22,7 @@ class NoDecision:
         """Raise the error, if the kinds cannot be told apart."""
         if self.tell_apart():
             raise Again
-        raise UnsupportedError(
+        raise StateError(
             with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
             current().origin(),
             "set it at the beginning of the forward, or give it its final type in __init__; where it is made once and kept (a cache), "

@@ -77,7 +77,11 @@ class Exits(OfOneRun):
     def _state(self) -> list[Operand]:
         current().get(Suspended).refuse()
         with self.beyond(0):
-            return program().state.leave(current().heap.run_mark)
+            mark, alone = current().heap.run_mark, program().alone
+            if alone is None:
+                return program().state.leave(mark)
+            alone(current().journal.changes(mark))
+            return []
 
     def _return(self, value: Any, origin: Origin | None, state: list[Operand], view: Callable[[Any], Any] | None = None) -> None:
         session = current()

@@ -185,6 +185,11 @@ def reach(
     return found
 
 
+def held_by(x: Any) -> list[Any]:
+    """Return what an object refers to, attributes too: staging's own values, which :func:`reach` leaves out, among them."""
+    return [*gc.get_referents(x), *(space_of(x) or {}).values()]
+
+
 Children = Callable[[str, Any, Callable[[Any], Any]], list[Step]]
 
 

@@ -7,7 +7,6 @@ same type: what does not fail there in the same way, or not whatever the values 
 
 from __future__ import annotations
 
-import gc
 import re
 import types
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import torch
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import module_of
-from dycl_tvm.frontend.trace.heap.reach import reach
+from dycl_tvm.frontend.trace.heap.reach import held_by, reach
 from dycl_tvm.frontend.trace.modes import is_without_kernel, refusal
 from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly, same_random_numbers
@@ -152,7 +151,7 @@ def _is_torchs(function: Any) -> bool:
 def _hold_staged(objects: list[Any]) -> bool:
     """Whether objects hold values known only at run time; if there are too many to tell, they may."""
     found = reach([("", x) for x in objects], lambda x: True, limit=_SEARCHED)
-    held = (v for _, x in found for v in gc.get_referents(x))
+    held = (v for _, x in found for v in held_by(x))
     return not found.is_all or any(isinstance(v, StagedTensor) or scalars.is_symbolic(v) for v in held)
 
 

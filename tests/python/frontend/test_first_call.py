@@ -1,0 +1,148 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Models that set something up in their first call: right where all calls compute the same, else refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from differential import check
+from torch import nn
+
+from dycl_tvm.errors import StateError
+from dycl_tvm.frontend.python import stage
+
+X = [(torch.tensor([a, -0.5, 2.0]),) for a in (0.5, -3.0)]
+
+
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x).relu()
+
+
+class Mode:
+    pass
+
+
+class Other:
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.hook, self.how = nn.Linear(3, 3), None, how
+
+    def forward(self, x):
+        return self.how(self, x)
+
+
+def hooks(net, x):
+    if net.hook is None:
+        net.hook = net.linear.register_forward_hook(lambda module, given, made: made * 2)
+    y = net.linear(x)
+    return y * 3 if y.sum() > 0 else y
+
+
+def another_module(net, x):
+    if not isinstance(net.linear, Around):
+        net.linear = Around(net.linear)
+    return net.linear(x) if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("how", [hooks, another_module])
+def test_all_calls_compute_the_same(how):
+    net = Net(how)
+    before = {name: type(value) for name, value in [*vars(net).items(), *net.named_children()]}
+    graph = check(net, X, paths=2)
+    assert not graph.state and not net.linear._forward_hooks
+    assert {name: type(value) for name, value in [*vars(net).items(), *net.named_children()]} == before, "staging leaves no trace"
+    model, call = copy.deepcopy(net), graph.interpret()
+    for (x,) in [*X, *X]:
+        assert torch.allclose(model(x), call(x))
+
+
+def after_the_hook(net, x):
+    y = net.linear(x)
+    if net.hook is None:
+        net.hook = net.linear.register_forward_hook(lambda module, given, made: made * 2)
+    return y
+
+
+def mode_of_the_data(net, x):
+    mode = getattr(net, "mode", None)
+    if mode is None:
+        net.mode = Mode() if x.sum() > 0 else Other()
+    return x if mode is None or isinstance(mode, Mode) else x * 3
+
+
+def other_results_later(net, x):
+    if not hasattr(net, "mode"):
+        net.mode = Mode()
+        return x
+    return x * 2
+
+
+def values_kept(net, x):
+    if not isinstance(net.linear, Around):
+        net.linear = Around(net.linear)
+        net.linear.first = x * 2
+    return net.linear(x)
+
+
+def values_kept_in_a_closure(net, x):
+    if net.hook is None:
+        y = x * 2
+        net.hook = net.linear.register_forward_hook(lambda module, given, made: made + 0 * y)
+    return x * 3
+
+
+def something_new_each_time(net, x):
+    net.mode = {**getattr(net, "mode", {}), len(getattr(net, "mode", {})): Mode()}
+    return x
+
+
+def an_error_before_it_is_ready(net, x):
+    if not hasattr(net, "mode"):
+        net.mode = Mode()
+        if x.sum() < 0:
+            raise ValueError("not ready")
+    return x * 2
+
+
+def two_ends(net, x):
+    if not hasattr(net, "mode"):
+        net.mode = Mode()
+        if x.sum() > 0:
+            return {"y": net.linear(x)}
+    return {"y": net.linear(x)}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(after_the_hook, mode_of_the_data, other_results_later, values_kept, values_kept_in_a_closure, something_new_each_time),
+        *(an_error_before_it_is_ready, two_ends),
+    ],
+)
+def test_what_may_differ_is_refused(how):
+    net = Net(how)
+    with pytest.raises(StateError):
+        stage(net, X[0])
+    assert not hasattr(net, "mode") and type(net.linear) is nn.Linear and net.hook is None
+
+
+def test_hooks_of_a_library():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, attn_implementation="eager")).eval()
+    ids = torch.randint(5, 30, (1, 6))
+    call = stage(model, (ids,), example_kwargs={"output_attentions": True}).interpret()
+    got, want = call(ids, output_attentions=True), model(ids, output_attentions=True)
+    assert len(got.attentions) == 2 and all(torch.allclose(a, b, atol=1e-6) for a, b in zip(got.attentions, want.attentions))
