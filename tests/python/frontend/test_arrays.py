@@ -26,6 +26,8 @@ RIGHT = {
     "the tensor is changed later": "b = a.copy()\nv.add_(1)\nreturn x * float(a[0]) + float(b[0])",
     "classes": "k = isinstance(a, np.ndarray), type(a) is np.ndarray, isinstance(a[0], np.float32), isinstance(a[0], float)\nreturn x, k",
     "what does not depend on the elements": "return x * len(a) * a.shape[0] * a.ndim * a.size, str(a.dtype)",
+    "numbers that an operator does not take": "try:\n    return x - True\nexcept RuntimeError:\n    pass\n"
+    "try:\n    return x.long() ** -1\nexcept RuntimeError as e:\n    return x * len(str(e))",
     "sums": "s = 0\nfor t in a:\n    s += t * 2 - 0.5\nreturn x * 2 if s > 1 else x",
     "whole numbers": "k = (v * 3).long().numpy()\nreturn x * 3 if k[0] == 1 or (k[2] != 0 and k[1] + 2 < k[0]) else x * k[1].item()",
     "rows": "s = 0.0\nfor r in x.numpy():\n    if r[0] > 0.5: s += r.tolist()[1]\n    for t in r[1:]: s += float(t)\nreturn x * s",
@@ -46,6 +48,7 @@ RIGHT = {
     "return x * w[1] + w.max().item() + w.reshape(3, 1).sum()",
     "results": "if x.sum() > 0:\n    return a, {'n': a[0]}, a.astype(np.int64), x\n"
     "v.add_(1)\nreturn v.numpy(), [np.arange(3.0), np.float32(2)]",
+    "what lies in rows": "b, c = np.ascontiguousarray(x.t()), np.ascontiguousarray(v.sum())\nx.add_(1)\nreturn float(b[0, 1]), c.shape, c",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }
 REFUSED = {
@@ -64,6 +67,11 @@ REFUSED = {
     "a change by an operator": ("a += 1\nreturn v", "`+=` of an array"),
     "a hash": ("return x if a[0] in {1.0: 2} else x * 2", "__hash__() of a number"),
     "a text": ("return x * len(f'{a[0]:.1f}')", "__format__() of a number"),
+    "a tensor that is sorted": ("return np.sort(x)", "sort"),
+    "a tensor that is searched": ("return np.where(x)", "where"),
+    "a tensor that is stacked": ("return np.stack(x)", "stack"),
+    "the text of a tensor that str() makes": ("return x * 2 if str((v > 0).sum()) == '2' else x", "text of a tensor"),
+    "the text of a tensor that % makes": ("return x * 2 if '%s' % (v > 0).sum() == '2' else x", "text of a tensor"),
     "an array of texts as a result": ("return x, np.array(['a'])", "a ndarray is returned"),
 }
 

@@ -372,9 +372,11 @@ def _array(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     copies = callee not in _IN_MEMORY_OF and "copy" not in kwargs
 
     def of(t: torch.Tensor) -> Any:
+        if callee is np.ascontiguousarray:
+            t = (t if t.dim() else t[None]).contiguous()
         return t.clone().numpy() if copies else t.numpy()
 
-    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+    if callee in _ALIKE and len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
         made = of(args[0])
         if isinstance(made, RunTimeArray):
             return made
@@ -383,6 +385,8 @@ def _array(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _IN_MEMORY_OF = (np.asarray, np.asanyarray, np.ascontiguousarray)
+#: What gives an array of the very elements of the one tensor that it is given.
+_ALIKE = (np.array, *_IN_MEMORY_OF)
 
 
 def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

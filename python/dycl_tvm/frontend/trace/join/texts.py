@@ -83,7 +83,8 @@ def text_of(value: Any, conversion: int = -1, spec: Any = "") -> Any:
         use(spec)
     if not spec and conversion in (-1, ord("s")) and type(value) in (str, Text):
         return value
-    number = int_of(value) if not spec or (spec == "d" and conversion == -1) else None
+    spelt = spec in ("", "d") if conversion == -1 else not spec and not isinstance(value, torch.Tensor)  # str() of a tensor is no number
+    number = int_of(value) if spelt else None
     if number is not None and not current().decisions.chosen_by_tests():
         return Text((number,), True, current().decisions.choice())
     shown_as = value if number is not None else _shown_as(value)

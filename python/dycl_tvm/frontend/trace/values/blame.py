@@ -95,25 +95,31 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
     return False
 
 
-#: Operators that take numbers of the types that they were given, with these types and those of their tensors.
+#: Operators with numbers that they take, of those known only at run time the types, and with the types of their tensors.
 _TAKE: set[Any] = set()
 
 
 def check_types(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what an element-wise operator raises in eager for the types of numbers known only at run time: ``x - True``.
+    """Raise what an element-wise operator raises in eager for its numbers, whatever the elements are: ``x - True``, ``n ** -1``.
 
-    They become tensors of rank 0 of the result's type, which it would take.
+    On the device ``meta`` it takes them. Those known only at run time become tensors of rank 0 of the result's type, which it would take.
     """
+    if not is_pointwise(operator):
+        return
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     types = [
-        x.dtype if isinstance(x, torch.Tensor) else scalars._kind(scalars.operand_of(x)) if scalars.is_symbolic(x) else type(x)
+        (x.dtype, x.dim(), x.numel() == 0)
+        if isinstance(x, torch.Tensor)
+        else scalars._kind(scalars.operand_of(x))
+        if scalars.is_symbolic(x)
+        else (type(x), x)
         for x in leaves
     ]
     key = (operator, *types)
-    if key in _TAKE or not is_pointwise(operator):
+    if key in _TAKE:
         return
     failed = [_type_error(operator, args, kwargs, value) for value in (0, 1)]
-    if failed[0] is not None and failed[1] is not None:
+    if failed[0] is not None and failed[1] is not None and not isinstance(failed[0], NotImplementedError):
         raise of_program(failed[0])
     _TAKE.add(key)
 
@@ -122,7 +128,9 @@ def _type_error(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], va
     """Return what an operator raises on tensors of one element, where the numbers known only at run time have a value."""
 
     def stand_in(x: Any) -> Any:
-        return torch.ones((1,) * x.dim(), dtype=x.dtype) if isinstance(x, torch.Tensor) else _stand_in(x, value)
+        if isinstance(x, torch.Tensor):
+            return torch.ones([min(extent, 1) for extent in x.shape], dtype=x.dtype)
+        return _stand_in(x, value)
 
     try:
         with apart(), plainly():

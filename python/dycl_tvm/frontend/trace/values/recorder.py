@@ -265,6 +265,7 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
     key = (about.op, torch.get_default_dtype(), key_of(args), key_of(kwargs) if kwargs else None)
     known = RESULTS.get(key, metas.get(key))
     if known is None:
+        check_types(func, args, kwargs)
         results = RESULTS if about.builtin else metas
         with plainly():
             margs, mkwargs = map_leaves(_on_meta, args), map_leaves(_on_meta, kwargs)
@@ -442,8 +443,7 @@ def _store(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    made: torch.Tensor = cast(dispatch, t, dtype)
-    return made
+    return cast(dispatch, t, dtype)  # type: ignore[no-any-return]
 
 
 # -- host scalars ------------------------------------------------------------------------------------------------------
