@@ -227,6 +227,16 @@ def placed(x):
     )
 
 
+def as_many_classes(x):
+    at, kinds = x.argsort(), (x > 0).long()
+    n = at[:3].max() + 1
+    return F.one_hot(at[:3], max(n, 2))[..., :2], F.one_hot(kinds).float().mean(0), F.one_hot(at, int(n)) if n == 6 else F.one_hot(at, 6)
+
+
+def too_few_classes(x):
+    return F.one_hot(x.argsort(), int((x > 0).sum()))
+
+
 def classes_that_are_none(x):
     return F.one_hot(whole(x), 3)
 
@@ -352,7 +362,7 @@ PROGRAMS = [
         beyond_the_end_where_written,
     ),
     *(beyond_the_end_of_rows, another_number_of_elements, the_number_of_elements, of_another_length, into_a_fixed_length),
-    *(views_of_what_changes, written_after_a_copy),
+    *(views_of_what_changes, written_after_a_copy, as_many_classes, too_few_classes),
 ]
 
 

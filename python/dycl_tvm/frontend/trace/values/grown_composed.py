@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import least_of
 from dycl_tvm.frontend.trace.values.grown import INSTEAD
 from dycl_tvm.frontend.trace.values.grown_math import Handler, flat
@@ -243,12 +244,27 @@ def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
     return made.index_add(0, torch.where(index < 0, index + t.size(0), index), values.expand([index.size(0), *t.size()[1:]]))
 
 
-def _one_hot(t: Tensor, num_classes: int = -1) -> Tensor:
+def _one_hot(t: Tensor, num_classes: Any = -1) -> Tensor:
     if type(num_classes) is not int or num_classes < 1:
         return _refuse("one_hot() of as many classes as the largest element says")  # type: ignore[no-any-return]
     require(item((t < num_classes).all()), RuntimeError("Class values must be smaller than num_classes."))
     require(item((t >= 0).all()), RuntimeError("Class values must be non-negative."))
     return (t[..., None] == torch.arange(num_classes)).to(torch.int64)
+
+
+def one_hot_of_classes(t: Tensor, num_classes: Any = -1) -> Tensor:
+    """``one_hot(t)`` of as many classes as a number of the run or the largest element says; it asks for what PyTorch asks for."""
+    require(item(t.min()) >= 0, RuntimeError("Class values must be non-negative."))
+    classes = item(num_classes) if isinstance(num_classes, Tensor) else num_classes
+    if scalars.is_symbolic(classes) and scalars.mixed_of(classes) and scalars._kind(scalars.operand_of(classes)) == "int":
+        bounds, classes = scalars.bounds_of(classes), scalars.wrap(scalars.operand_of(classes))  # a tensor or a number is an int here
+        classes.node.bounds = bounds
+    largest = item(t.max())
+    if type(classes) is int and classes == -1:
+        classes = largest + 1
+    else:
+        require(largest < classes, RuntimeError("Class values must be smaller than num_classes."))
+    return (t[..., None] == torch.arange(classes)).to(torch.int64)
 
 
 def _prelu(t: Tensor, weight: Tensor) -> Tensor:

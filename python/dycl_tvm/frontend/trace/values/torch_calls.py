@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
+from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
 from dycl_tvm.frontend.trace.values.grown_order import repeat_interleave, unique
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
@@ -268,6 +269,12 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
     return function
 
 
+def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
+    known = as_constant(t) is not None or not t.numel() or (type(num_classes) is int and num_classes != -1)
+    made: torch.Tensor = torch.nn.functional.one_hot(t, num_classes) if known else composed(one_hot_of_classes)(None, t, num_classes)
+    return made
+
+
 def _size_repeated(x: Any, repeats: Any, dim: int | None) -> int | None:
     """Return how many rows there are after they were repeated, if a tensor says it that is known: PyTorch asks for it without memory."""
     constant = as_constant(repeats) if isinstance(repeats, torch.Tensor) else None
@@ -325,6 +332,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.unique: _unique(_T.unique),
     _T.masked_select: _of_mask(masked_select),
     torch.masked_select: _of_mask(masked_select),
+    torch.nn.functional.one_hot: _one_hot,
     torch.repeat_interleave: _repeat_interleave(torch.repeat_interleave),
     _T.repeat_interleave: _repeat_interleave(_T.repeat_interleave),
     torch.tensor: _tensor,
