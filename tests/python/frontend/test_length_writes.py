@@ -294,4 +294,4 @@ def test_an_overlap_that_depends_on_the_order_is_refused():
         return m
 
     with pytest.raises(UnsupportedError, match="through another that may overlap"):
-        stage(columns, [(torch.ones(5),)])
+        stage(columns, (torch.ones(5),))

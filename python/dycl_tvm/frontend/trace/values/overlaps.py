@@ -30,7 +30,9 @@ _PART = (aten.slice.Tensor, NARROW_AT)
 
 def check_overlap(target: torch.Tensor, read: Any, itself: bool = True) -> None:
     """See that what is read for a change of all of ``target`` lies elsewhere, or is the same elements if it may be the tensor itself."""
-    for t in tensors_of((read,), {}) if isinstance(target, StagedTensor) else ():
+    if not isinstance(target, StagedTensor):
+        return
+    for t in tensors_of((read,), {}):
         if not isinstance(t, StagedTensor) or t.storage_ is not target.storage_ or not (isinstance(t, Grown) or isinstance(target, Grown)):
             continue
         if not itself:
