@@ -235,3 +235,63 @@ def test_built(tmp_path: Path) -> None:
     for (x,) in INPUTS:
         for got, want in zip(loaded(x), rows_in_what_has_such_a_length(x)):
             torch.testing.assert_close(got, want)
+
+
+def count(x):
+    return int((x > 0).sum())
+
+
+def _by_its_first(x):
+    m = x[x > 0]
+    m += m[:1]
+    return m
+
+
+def _shifted(x):
+    m = x[x > 0]
+    m[1:] += m[:-1]
+    return m
+
+
+def _moved(x):
+    y, n = x.clone(), count(x)
+    y[1 : n + 1] = y[:n]
+    return y
+
+
+def _moved_by_its_length(x):
+    y, n, k = x.clone(), count(x), int((x > 1).sum())
+    y[:k] = y[n - k : n]
+    return y
+
+
+def _by_an_item(x):
+    y, n = x.clone(), count(x)
+    y[:n] += y[0]
+    return y
+
+
+def _elsewhere(x):
+    y, m, n = torch.outer(x, x), torch.outer(x, x)[x > 0], count(x)
+    y[1, :n] = y[2, :n]
+    y[:n] *= y[:n]
+    y[n:, 0] += y[n:, 1]
+    m[:, :2] += m[:, 2:4]
+    m.mul_(m)
+    return y, m
+
+
+@pytest.mark.parametrize("change", [_by_its_first, _shifted, _moved, _moved_by_its_length, _by_an_item, _elsewhere])
+def test_what_is_read_overlaps_with_what_is_written(change):
+    rows = ([-1.0, -2, -3, -4, -5], [1.0, -2, -3, -4, -5], [2.0, 3, -1, -1, 0.5], [2.0, 3, 4, 5, -1], [0.5, 2, 3, 4, 6])
+    check(change, [(torch.tensor(row),) for row in rows])
+
+
+def test_an_overlap_that_depends_on_the_order_is_refused():
+    def columns(x):
+        m = torch.outer(x, x)[x > 0]
+        m -= m[:, :1]
+        return m
+
+    with pytest.raises(UnsupportedError, match="through another that may overlap"):
+        stage(columns, (torch.ones(5),))

@@ -70,6 +70,7 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     unsqueeze,
 )
 from dycl_tvm.frontend.trace.values.indexing import split
+from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import masked_scatter, masked_select, nonzero
 from dycl_tvm.frontend.trace.values.tensors import view_of
 from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
@@ -121,6 +122,7 @@ def _rule_of(func: Any) -> Handler | None:
 
 def _in_place(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Change a tensor to what another function gives anew."""
+    check_overlap(x, (args, kwargs), itself=is_elementwise(functional_of(func)))
     made = call_on_grown(functional_of(func), (x, *args), kwargs)
     if not isinstance(made, torch.Tensor) or not torch.can_cast(dtype_of(made), dtype_of(x)):
         return refuse_call(func, x, args, kwargs)
@@ -129,6 +131,7 @@ def _in_place(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def _copied(func: Any, x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
     """Change all that there is of a tensor to what is in another."""
+    check_overlap(x, source)
     if isinstance(x, Grown):
         alike = not isinstance(source, Grown) or source.along - source.dim_() == x.along - x.dim_()
         return put_all(func, x, source) if alike else refuse_call(func, x)

@@ -36,6 +36,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
 from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, view_of
@@ -61,6 +62,7 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     part = part_of(func, x, index)
     if not isinstance(part, StagedTensor) or part.storage_ is not x.storage_:
         return refuse_call(func, x)
+    check_overlap(part, value)
     return _T.__setitem__(part, Ellipsis, value) if not isinstance(part, Grown) else put_all(func, part, value)
 
 

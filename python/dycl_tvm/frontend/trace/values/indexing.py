@@ -33,9 +33,10 @@ from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
+from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import as_constant, home, read, select_at, storage_of, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of, view_of
 
 
 def _numbers_in(index: Any) -> Any:
@@ -236,6 +237,8 @@ def _set_part(t: torch.Tensor, entries: list[Any], value: Any) -> None:
     known = all(e is None or (type(e) is slice and _is_known(e, i in cuts)) or type(e) is int or selects(e) for i, e in enumerate(entries))
     if len(cuts) != 1 or not known:
         return _refuse_slice()
+    if isinstance(value, StagedTensor) and value.storage_ is storage_of(t):
+        check_overlap(getitem(t, tuple(entries)), value)
     whole = getitem(t, tuple([slice(None) if i in cuts else e for i, e in enumerate(entries)]))
     dim = sum(e is None or type(e) is slice for e in entries[: cuts[0]])
     size, rank = int(whole.shape[dim]), whole.dim()

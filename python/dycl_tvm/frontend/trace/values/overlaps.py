@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What eager refuses of a change in place where a length is known only at run time: to read memory through another view that overlaps.
+
+Eager raises an error where it sees the overlap (``m[1:] += m[:-1]``), and gives what follows from the order of the elements where it does
+not. Here parts along one dimension are compared when the network runs, which is an error where they overlap; other views are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.arguments import tensors_of
+from dycl_tvm.frontend.trace.values.extents import NARROW_AT
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, number
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.layouts import meta_of
+from dycl_tvm.frontend.trace.values.recorder import item
+from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, ViewStep, fresh
+
+aten = torch.ops.aten
+_ROW = (aten.select.int, SELECT_AT)
+_PART = (aten.slice.Tensor, NARROW_AT)
+
+
+def check_overlap(target: torch.Tensor, read: Any, itself: bool = True) -> None:
+    """See that what is read for a change of all of ``target`` lies elsewhere, or is the same elements if it may be the tensor itself."""
+    if not isinstance(target, StagedTensor):
+        return
+    for t in tensors_of((read,), {}):
+        if not isinstance(t, StagedTensor) or t.storage_ is not target.storage_ or not (isinstance(t, Grown) or isinstance(target, Grown)):
+            continue
+        if not itself:
+            _refuse()
+        if t is not target:
+            _check(target, t)
+
+
+def _check(target: StagedTensor, t: StagedTensor) -> None:
+    a, b = _Steps(target), _Steps(t)
+    alike = 0
+    while alike < min(len(a.steps), len(b.steps)) and a.steps[alike] == b.steps[alike]:
+        alike += 1
+    along = {u.along for u in (target, t) if isinstance(u, Grown)}
+    empty = _is_empty(target) | _is_empty(t)
+    as_long = len(along) == 1 and target.dim() == t.dim() and _count(target, min(along)) == _count(t, min(along))
+    if len(a.steps) == len(b.steps) == alike:
+        _require(as_long | empty)
+        return
+    first, second = a.interval(alike, b), b.interval(alike, a)
+    if first is None or second is None or first[0] != second[0]:
+        _refuse()
+        return
+    (_, row, start, count), (_, other_row, begin, length) = first, second
+    fine = (start + count <= begin) | (begin + length <= start)
+    if row == other_row and a.steps[alike + 1 :] == b.steps[alike + 1 :]:
+        fine = fine | ((start == begin) & (count == length) & as_long)
+    if fine is False:
+        _refuse()
+    _require(fine | empty)
+
+
+class _Steps:
+    """The views that lead to a tensor, less those that change nothing, and the shapes on the way."""
+
+    def __init__(self, t: StagedTensor) -> None:
+        self.t = t
+        self.steps: list[ViewStep] = []
+        shape: tuple[int, ...] = tuple(t.storage_.value.type.shape)  # type: ignore[union-attr]  # a tensor's
+        self.shapes = [shape]
+        for op, args, kwargs in t.chain:
+            if op is SELECT_AT:
+                made = shape[: args[0]] + shape[args[0] + 1 :]
+            elif op is NARROW_AT:
+                made = (*shape[: args[0]], args[2], *shape[args[0] + 1 :])
+            else:
+                with plainly():
+                    made = tuple(op(meta_of(shape, None, torch.float32), *args, **kwargs).shape)
+            if op is not aten.alias.default and not (op is aten.slice.Tensor and made == shape):
+                self.steps.append((op, args, kwargs))
+                self.shapes.append(made)
+            shape = made
+
+    def interval(self, k: int, other: _Steps) -> tuple[int, bool, Any, Any] | None:
+        """Return which elements a step takes: along which dimension, whether one or several, from where on, how many; None if not known."""
+        if k == len(self.steps):  # all of those that there are along the dimension of the other
+            op, args, _ = other.steps[k]
+            if op not in _ROW and op not in _PART:
+                return None
+            dim = args[0] % len(self.shapes[k])
+            return dim, False, 0, _count(self.t, dim)
+        op, args, _ = self.steps[k]
+        if op not in _ROW and op not in _PART:
+            return None
+        dim = args[0] % len(self.shapes[k])
+        start = item(fresh(args[1])) if op in (SELECT_AT, NARROW_AT) else args[1]
+        if op in _ROW:
+            return dim, True, start, 1
+        if len(args) > 3 and args[3] != 1:
+            return None
+        return dim, False, start, _count(self.t, dim) if k == len(self.steps) - 1 else self.shapes[k + 1][dim]
+
+
+def _count(t: torch.Tensor, dim: int) -> Any:
+    return number(t.length) if isinstance(t, Grown) and t.along == dim else buffer_type(t).shape[dim]
+
+
+def _is_empty(t: StagedTensor) -> Any:
+    return number(t.length) == 0 if isinstance(t, Grown) else t.numel() == 0
+
+
+def _require(fine: Any) -> None:
+    if scalars.is_symbolic(fine) or not fine:
+        require(fine, RuntimeError("some elements of the input tensor and the written-to tensor refer to a single memory location"))
+
+
+def _refuse() -> None:
+    raise UnsupportedError(
+        "a change in place reads memory through one view and writes to it through another that may overlap",
+        current().origin(),
+        "copy what it reads: x[1:] += x[:-1].clone()",
+    )
