@@ -15,7 +15,7 @@ Written by `make models`, which compiles models that others have written, unedit
 after the other, the first one twice. Weights are random. A model that was *built* went through the whole compiler with the default check
 and was loaded from its files; one that was *staged* ran on the interpreter of the graph, which shows what the front end made of it.
 *Edges* are those of the graph's decisions that the check took, of all, on forced paths of the unedited program (docs/verification.md): some
-cannot be taken by any input. *none* means that this part of the check was not possible; nothing stands where it was not asked for.
+cannot be taken by any input. *none* means that this part of the check was not possible; nothing stands for builds of which it was not kept.
 
 | state | meaning |
 | --- | --- |

@@ -82,9 +82,8 @@ def test_what_becomes_of_a_model(suite, monkeypatch):
 
 def test_results_are_kept_and_counted(suite, tmp_path):
     results = Results(tmp_path / "results.json")
-    results.put(
-        "ours", "signs", {"state": "right", "built": True, "version": "1.0", "blocks": 4, "seconds": 2.5, "peak_mb": 300, "megabytes": 0.5}
-    )
+    figures = {"blocks": 4, "seconds": 2.5, "peak_mb": 300, "megabytes": 0.5, "edges": "5 of 6"}
+    results.put("ours", "signs", {"state": "right", "built": True, "version": "1.0", **figures})
     results.put(
         "ours",
         "shapes",
@@ -94,7 +93,7 @@ def test_results_are_kept_and_counted(suite, tmp_path):
     text = page.document(Results(tmp_path / "results.json"))
     assert "Three functions: 2 models." in text
     assert "| built | 1 | 0 |" in text and "| staged | 0 | 1 |" in text
-    assert "| shapes | refused | no fixed \\| shape |" in text and "| signs | built | 4 | 2.5 | 300 | 0.5 |" in text
+    assert "| shapes | refused | no fixed \\| shape |" in text and "| signs | built | 4 | 5 of 6 | 2.5 | 300 | 0.5 |" in text
 
 
 def test_a_model_that_takes_too_long_is_ended():

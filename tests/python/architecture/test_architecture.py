@@ -191,7 +191,7 @@ FRONTEND_LAYERS = (
     ("python.flow",),
     ("python.calls",),
     ("python.operators",),
-    ("python.explore", "python.stage_model"),
+    ("python.explore", "python.first_call", "python.stage_model"),
 )
 
 

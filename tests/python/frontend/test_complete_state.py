@@ -25,7 +25,7 @@ BASE = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.25]])
 CALLS = [(1, -1, 0.3), (-1, 2, 2), (0.1, 0.2, -0.5), (5, 5, 5), (-3, -3, 0.7)]
 #: State of arrays, and of generators, has no place in an artefact: it must not be left changed.
 REFUSED = {
-    **dict.fromkeys(("BNumpy", "BNumpySet", "BBytearray"), "of the model is left"),
+    **dict.fromkeys(("BNumpy", "BBytearray"), "of the model is left"),
     "BGenerator": "lives on between calls",
     # two lists become one in a rolled loop, and are changed after it
     "g_rebound_shared_later": "share on one path only",
