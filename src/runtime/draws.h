@@ -248,8 +248,9 @@ int Normal(const TVMFFIAny* args, double mean, double deviation) {
   });
 }
 
-// ---- as many numbers as a tensor says ------------------------------------------------------------
-// Argument 1 says how many numbers are drawn; what is behind them in the result is zero.
+// ---- as many numbers as a tensor says
+// ------------------------------------------------------------ Argument 1 says how many numbers are
+// drawn; what is behind them in the result is zero.
 template <class Kernel>
 int Some(const TVMFFIAny* args, int result, Kernel kernel) {
   Arguments a(args);

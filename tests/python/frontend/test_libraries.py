@@ -215,6 +215,8 @@ def _offsets(x):
 REGIONS = {
     "roi_align": lambda ops, x, boxes: ops.roi_align(x, [boxes], (3, 2), 0.5, 2),
     "roi_align, aligned": lambda ops, x, boxes: ops.roi_align(x, [boxes], 3, 0.25, 3, aligned=True),
+    "roi_align, as many samples as pixels": lambda ops, x, boxes: ops.roi_align(x, [boxes], (3, 2), 0.5),
+    "ps_roi_align, as many samples as pixels": lambda ops, x, boxes: ops.ps_roi_align(x, [boxes], 2, 0.7),
     "ps_roi_align": lambda ops, x, boxes: ops.ps_roi_align(x, [boxes], 2, 0.5, 2),
     "deform_conv2d": lambda ops, x, boxes: ops.deform_conv2d(
         x, _offsets(x), boxes.reshape(4, 2, 2, 1).repeat(1, 2, 1, 2) / 40, stride=2, mask=x.repeat(1, 2, 1, 1)[:, :, ::2, ::2]

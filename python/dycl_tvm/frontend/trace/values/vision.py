@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.blame import of_program
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.recorder import item
 
 #: What operators of PyTorch's registry are, ``torch.ops.aten.add`` as well as ``torch.ops.aten.add.Tensor``.
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -61,44 +61,67 @@ def _samples(start: Tensor, step: Tensor, bins: int, count: int) -> Tensor:
     return start.reshape(-1, 1, 1) + at.to(start.dtype) * step.reshape(-1, 1, 1)
 
 
-def _regions(input: Tensor, rois: Tensor, scale: float, shape: tuple[int, int], sampling_ratio: int, offset: float, least: float) -> Any:
-    """Return the image of each region, and the samples of its bins in both directions."""
-    if sampling_ratio <= 0:
-        raise UnsupportedError(
-            "regions with as many samples as their size asks for, which is known only at run time",
-            current().origin(),
-            "give a number: sampling_ratio=2",
-        )
+def _regions(input: Tensor, rois: Tensor, scale: float, offset: float, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the image of each region, where it begins, and its extents."""
     if rois.dim() != 2 or rois.shape[1] != 5:
         raise of_program(RuntimeError("rois must have shape as Tensor[K, 5]"))
     places = rois[:, 1:] * scale - offset
     extent = places[:, 2:] - places[:, :2]
-    extent = extent.clamp(min=least) if least else extent
-    x, y = (_samples(places[:, k], extent[:, k] / shape[1 - k], shape[1 - k], sampling_ratio) for k in range(2))
-    image = rois[:, 0].to(torch.int64).clamp(0, input.shape[0] - 1)
-    return image, y, x
+    return rois[:, 0].to(torch.int64).clamp(0, input.shape[0] - 1), places[:, :2], extent.clamp(min=least) if least else extent
+
+
+def _means(input: Tensor, regions: tuple[Tensor, Tensor, Tensor], shape: tuple[int, int], sampling_ratio: int, least: float) -> Tensor:
+    """Return the mean of the samples of each bin, of shape (regions, height, width, channels).
+
+    With no ``sampling_ratio`` a bin has as many samples as it has pixels, rounded up; their number counts as ``least`` at least.
+    """
+    image, start, extent = regions
+    _, channels, *size = input.shape
+    if sampling_ratio > 0:
+        x, y = (_samples(start[:, k], extent[:, k] / shape[1 - k], shape[1 - k], sampling_ratio) for k in range(2))
+        rows = input.permute(0, 2, 3, 1).reshape(-1, channels)
+        taken = _bilinear(rows, image.reshape(-1, 1, 1, 1, 1), y[:, :, :, None, None], x[:, None, None], (size[0], size[1]))
+        return taken.sum((2, 4)).div(sampling_ratio**2)
+    across, down = (_weights(start[:, k], extent[:, k], shape[1 - k], size[1 - k]) for k in range(2))
+    images = input if input.shape[0] == 1 else input.index_select(0, image)
+    sums = down[0].unsqueeze(1) @ images @ across[0].transpose(1, 2).unsqueeze(1)
+    count = (down[1] * across[1]).clamp(min=least)
+    return (sums / count.reshape(-1, 1, 1, 1)).permute(0, 2, 3, 1)
+
+
+def _weights(start: Tensor, extent: Tensor, bins: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return what each pixel along a dimension counts in each bin of regions, and how many samples their bins have.
+
+    A sample counts for the pixel before it and the one behind it; one outside of the image counts for none.
+    """
+    count = (extent / bins).ceil()
+    most = -(-_MAPS * size // bins)
+    require(item((count <= most).all()), RuntimeError(f"a region is more than {_MAPS} times as large as the map that it is taken from"))
+    place = torch.arange(most, dtype=extent.dtype)
+    within = torch.arange(bins, dtype=extent.dtype).unsqueeze(1) + (place + 0.5) / count.reshape(-1, 1, 1)
+    at = start.reshape(-1, 1, 1) + within * (extent / bins).reshape(-1, 1, 1)
+    counts = (place < count.reshape(-1, 1, 1)) & (at >= -1) & (at <= size)
+    near = (1 - (at.clamp(0, size - 1).unsqueeze(3) - torch.arange(size)).abs()).clamp(min=0)
+    return torch.where(counts.unsqueeze(3), near, 0.0).sum(2), count
+
+
+#: Regions with as many samples as their size asks for may be so many times as large as the map.
+_MAPS = 2
 
 
 def _roi_align(input: Tensor, rois: Tensor, spatial_scale: float, h: int, w: int, sampling_ratio: int, aligned: bool) -> Tensor:
-    given, (_, channels, height, width) = input.dtype, input.shape
-    input, rois = _wide(input), _wide(rois)
-    image, y, x = _regions(input, rois, spatial_scale, (h, w), sampling_ratio, 0.5 if aligned else 0.0, 0.0 if aligned else 1.0)
-    rows = input.permute(0, 2, 3, 1).reshape(-1, channels)
-    y, x = y[:, :, :, None, None], x[:, None, None]
-    taken = _bilinear(rows, image.reshape(-1, 1, 1, 1, 1), y, x, (height, width))
-    return taken.sum((2, 4)).div(sampling_ratio**2).permute(0, 3, 1, 2).contiguous().to(given)
+    given, input, rois = input.dtype, _wide(input), _wide(rois)
+    regions = _regions(input, rois, spatial_scale, 0.5 if aligned else 0.0, 0.0 if aligned else 1.0)
+    return _means(input, regions, (h, w), sampling_ratio, 1.0).permute(0, 3, 1, 2).contiguous().to(given)
 
 
 def _ps_roi_align(input: Tensor, rois: Tensor, spatial_scale: float, h: int, w: int, sampling_ratio: int) -> tuple[Tensor, Tensor]:
-    given, (_, channels, height, width) = input.dtype, input.shape
+    given, channels = input.dtype, input.shape[1]
     if channels % (h * w):
         raise of_program(RuntimeError("input channels must be a multiple of pooling height * pooling width"))
     input, rois = _wide(input), _wide(rois)
-    image, y, x = _regions(input, rois, spatial_scale, (h, w), sampling_ratio, 0.5, 0.0)
-    rows = input.permute(0, 2, 3, 1).reshape(-1, channels)
-    y, x = y[:, :, :, None, None], x[:, None, None]
-    taken = _bilinear(rows, image.reshape(-1, 1, 1, 1, 1), y, x, (height, width))
-    means = taken.sum((2, 4)).div(sampling_ratio**2).reshape(-1, h, w, channels // (h * w), h * w)
+    means = _means(input, _regions(input, rois, spatial_scale, 0.5, 0.0), (h, w), sampling_ratio, 0.0)
+    means = means.reshape(-1, h, w, channels // (h * w), h * w)
     own = torch.arange(h * w).reshape(1, h, w, 1, 1).expand(means.shape[0], h, w, means.shape[3], 1)
     mapping = torch.arange(channels, dtype=torch.int32).reshape(1, -1, h, w).repeat(rois.shape[0], 1, 1, 1)
     return means.gather(4, own).squeeze(4).permute(0, 3, 1, 2).contiguous().to(given), mapping
