@@ -34,7 +34,7 @@ def difference(expected: Any, actual: Any, where: str = "the result", loose: flo
         expected = expected.item()
         actual = actual.item() if isinstance(actual, np.generic) else actual
     if type(expected) is np.ndarray and type(actual) is np.ndarray:
-        expected, actual = torch.tensor(expected), torch.tensor(actual)
+        expected, actual = torch.tensor(expected.copy()), torch.tensor(actual.copy())
     if isinstance(expected, torch.Tensor) or isinstance(actual, torch.Tensor):
         if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
             return f"{where} is {show(expected)} in eager, {show(actual)} as built"

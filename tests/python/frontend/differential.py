@@ -27,7 +27,7 @@ def same(a: Any, b: Any) -> bool:
         # a number known only at run time is Python's where NumPy would make one of its own
         return type(a) is type(b) and same(a.item(), b.item()) if isinstance(b, np.generic) else same(a.item(), b)
     if isinstance(a, np.ndarray):
-        return type(a) is type(b) and same(torch.tensor(a), torch.tensor(b))
+        return type(a) is type(b) and same(torch.tensor(a.copy()), torch.tensor(b.copy()))
     if isinstance(a, torch.Tensor):
         return (
             isinstance(b, torch.Tensor)

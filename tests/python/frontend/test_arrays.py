@@ -47,7 +47,7 @@ RIGHT = {
     "what an array's methods write to": "w = np.ones(3)\nif x.sum() > 0: w.cumsum(0, None, w)\nelse: w[1:].clip(2, 3, out=w[:2])\n"
     "return x * w[1] + w.max().item() + w.reshape(3, 1).sum()",
     "results": "if x.sum() > 0:\n    return a, {'n': a[0]}, a.astype(np.int64), x\n"
-    "v.add_(1)\nreturn v.numpy(), [np.arange(3.0), np.float32(2)]",
+    "v.add_(1)\nreturn v.numpy(), [np.arange(3.0)[::-1], np.float32(2)]",
     "what lies in rows": "b, c = np.ascontiguousarray(x.t()), np.ascontiguousarray(v.sum())\nx.add_(1)\nreturn float(b[0, 1]), c.shape, c",
     "one side only": "b = a\nif x.sum() > 0:\n    b = a[1:]\n    y = float(b[0])\nelse:\n    y = 2.0\nreturn x * y",
 }

@@ -245,7 +245,7 @@ def asked_for_behind_the_loop(x):
         c = torch.cat([c, c[-1:] + x[1, :1]])
         if c.sum() > 12:
             break
-    return c.unfold(0, 2, 1).sum(1)
+    return c.mode()[0]
 
 
 def an_iterator_beside_it(x):

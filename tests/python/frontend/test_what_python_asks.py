@@ -291,7 +291,10 @@ REFUSED = {
     ),
     "a partial that calls change": (
         "import functools\n"
-        + kept("self.p.__setstate__((torch.add, (), {}, {}))\nreturn self.p(x, x)", "self.p = functools.partial(torch.mul)"),
+        + kept(
+            "self.p.__setstate__((torch.add if self.p.func is torch.mul else torch.mul, (), {}, {}))\nreturn self.p(x, x)",
+            "self.p = functools.partial(torch.mul)",
+        ),
         "the partial `p` of the model is left with other contents",
     ),
     "a class that is registered": (

@@ -64,7 +64,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if type(x) is RunTimeArray:
         return {**leaves.add(read(x.tensor), "tensor"), "numpy": "number" if x.is_number else "array"}
     if type(x) is np.ndarray and x.dtype in ARRAY_TYPES:
-        return {**leaves.add(read(torch.tensor(x)), "tensor"), "numpy": "array"}
+        return {**leaves.add(read(torch.tensor(x.copy())), "tensor"), "numpy": "array"}
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
         return {"const": x.item(), "numpy": x.dtype.name}
 

@@ -13,6 +13,7 @@ import string
 from collections.abc import Iterable
 from typing import Any
 
+from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.join.texts import Text, is_known, joined, number_like, text_of
 from dycl_tvm.frontend.trace.values.blame import attempt
 
@@ -91,6 +92,9 @@ def _filled(text: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def glued(separator: str, texts: Iterable[Any]) -> Any:
     """Return ``separator.join(texts)``."""
     items = list(texts)
+    for item in items:
+        if isinstance(item, Poison) and type(item) is not Text:
+            use(item)  # texts that depend on the path part it
     if not any(type(item) is Text for item in items) or not all(type(item) in (str, Text) for item in items):
         return attempt(separator.join, items)
     return joined(items[0], *(part for item in items[1:] for part in (separator, item)))

@@ -271,6 +271,8 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
 
 def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
     known = as_constant(t) is not None or not t.numel() or (type(num_classes) is int and num_classes != -1)
+    if known and current().handlers:
+        refuse_if_caught(torch.nn.functional.one_hot, (t, num_classes), {})
     made: torch.Tensor = torch.nn.functional.one_hot(t, num_classes) if known else composed(one_hot_of_classes)(None, t, num_classes)
     return made
 
