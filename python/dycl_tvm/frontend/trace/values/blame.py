@@ -118,9 +118,9 @@ def check_types(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     key = (operator, *types)
     if key in _TAKE:
         return
-    failed = [_type_error(operator, args, kwargs, value) for value in (0, 1)]
-    if failed[0] is not None and failed[1] is not None and not isinstance(failed[0], NotImplementedError):
-        raise of_program(failed[0])
+    failed = _type_error(operator, args, kwargs, 0)
+    if failed is not None and not isinstance(failed, NotImplementedError) and _type_error(operator, args, kwargs, 1) is not None:
+        raise of_program(failed)
     _TAKE.add(key)
 
 

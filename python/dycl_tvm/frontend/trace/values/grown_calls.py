@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
 )
 from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
 from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
-from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise
+from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise, named
 from dycl_tvm.frontend.trace.values.grown_shapes import (
     arange,
     cat,
@@ -206,10 +205,6 @@ def _of_buffer(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 _PROPERTIES = ("dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse", "is_quantized", "is_nested", "is_meta", "ndim")
 
 
-def _named(names: Sequence[str], *holders: Any) -> list[Any]:
-    return [getattr(h, name) for name in names for h in holders]
-
-
 HANDLERS: dict[Any, Handler] = {
     **MATH,
     **ORDER,
@@ -218,7 +213,7 @@ HANDLERS: dict[Any, Handler] = {
     **LAYERS,
     **ROWS,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
-    **dict.fromkeys(_named(["dim", "ndimension", "is_floating_point", "is_complex", "element_size", "get_device"], _T), _of_buffer),
+    **dict.fromkeys(named("dim ndimension is_floating_point is_complex element_size get_device", _T), _of_buffer),
     **dict.fromkeys([torch.is_floating_point, torch.is_complex], _of_buffer),
     _T.shape.__get__: _size,  # type: ignore[attr-defined]
     _T.size: _size,
@@ -238,17 +233,17 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.flatten, torch.flatten], flatten),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
     _T.item: one_item,
-    **dict.fromkeys(_named(["split", "split_with_sizes"], _T, torch), _parts),
+    **dict.fromkeys(named("split split_with_sizes", _T, torch), _parts),
     **dict.fromkeys([_T.chunk, torch.chunk], _chunk),
     _T.copy_: _copied,
     **dict.fromkeys([_T.fill_, _T.zero_], _filled_with),
     _T.__iter__: iterated,
     _T.tolist: to_list,
-    **dict.fromkeys(_named(["transpose", "swapaxes", "swapdims"], _T, torch), transpose),
+    **dict.fromkeys(named("transpose swapaxes swapdims", _T, torch), transpose),
     **dict.fromkeys([_T.mT.__get__, _T.mH.__get__, _T.adjoint, torch.adjoint], transpose),  # type: ignore[attr-defined]
     **dict.fromkeys([_T.t, torch.t, _T.T.__get__], matrix_transpose),  # type: ignore[attr-defined]
-    **dict.fromkeys(_named(["select"], _T, torch), selected_by),
-    **dict.fromkeys(_named(["narrow"], _T, torch), narrowed),
+    **dict.fromkeys(named("select", _T, torch), selected_by),
+    **dict.fromkeys(named("narrow", _T, torch), narrowed),
     **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like], like),
     **dict.fromkeys([_T.permute, torch.permute], permute),
     **dict.fromkeys([_T.unsqueeze, torch.unsqueeze], unsqueeze),

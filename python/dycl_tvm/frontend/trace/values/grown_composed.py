@@ -19,6 +19,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import least_of
 from dycl_tvm.frontend.trace.values.grown import INSTEAD
 from dycl_tvm.frontend.trace.values.grown_math import Handler, flat
+from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.recorder import item
 
@@ -273,48 +274,44 @@ def _prelu(t: Tensor, weight: Tensor) -> Tensor:
     return torch.where(t > 0, t, t * weight.reshape(()))
 
 
-def _named(names: str, *holders: Any) -> list[Any]:
-    return [getattr(h, name) for name in names.split() for h in holders if hasattr(h, name)]
-
-
 _BOTH = (torch, _T, torch._C._VariableFunctions)
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys(_named("movedim moveaxis", *_BOTH), _movedim),
-    **dict.fromkeys(_named("ravel", *_BOTH), _ravel),
+    **dict.fromkeys(named("movedim moveaxis", *_BOTH), _movedim),
+    **dict.fromkeys(named("ravel", *_BOTH), _ravel),
     _T.view_as: _like,
     _T.reshape_as: _reshape_like,
     _T.expand_as: _expand_as,
-    **dict.fromkeys(_named("unflatten", *_BOTH), _unflatten),
-    **dict.fromkeys(_named("atleast_1d", *_BOTH), _rank_one),
-    **dict.fromkeys(_named("atleast_2d", *_BOTH), _rank_two),
-    **dict.fromkeys(_named("atleast_3d", *_BOTH), _rank_three),
+    **dict.fromkeys(named("unflatten", *_BOTH), _unflatten),
+    **dict.fromkeys(named("atleast_1d", *_BOTH), _rank_one),
+    **dict.fromkeys(named("atleast_2d", *_BOTH), _rank_two),
+    **dict.fromkeys(named("atleast_3d", *_BOTH), _rank_three),
     torch.hstack: _hstack,
-    **dict.fromkeys(_named("vstack row_stack", torch), _vstack),
+    **dict.fromkeys(named("vstack row_stack", torch), _vstack),
     torch.dstack: _dstack,
     torch.column_stack: _column_stack,
-    **dict.fromkeys(_named("fliplr", *_BOTH), _fliplr),
-    **dict.fromkeys(_named("flipud", *_BOTH), _flipud),
-    **dict.fromkeys(_named("rot90", *_BOTH), _rot90),
-    **dict.fromkeys(_named("broadcast_tensors", *_BOTH), _broadcast_tensors),
-    **dict.fromkeys(_named("meshgrid", *_BOTH), _meshgrid),
-    **dict.fromkeys(_named("outer ger", *_BOTH), _outer),
-    **dict.fromkeys(_named("dot vdot", *_BOTH), _dot),
-    **dict.fromkeys(_named("inner", *_BOTH), _inner),
-    **dict.fromkeys(_named("mm mv", *_BOTH), _multiplied),
-    **dict.fromkeys(_named("addmm addmv baddbmm", *_BOTH), _added),
-    **dict.fromkeys(_named("tensor_split", *_BOTH), _tensor_split),
-    **dict.fromkeys(_named("take_along_dim", *_BOTH), _take_along_dim),
+    **dict.fromkeys(named("fliplr", *_BOTH), _fliplr),
+    **dict.fromkeys(named("flipud", *_BOTH), _flipud),
+    **dict.fromkeys(named("rot90", *_BOTH), _rot90),
+    **dict.fromkeys(named("broadcast_tensors", *_BOTH), _broadcast_tensors),
+    **dict.fromkeys(named("meshgrid", *_BOTH), _meshgrid),
+    **dict.fromkeys(named("outer ger", *_BOTH), _outer),
+    **dict.fromkeys(named("dot vdot", *_BOTH), _dot),
+    **dict.fromkeys(named("inner", *_BOTH), _inner),
+    **dict.fromkeys(named("mm mv", *_BOTH), _multiplied),
+    **dict.fromkeys(named("addmm addmv baddbmm", *_BOTH), _added),
+    **dict.fromkeys(named("tensor_split", *_BOTH), _tensor_split),
+    **dict.fromkeys(named("take_along_dim", *_BOTH), _take_along_dim),
     torch.cosine_similarity: _cosine_similarity,
     torch.pairwise_distance: _pairwise_distance,
     torch.cdist: _cdist,
-    **dict.fromkeys(_named("dist", *_BOTH), _dist),
+    **dict.fromkeys(named("dist", *_BOTH), _dist),
     torch.var_mean: _with_mean(torch.var),
     torch.std_mean: _with_mean(torch.std),
-    **dict.fromkeys(_named("nansum", *_BOTH), _nansum),
-    **dict.fromkeys(_named("nanmean", *_BOTH), _nanmean),
-    **dict.fromkeys(_named("aminmax", *_BOTH), _aminmax),
-    **dict.fromkeys(_named("take", *_BOTH), _take),
-    **dict.fromkeys(_named("index_put", *_BOTH), _index_put),
+    **dict.fromkeys(named("nansum", *_BOTH), _nansum),
+    **dict.fromkeys(named("nanmean", *_BOTH), _nanmean),
+    **dict.fromkeys(named("aminmax", *_BOTH), _aminmax),
+    **dict.fromkeys(named("take", *_BOTH), _take),
+    **dict.fromkeys(named("index_put", *_BOTH), _index_put),
     torch.prelu: _prelu,
     torch.nn.functional.one_hot: _one_hot,
 }

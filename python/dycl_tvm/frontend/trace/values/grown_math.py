@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.extents import as_number, as_size, bounds_of, is_size
 from dycl_tvm.frontend.trace.values.grown import Grown, copied_or_itself, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
@@ -425,10 +426,6 @@ def embedding(
     return new(func(_filled(t, 0), weight, padding_idx, **gradients), t.along, t.length)
 
 
-def _named(names: Sequence[str], *holders: Any) -> list[Any]:
-    return [getattr(h, name) for name in names for h in holders if hasattr(h, name)]
-
-
 _ELEMENTWISE = """
 add sub subtract mul multiply div divide true_divide floor_divide remainder fmod neg negative abs absolute exp exp2 expm1 log log2 log10
 log1p sqrt rsqrt sigmoid tanh relu sin cos tan asin acos atan sinh cosh pow square reciprocal erf erfc clamp clamp_min clamp_max clip
@@ -441,19 +438,19 @@ add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg pow 
 """
 _PARTIAL = frozenset(
     [
-        *_named(["div", "divide", "true_divide", "floor_divide", "remainder", "fmod", "pow"], torch, _T),
-        *_named([f"__{name}__" for name in ("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow")], _T),
+        *named("div divide true_divide floor_divide remainder fmod pow", torch, _T),
+        *named("__truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__ __rpow__", _T),
     ]
 )
 _ACTIVATIONS = """
 relu gelu silu elu leaky_relu softplus mish hardtanh relu6 selu celu hardswish hardsigmoid logsigmoid softsign tanhshrink hardshrink
 softshrink threshold
 """
-_CONVERSIONS = ["to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "type_as"]
+_CONVERSIONS = "to float double half bfloat16 long int short bool type_as"
 HANDLERS: dict[Any, Handler] = {
-    **dict.fromkeys([*_named(_ELEMENTWISE.split(), torch, _T), *_named([f"__{n}__" for n in _OPERATORS.split()], _T)], elementwise),
-    **dict.fromkeys(_named(_ACTIVATIONS.split(), F), elementwise),
-    **dict.fromkeys(_named(_CONVERSIONS, _T), converted),
+    **dict.fromkeys([*named(_ELEMENTWISE, torch, _T), *named(" ".join(f"__{n}__" for n in _OPERATORS.split()), _T)], elementwise),
+    **dict.fromkeys(named(_ACTIVATIONS, F), elementwise),
+    **dict.fromkeys(named(_CONVERSIONS, _T), converted),
     _T.contiguous: contiguous,
     **dict.fromkeys([torch.matmul, _T.matmul, _T.__matmul__, torch.bmm, _T.bmm], matmul),
     **dict.fromkeys([torch.softmax, _T.softmax, F.softmax, torch.log_softmax, _T.log_softmax, F.log_softmax], softmax),
@@ -467,7 +464,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.argmax, _T.argmax], reduction(_least, partial=True, indices=True)),
     **dict.fromkeys([torch.argmin, _T.argmin], reduction(_most, partial=True, indices=True)),
     **dict.fromkeys([torch.mean, _T.mean], mean),
-    **dict.fromkeys(_named(["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"], torch, _T), running),
+    **dict.fromkeys(named("cumsum cumprod cummax cummin logcumsumexp", torch, _T), running),
     **dict.fromkeys([torch.tril, _T.tril, torch.triu, _T.triu], triangle),
     torch.einsum: einsum,
     F.scaled_dot_product_attention: attention,

@@ -32,6 +32,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
     valid,
 )
+from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, grown_or_plain, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
@@ -437,10 +438,6 @@ def spread(func: Any, t: Grown, dim: Any = None, unbiased: Any = None, keepdim: 
     return (variance.sqrt() if func in (torch.std, _T.std) else variance).to(dtype_of(t))
 
 
-def _named(name: str) -> list[Any]:
-    return [getattr(h, name) for h in (torch, _T) if hasattr(h, name)]
-
-
 _POSITIONS = (torch.argsort, _T.argsort)
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.flip, _T.flip], flip),
@@ -449,15 +446,15 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.unique, _T.unique], unique),
     **dict.fromkeys([_T.repeat, torch.tile, _T.tile], repeat),
     **dict.fromkeys([torch.repeat_interleave, _T.repeat_interleave], repeat_interleave),
-    **dict.fromkeys(_named("roll"), roll),
-    **dict.fromkeys(_named("diff"), diff),
-    **dict.fromkeys(_named("median"), median),
-    **dict.fromkeys(_named("kthvalue"), kthvalue),
-    **dict.fromkeys(_named("quantile"), quantile),
+    **dict.fromkeys(named("roll", torch, _T), roll),
+    **dict.fromkeys(named("diff", torch, _T), diff),
+    **dict.fromkeys(named("median", torch, _T), median),
+    **dict.fromkeys(named("kthvalue", torch, _T), kthvalue),
+    **dict.fromkeys(named("quantile", torch, _T), quantile),
     torch.searchsorted: searchsorted,
     torch.bucketize: bucketize,
-    **dict.fromkeys(_named("isin"), isin),
-    **dict.fromkeys(_named("histc"), histc),
+    **dict.fromkeys(named("isin", torch, _T), isin),
+    **dict.fromkeys(named("histc", torch, _T), histc),
     _T.unfold: unfold,
     torch.linalg.vector_norm: vector_norm,
     torch.linalg.norm: linalg_norm,

@@ -15,6 +15,7 @@ from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted,
 from dycl_tvm.frontend.trace.values.extents import as_number
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, masked, new, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.grown_shapes import grown_or_plain
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
@@ -138,13 +139,9 @@ def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> A
     return grown_or_plain(x.index_select(dim, at), dim, length, True)
 
 
-def _named(names: str) -> list[Any]:
-    return [getattr(h, name) for name in names.split() for h in (torch, _T) if hasattr(h, name)]
-
-
 HANDLERS: dict[Any, Handler] = {
-    **dict.fromkeys(_named("gather"), gather),
-    **dict.fromkeys(_named("scatter scatter_add scatter_reduce"), scatter),
-    **dict.fromkeys(_named("index_add index_copy index_fill index_reduce"), into_rows),
-    **dict.fromkeys(_named("index_select"), index_select),
+    **dict.fromkeys(named("gather", torch, _T), gather),
+    **dict.fromkeys(named("scatter scatter_add scatter_reduce", torch, _T), scatter),
+    **dict.fromkeys(named("index_add index_copy index_fill index_reduce", torch, _T), into_rows),
+    **dict.fromkeys(named("index_select", torch, _T), index_select),
 }

@@ -20,6 +20,11 @@ _BUILTIN = (type(torch.sum), type(_T.sum), type(_T.__add__))
 _POINTWISE = ("hardswish", "log_sigmoid", "float_power", "relu6", "isclose", "isreal", "special_expit")
 
 
+def named(names: str, *holders: Any) -> list[Any]:
+    """Return the functions of some names, with blanks between, that modules and classes of PyTorch's have."""
+    return [getattr(h, name) for name in names.split() for h in holders if hasattr(h, name)]
+
+
 def _overloads(func: Any) -> list[Any]:
     """Return the operators of ATen that a function of PyTorch's may be, of tensors."""
     packet = getattr(torch.ops.aten, func.__name__, None) if isinstance(func, _BUILTIN) else None
