@@ -15,6 +15,8 @@ from dycl_tvm.errors import StateError
 from dycl_tvm.frontend.python import stage
 
 X = [(torch.tensor([a, -0.5, 2.0]),) for a in (0.5, -3.0)]
+#: Less than the sum of what the linear layer gives for the first of these.
+Y = -10.0
 
 
 class Around(nn.Module):
@@ -147,22 +149,25 @@ def draws_later_too(net, x):
     return x + torch.rand(3)
 
 
-def left_on_one_path(net, x):
-    if not hasattr(net, "mode"):
-        net.mode = [Mode()]
-        if x.sum() > 0:
-            net.mode.append(1)
-            return {"y": net.linear(x)}
-    return {"y": net.linear(x)} if x.sum() > 0 else net.linear(x)
+def another_on_each_path(net, x):
+    """The graph of a first call is that of all calls after one that takes the path of the example."""
+    y, first = net.linear(x), not hasattr(net, "mode")
+    if y.sum() < Y:
+        net.mode = [Mode(), 3.0] if first else net.mode
+        return {"y": y}
+    net.mode = [Mode(), 2.0] if first else net.mode
+    return y * net.mode[1]
 
 
-def left_in_an_array(net, x):
-    if not hasattr(net, "mode"):
-        net.mode = {"kept": np.zeros(2), "mode": Mode()}
-        if x.sum() > 0:
-            net.mode["kept"][0] = 1
-            return {"y": net.linear(x)}
-    return {"y": net.linear(x)} if x.sum() > 0 else net.linear(x)
+def another_array_on_each_path(net, x):
+    y, first = net.linear(x), not hasattr(net, "mode")
+    if first:
+        net.mode = {"mode": Mode(), "kept": np.ones(1)}
+    if y.sum() < Y:
+        net.mode["kept"][0] = 3.0 if first else net.mode["kept"][0]
+        return {"y": y}
+    net.mode["kept"][0] = 2.0 if first else net.mode["kept"][0]
+    return y * float(net.mode["kept"][0])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +175,7 @@ def left_in_an_array(net, x):
     [
         *(after_the_hook, mode_of_the_data, other_results_later, values_kept, values_kept_in_a_closure, something_new_each_time),
         *(an_error_before_it_is_ready, weights_are_drawn, draws_later_too),
-        *(left_on_one_path, left_in_an_array),
+        *(another_on_each_path, another_array_on_each_path),
     ],
 )
 def test_what_may_differ_is_refused(how):
