@@ -11,15 +11,26 @@
 namespace dycl {
 namespace {
 
+// The size that decides a dimension of an input; null if it is fixed.
+const SizedDim* SizedDimOf(uint32_t input, int dim) {
+  for (uint32_t k = 0; k < kProgram.sized_dims.size; ++k) {
+    const SizedDim& d = kProgram.sized_dims[k];
+    if (d.input == input && static_cast<int>(d.dim) == dim) return &d;
+  }
+  return nullptr;
+}
+
 // Text in a fixed buffer: error paths do not allocate either.
 struct ShapeText {
   char text[256];
 
-  ShapeText(const char* dtype, const int64_t* shape, int ndim) {
+  // `input` is that of which these are the largest extents, or kNone.
+  ShapeText(const char* dtype, const int64_t* shape, int ndim, uint32_t input = kNone) {
     size_t used = static_cast<size_t>(snprintf(text, sizeof(text), "%s[", dtype));
     for (int d = 0; d < ndim && used + 32 < sizeof(text); ++d) {
-      used += static_cast<size_t>(
-          snprintf(text + used, sizeof(text) - used, "%s%" PRId64, d != 0 ? ", " : "", shape[d]));
+      const char* most = SizedDimOf(input, d) != nullptr ? "<=" : "";
+      used += static_cast<size_t>(snprintf(text + used, sizeof(text) - used, "%s%s%" PRId64,
+                                           d != 0 ? ", " : "", most, shape[d]));
     }
     snprintf(text + used, sizeof(text) - used, "]");
   }
@@ -43,15 +54,6 @@ bool SameType(DLDataType given, DLDataType want) {
   // Older frameworks call a bool a one-bit unsigned int.
   if (want.code == kDLBool && given.code == kDLUInt && given.bits == 1) return true;
   return given.code == want.code && given.bits == want.bits;
-}
-
-// The size that decides a dimension of an input; null if it is fixed.
-const SizedDim* SizedDimOf(uint32_t input, int dim) {
-  for (uint32_t k = 0; k < kProgram.sized_dims.size; ++k) {
-    const SizedDim& d = kProgram.sized_dims[k];
-    if (d.input == input && static_cast<int>(d.dim) == dim) return &d;
-  }
-  return nullptr;
 }
 
 // Copies one axis of a tensor and those within it. From `compact` on a row lies there as here.
@@ -83,7 +85,7 @@ int32_t CheckTensor(uint32_t input, const DLTensor* given) {
   const TensorDesc& want = kProgram.tensors[kProgram.inputs[input].tensor];
   if (given == nullptr) return InputError("input '%s': the tensor is null", name);
   const int64_t* dims = kProgram.dims.data + want.dims;
-  ShapeText expected(DTypeName(want.dtype), dims, want.ndim);
+  ShapeText expected(DTypeName(want.dtype), dims, want.ndim, input);
   char dtype[32];
   DLTypeName(given->dtype, dtype, sizeof(dtype));
   if (given->ndim < 0 || (given->ndim > 0 && given->shape == nullptr)) {
