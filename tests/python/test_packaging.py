@@ -128,3 +128,10 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
 def test_the_pins_are_what_is_tested(name: str) -> None:
     """A build such as 2.13.0+cpu is the pinned version."""
     assert _constraints()[name].specifier.contains(importlib.metadata.version(name), prereleases=True)
+
+
+@pytest.mark.xdist_group("one process")
+def test_the_groups_of_tests_hold(request: pytest.FixtureRequest) -> None:
+    """Where they do not, nothing fails: each process makes for itself what the tests of a group share."""
+    if getattr(request.config.option, "loadgroup", False):
+        assert request.node.nodeid.endswith("@one process")
