@@ -1,5 +1,6 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
-// What a library says of itself. It includes nothing: one file of every model is compiled for this alone.
+// What a library says of itself. It includes nothing: one file of every model is compiled for this
+// alone.
 #ifndef DYCL_RUNTIME_ARTIFACT_INFO_H_
 #define DYCL_RUNTIME_ARTIFACT_INFO_H_
 
