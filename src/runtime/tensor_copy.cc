@@ -231,10 +231,11 @@ int32_t Measure(const DyclValue* inputs, Scalar* sizes) {
     int64_t extent = inputs[first.input].u.tensor->shape[first.dim];
     sizes[k].i = (extent - first.constant) / first.factor;
     if (sizes[k].i < size.least || sizes[k].i > size.most || first.At(sizes[k].i) != extent) {
-      return InputError("input '%s': dimension %u is %" PRId64 ", expected %s = %" PRId64
-                        " to %" PRId64 ", by %" PRId64,
-                        name, first.dim, extent, symbol, first.At(size.least), first.At(size.most),
-                        first.factor);
+      char step[32] = "";
+      if (first.factor != 1) snprintf(step, sizeof(step), ", by %" PRId64, first.factor);
+      return InputError(
+          "input '%s': dimension %u is %" PRId64 ", expected %s = %" PRId64 " to %" PRId64 "%s",
+          name, first.dim, extent, symbol, first.At(size.least), first.At(size.most), step);
     }
     for (uint32_t j = 1; j < size.num_dims; ++j) {
       const SizedDim& d = kProgram.sized_dims[size.first_dim + j];
