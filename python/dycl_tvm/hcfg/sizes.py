@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from dycl_tvm.errors import InputError, UsageError
 from dycl_tvm.hcfg.types import TensorType
+
+if TYPE_CHECKING:
+    import torch  # a machine that only runs artefacts need not have it
 
 
 class Dim:
@@ -44,6 +45,8 @@ class Dim:
         """
         if isinstance(size, Dim):
             return size
+        import torch
+
         root = getattr(size, "root", size)
         if not isinstance(root, torch.export.Dim):
             return None
@@ -173,6 +176,8 @@ def padded(t: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return a tensor at the front of a buffer of zeros; itself if it is as large."""
     if tuple(t.shape) == tuple(shape):
         return t
+    import torch
+
     made = torch.zeros(tuple(shape), dtype=t.dtype)
     made[tuple(slice(n) for n in t.shape)] = t.detach()
     return made
