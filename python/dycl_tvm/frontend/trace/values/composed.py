@@ -121,6 +121,13 @@ def as_strided_scatter(dispatch: Dispatch, x: Any, src: Any, size: Any, stride: 
     return made
 
 
+def masked_select(dispatch: Dispatch, x: Any, mask: Any) -> Any:
+    """Pick the elements that a known mask says: it is as indexing by it."""
+    shape = list(torch.broadcast_shapes(x.shape, mask.shape))
+    whole, mask = (dispatch(aten.expand.default, (t, shape), {}) for t in (x, mask))
+    return dispatch(aten.index.Tensor, (whole, [mask]), {})
+
+
 #: Operators by which tensors are indexed.
 INDEXING = frozenset([aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index.Tensor])
 
@@ -150,6 +157,7 @@ COMPOSED = (
     aten.histc.default,
     aten.as_strided_copy.default,
     aten.as_strided_scatter.default,
+    aten.masked_select.default,
 )
 
 
@@ -161,6 +169,8 @@ def composition_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return grouped_mm if is_grouped(*args, **kwargs) else None
     if func is aten.histc.default:
         return histc if is_counted(*args, **kwargs) else None
+    if func is aten.masked_select.default:
+        return masked_select if as_constant(args[1]) is not None else None
     if func is aten.as_strided_copy.default:
         return as_strided_copy
     if func is aten.as_strided_scatter.default:

@@ -21,7 +21,7 @@ from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
-from dycl_tvm.frontend.trace.values.grown_order import repeat_interleave, unique
+from dycl_tvm.frontend.trace.values.grown_order import bincount, repeat_interleave, unique, unique_consecutive
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -238,12 +238,14 @@ def _of_mask(picks: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _unique(func: Any) -> Callable[..., Any]:
-    """Return the different elements of a tensor that is known only at run time."""
+def _of_elements(func: Any, made_by: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what has as many elements as those of a tensor say that is known only at run time."""
 
-    def function(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        made = NotImplemented if as_constant(x) is not None else unique(func, x, *args, **kwargs)
-        return func(x, *args, **kwargs) if made is NotImplemented else made
+    def function(*args: Any, **kwargs: Any) -> Any:
+        args = (kwargs.pop("input"), *args) if "input" in kwargs else args
+        known = not args or not isinstance(args[0], torch.Tensor) or as_constant(args[0]) is not None
+        made = NotImplemented if known else made_by(func, *args, **kwargs)
+        return func(*args, **kwargs) if made is NotImplemented else made
 
     return function
 
@@ -329,9 +331,11 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.nonzero: _of_mask(nonzero),
     torch.nonzero: _of_mask(nonzero),
     torch.argwhere: _of_mask(nonzero),
+    _T.argwhere: _of_mask(nonzero),
     torch.where: _where,
-    torch.unique: _unique(torch.unique),
-    _T.unique: _unique(_T.unique),
+    **{func: _of_elements(func, unique) for func in (torch.unique, _T.unique)},
+    **{func: _of_elements(func, unique_consecutive) for func in (torch.unique_consecutive, _T.unique_consecutive)},
+    **{func: _of_elements(func, bincount) for func in (torch.bincount, _T.bincount)},
     _T.masked_select: _of_mask(masked_select),
     torch.masked_select: _of_mask(masked_select),
     torch.nn.functional.one_hot: _one_hot,
