@@ -96,7 +96,9 @@ def embedding_bag(
     if not count or not bags:
         return torch.zeros((bags, weight.shape[1]), dtype=weight.dtype), None, None, None
     # as ATen, which takes offsets in any order where it does not refuse them
-    begun = torch.zeros(count + 1, dtype=torch.int64).index_add(0, offsets.clamp(0, count).to(torch.int64), torch.ones(bags, dtype=torch.int64))
+    begun = torch.zeros(count + 1, dtype=torch.int64).index_add(
+        0, offsets.clamp(0, count).to(torch.int64), torch.ones(bags, dtype=torch.int64)
+    )
     begun_in = (begun.cumsum(0)[:count] - 1).clamp(min=0)
     kept = index != padding_idx
     rows = weight[index]

@@ -181,6 +181,16 @@ def _new_tensor(t: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = 
     return _tensor(data, dtype=dtype or t.dtype)
 
 
+def _new(t: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """``t.new(...)``: sizes, or what is in the tensor."""
+    if kwargs or any(isinstance(a, torch.Tensor) for a in args):
+        return t.new(*args, **kwargs)  # type: ignore[no-any-return, attr-defined]
+    if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
+        made: torch.Tensor = _tensor(args[0], dtype=t.dtype)
+        return made
+    return t.new_empty(*args if args else (0,))
+
+
 def _numbers(data: Any, found: list[Any]) -> None:
     if isinstance(data, (list, tuple)):
         for d in data:
@@ -344,6 +354,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
     _T.new_tensor: _new_tensor,
+    _T.new: _new,  # type: ignore[attr-defined]
     _T.data.__get__: _data,  # type: ignore[attr-defined]
     _T.data.__set__: _set_data,  # type: ignore[attr-defined]
     _T.__deepcopy__: _deepcopy,
