@@ -179,3 +179,13 @@ def segment_reduce(
         empty = math.nan if initial is None else begin
         made = torch.where(count == 0, empty, made / count.clamp(min=1))
     return made
+
+
+@decomposition("_is_all_true.default")
+def is_all_true(x: Tensor) -> Tensor:
+    return x.all()
+
+
+@decomposition("_is_any_true.default")
+def is_any_true(x: Tensor) -> Tensor:
+    return x.any()
