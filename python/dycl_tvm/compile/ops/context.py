@@ -79,7 +79,7 @@ def of_one_dtype(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_kept_wide(ctx: OpContext, value: Any) -> bool:
-    """Whether an operand of a product of halves, on CPUs, is a number with more digits than they have: PyTorch multiplies by it as it is."""
+    """Whether an operand of a product of halves, on CPUs, is a number with more digits than they have: PyTorch takes it as it is."""
     dtype = ctx.result_dtype
     if dtype not in _HALVES or not is_for_cpu():
         return False

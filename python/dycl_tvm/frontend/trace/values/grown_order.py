@@ -340,6 +340,8 @@ def bincount(func: Any, input: torch.Tensor, weights: torch.Tensor | None = None
         return NotImplemented if plain else refuse_call(func, x)
     if plain and (not x.shape[0] or (weights is not None and x.shape != weights.shape)):
         return NotImplemented  # of no numbers the length is known; PyTorch says what is wrong
+    if weights is not None and isinstance(x, Grown) and bounds_of(x.length)[0] < 1:
+        return refuse_call(func, x)  # of no numbers PyTorch gives integers
     what: list[torch.Tensor] = [x] if weights is None else [x, weights]
     known = elements().of(read(buffer_of(x)))
     (at, *added), length = (what, None) if plain else equalized(what, [0] * len(what))

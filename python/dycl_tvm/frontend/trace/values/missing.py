@@ -32,7 +32,7 @@ _RESULTS = {
 
 
 def added_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the results on the device ``meta`` of an operator of which PyTorch does not say them, but a user or we do; None for any other."""
+    """Return the results on the device ``meta`` of an operator, where not PyTorch says them, but a user or we; None for any other."""
     function = ADDED.get(op_name(func)) or _RESULTS.get(op_name(func))
     return None if function is None else function(*args, **kwargs)
 
