@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "artifact_info.h"
+
 namespace dycl {
 
 class DeviceModel;
@@ -286,16 +288,6 @@ struct ProgramDesc {
 
 // Defined by the generated dispatcher.
 extern const ProgramDesc kProgram;
-
-// What is known only once the dispatcher's text is: kept apart so that the text can be hashed.
-struct ArtifactInfo {
-  const char* metadata;     // JSON
-  const char* fingerprint;  // ties the params file to this library
-  const unsigned char* params_begin;
-  const unsigned char* params_end;  // both null when the weights are in a file
-};
-
-extern const ArtifactInfo kArtifactInfo;
 
 inline size_t ItemBytes(DType dtype) {
   constexpr uint8_t kBytes[] = {8, 4, 2, 2, 8, 4, 2, 1, 1, 1, 8, 16};

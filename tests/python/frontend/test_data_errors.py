@@ -47,6 +47,14 @@ def net(x):
     except own:
         return table(ids) * 2
 """,
+    "whatever the elements are, as staging finds too": """
+def net(x):
+    try:
+        y = torch.cat([x, x[:, :1]])
+    except RuntimeError:
+        y = x + 1
+    return y
+""",
     "nothing is swallowed": """
 def net(x):
     ids, n = x.long().clamp(0, 2), 0
@@ -118,6 +126,7 @@ REFUSED = {
     "any exception": ("try:\n    y = x[:, x[0].long()]\nexcept:\n    y = x", "getitem() raises IndexError"),
     "a written index": ("try:\n    x[:, x[0].long()] = 1\nexcept Exception:\n    pass\ny = x", "setitem() raises IndexError"),
     "a division": ("try:\n    y = x.int() // x[0].int()\nexcept RuntimeError:\n    y = x", "floordiv() raises RuntimeError"),
+    "a division by zero": ("try:\n    y = x.long() // 0\nexcept RuntimeError:\n    y = x", "floordiv() raises RuntimeError"),
     "a class that is in a variable": (
         "E = IndexError\ntry:\n    y = table(x.long())\nexcept E:\n    y = x",
         "embedding() raises IndexError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from differential import check
@@ -14,6 +15,8 @@ from dycl_tvm.errors import StateError
 from dycl_tvm.frontend.python import stage
 
 X = [(torch.tensor([a, -0.5, 2.0]),) for a in (0.5, -3.0)]
+#: Less than the sum of what the linear layer gives for the first of these.
+Y = -10.0
 
 
 class Around(nn.Module):
@@ -56,7 +59,23 @@ def another_module(net, x):
     return net.linear(x) if x.sum() > 0 else x
 
 
-@pytest.mark.parametrize("how", [hooks, another_module])
+def weights_are_thrown_away(net, x):
+    if not isinstance(net.linear, Around):
+        new = Around(nn.Linear(3, 3))
+        new.inner.weight = net.linear.weight
+        new.inner.bias = net.linear.bias
+        net.linear = new
+    return net.linear(x) if x.sum() > 0 else x
+
+
+def two_ends(net, x):
+    if net.hook is None:
+        factor = [2.0, {"of": Mode()}]
+        net.hook = net.linear.register_forward_hook(lambda module, given, made: made * factor[0])
+    return {"y": net.linear(x)} if x.sum() > 0 else net.linear(x)
+
+
+@pytest.mark.parametrize("how", [hooks, another_module, weights_are_thrown_away, two_ends])
 def test_all_calls_compute_the_same(how):
     net = Net(how)
     before = {name: type(value) for name, value in [*vars(net).items(), *net.named_children()]}
@@ -65,7 +84,8 @@ def test_all_calls_compute_the_same(how):
     assert {name: type(value) for name, value in [*vars(net).items(), *net.named_children()]} == before, "staging leaves no trace"
     model, call = copy.deepcopy(net), graph.interpret()
     for (x,) in [*X, *X]:
-        assert torch.allclose(model(x), call(x))
+        want, got = model(x), call(x)
+        assert type(got) is type(want) and torch.allclose(*[y["y"] if isinstance(y, dict) else y for y in (want, got)])
 
 
 def after_the_hook(net, x):
@@ -116,19 +136,46 @@ def an_error_before_it_is_ready(net, x):
     return x * 2
 
 
-def two_ends(net, x):
+def weights_are_drawn(net, x):
+    if not isinstance(net.linear, Around):
+        net.linear = Around(nn.Linear(3, 3))
+    return net.linear(x)
+
+
+def draws_later_too(net, x):
     if not hasattr(net, "mode"):
         net.mode = Mode()
-        if x.sum() > 0:
-            return {"y": net.linear(x)}
-    return {"y": net.linear(x)}
+        torch.rand(3)
+    return x + torch.rand(3)
+
+
+def another_on_each_path(net, x):
+    """The graph of a first call is that of all calls after one that takes the path of the example."""
+    y, first = net.linear(x), not hasattr(net, "mode")
+    if y.sum() < Y:
+        net.mode = [Mode(), 3.0] if first else net.mode
+        return {"y": y}
+    net.mode = [Mode(), 2.0] if first else net.mode
+    return y * net.mode[1]
+
+
+def another_array_on_each_path(net, x):
+    y, first = net.linear(x), not hasattr(net, "mode")
+    if first:
+        net.mode = {"mode": Mode(), "kept": np.ones(1)}
+    if y.sum() < Y:
+        net.mode["kept"][0] = 3.0 if first else net.mode["kept"][0]
+        return {"y": y}
+    net.mode["kept"][0] = 2.0 if first else net.mode["kept"][0]
+    return y * float(net.mode["kept"][0])
 
 
 @pytest.mark.parametrize(
     "how",
     [
         *(after_the_hook, mode_of_the_data, other_results_later, values_kept, values_kept_in_a_closure, something_new_each_time),
-        *(an_error_before_it_is_ready, two_ends),
+        *(an_error_before_it_is_ready, weights_are_drawn, draws_later_too),
+        *(another_on_each_path, another_array_on_each_path),
     ],
 )
 def test_what_may_differ_is_refused(how):

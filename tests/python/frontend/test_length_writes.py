@@ -287,11 +287,26 @@ def test_what_is_read_overlaps_with_what_is_written(change):
     check(change, [(torch.tensor(row),) for row in rows])
 
 
-def test_an_overlap_that_depends_on_the_order_is_refused():
-    def columns(x):
-        m = torch.outer(x, x)[x > 0]
-        m -= m[:, :1]
-        return m
+def _columns(x):
+    m = torch.outer(x, x)[x > 0]
+    m -= m[:, :1]
+    return m
 
+
+def _picked(x):
+    y = x.clone()
+    y[y > 0] = y[: count(x)]
+    return y
+
+
+def _rows(x):
+    y = x.clone()
+    places = (y > 0).nonzero()[:, 0]
+    y[places] = y[: len(places)]
+    return y
+
+
+@pytest.mark.parametrize("change", [_columns, _picked, _rows])
+def test_an_overlap_that_is_not_known_is_refused(change):
     with pytest.raises(UnsupportedError, match="through another that may overlap"):
-        stage(columns, (torch.ones(5),))
+        stage(change, (torch.ones(5),))

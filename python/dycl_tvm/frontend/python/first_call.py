@@ -3,12 +3,18 @@
 
 What such a call leaves is no tensor and no number, so it can be no variable of a graph. But where all calls compute the same, none has to
 be kept. It is so if the graph of a first call, on which no other follows, is that of all calls of the model after its first; if the latter
-leave nothing at all; and if what the first one leaves is the same whatever its inputs are.
+leave nothing at all; and if what the first one leaves is the same whatever its inputs are. The first may draw random numbers (for weights
+that are thrown away): no later call does.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import gc
+import types
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,11 +27,13 @@ from dycl_tvm.frontend.python.no_trace import put_back
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.heap.places import Place
-from dycl_tvm.frontend.trace.heap.reach import held_by, reach
+from dycl_tvm.frontend.trace.heap.compiled import is_python
+from dycl_tvm.frontend.trace.heap.places import MISSING, Place, in_slots, space_of
+from dycl_tvm.frontend.trace.heap.reach import ATOMS, held_by, reach
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.heap.watch import Snapshot
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.generators import Generators
 from dycl_tvm.frontend.trace.values.numbers import SYMBOLIC
 from dycl_tvm.frontend.trace.values.storage import Storage
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
@@ -37,37 +45,81 @@ class Setup:
     """What a first call leaves."""
 
     def __init__(self) -> None:
-        self._ends: dict[Any, int] = {}
+        #: For each session what the ends of its paths leave; None where that depends on a value of the run, or cannot be seen.
+        self._left: dict[Any, list[Any]] = {}
         self._known = True
 
     def take(self, changes: dict[Any, Place]) -> None:
         """Take down the places that the end of a path leaves changed."""
         session = current()
-        self._ends[session] = self._ends.get(session, 0) + 1
         before = session.journal.before(session.heap.run_mark)
         left = []
         for key, place in changes.items():
+            name = program().state.name_of_place(place) if place not in (CONTEXT, SETTINGS) else None
             if place is CONTEXT:
                 program().state.refuse_context(dict(before[key]), dict(place.read()))
             elif place is SETTINGS:
                 self._known &= place.read() == before[key]
-            elif program().state.name_of_place(place) is not None:
-                self._known &= not isinstance(place, Storage)
-                left.append(place.read())
-        self._known = self._known and not _depends(left)
+            elif name is not None and isinstance(place, Storage):
+                self._known &= session.get(Generators).is_state(place)  # where no later call draws
+            elif name is not None and not _is_same(contents := place.read(), before[key]):
+                left.append((name, "deleted" if contents is MISSING else [contents]))
+        self._left.setdefault(session, []).append(_form(sorted(left, key=lambda x: x[0])))
 
     @property
     def is_known(self) -> bool:
-        """Whether it is the same for all inputs: all paths come together before the end, and no value of the run is in it."""
-        return self._known and [*self._ends.values()][-1:] == [1]
+        """Whether it is the same for all inputs: no value of the run is in it, and all paths leave the same."""
+        first, *others = [*self._left.values()][-1] if self._left else [None]
+        return self._known and first is not None and all(form == first for form in others)
 
 
-def _depends(left: list[Any]) -> bool:
-    """Whether anything that hangs on what is left is known only at run time, or differs between paths."""
-    found = reach([("", x) for x in left], is_library, code_of)
-    held = (type(v) for _, x in found for v in held_by(x))
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether contents of a place are what they were."""
+    return a is b or (type(a) is type(b) is tuple and len(a) == len(b) and all(map(_is_same, a, b)))
+
+
+def _form(left: list[tuple[str, Any]]) -> Any:
+    """Return what hangs on some objects, such that equal forms are of equal objects; None if it depends on the run, or cannot be seen."""
+    found = reach(left, is_library, code_of)
     values = (StagedTensor, OwnValue, *SYMBOLIC)
-    return not found.is_all or any(issubclass(kind, values) and not issubclass(kind, Sealed) for kind in held)
+    held = {type(v) for _, x in found for v in held_by(x)}
+    if not found.is_all or any(issubclass(kind, values) and not issubclass(kind, Sealed) for kind in held):
+        return None
+    numbers = {id(x): k for k, (_, x) in enumerate(found.steps)}
+
+    def said(x: Any) -> Any:
+        if id(x) in numbers:
+            return numbers[id(x)]
+        is_value = type(x) in ATOMS or (type(x) in (*_PLAIN, *_DICTS) and not x)  # a container that holds nothing is no step
+        return type(x), (repr(x) if is_value else id(x))
+
+    form = [(label, type(x), _parts(x, said)) for label, x in found.steps]
+    form += [(name, said(x), ()) for name, x in left]
+    return None if any(parts is None for *_, parts in form) else form
+
+
+#: What holds nothing but what the garbage collector sees.
+_PLAIN = (tuple, list, set, frozenset, deque, types.MethodType, types.CellType, functools.partial)
+_DICTS = (dict, OrderedDict)
+
+
+def _parts(x: Any, said: Callable[[Any], Any]) -> Any:
+    """Return what an object holds, or which one of the model's it is, whose changes are known; None if it cannot be seen."""
+    kind: Any = type(x)
+    if program().state.lives_on(x):
+        return id(x)
+    space = [(k, said(v)) for k, v in (space_of(x) or {}).items()]
+    if kind is weakref.ref:
+        return id(x()) if program().state.lives_on(x()) else None
+    if kind is types.FunctionType:
+        return id(code_of(x)), [said(v) for v in (x.__defaults__, x.__kwdefaults__, *(x.__closure__ or ()))], space
+    if kind in _PLAIN:
+        return [said(v) for v in gc.get_referents(x)], space
+    if kind in _DICTS or (is_python(kind) and kind.__bases__ == (dict,)):
+        return [(said(k), said(v)) for k, v in dict.items(x)], space
+    if all(map(is_python, kind.__mro__[:-1])):
+        return space, [(name, said(v)) for name, v in in_slots(x)]
+    return None
 
 
 def stage_after_it(run: Callable[..., HCFG], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refusal: StateError) -> HCFG:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,31 +41,52 @@ class _Tried(OfOneRun):
     """The errors of functions that were tried, by function and what is known of the operands."""
 
     def __init__(self) -> None:
-        self.errors: dict[Any, tuple[list[Exception], Any]] = {}
+        self.errors: dict[Any, tuple[tuple[list[Exception], bool], Any]] = {}
 
 
-def refuse_if_caught(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a function of PyTorch that raises an error for some elements of its operands, where a handler of the program catches it."""
+def called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
+    """Stage a call of a function of PyTorch, which ``run`` does, in a program that has a handler; refuse what that may catch."""
+    doubt = refuse_if_caught(function, args, kwargs)
+    made = run()
+    if doubt is not None:  # staging sees no error where eager has one, for these elements at least
+        _refuse(function, doubt)
+    return made
+
+
+def refuse_if_caught(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """Refuse a function of PyTorch that raises an error for some elements of its operands, where a handler of the program catches it.
+
+    Of one that raises for all elements that are tried the error is returned, if it would be caught: staging may see it too.
+    """
     session = current()
     handlers = [] if session.all_pass_on() else [h for h in session.handlers if h.is_for_libraries()]
-    for error in _errors_by_elements(function, args, kwargs) if handlers else ():
+    errors, always = _errors_by_elements(function, args, kwargs) if handlers else ((), False)
+    for error in errors:
         if isinstance(error, NotImplementedError):  # PyTorch has no kernel for the types of its operands, whatever the elements
             raise of_program(error)
         if any(h.catches(error) for h in handlers):
-            name = getattr(function, "__name__", str(function)).strip("_")
-            raise UnsupportedError(
-                f"{name}() raises {type(error).__name__} for some elements of its tensors, which the program would catch: "
-                "operations of a compiled network do not raise it",
-                current().origin(),
-                "ask before (`if bool((index < size).all()):`), or move the operation out of the `try` or `with`",
-            )
+            if always:
+                return error
+            _refuse(function, error)
+    return None
 
 
-def _errors_by_elements(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Exception]:
+def _refuse(function: Any, error: Exception) -> None:
+    name = getattr(function, "__name__", str(function)).strip("_")
+    raise UnsupportedError(
+        f"{name}() raises {type(error).__name__} for some elements of its tensors, which the program would catch: "
+        "operations of a compiled network do not raise it",
+        current().origin(),
+        "ask before (`if bool((index < size).all()):`), or move the operation out of the `try` or `with`",
+    )
+
+
+def _errors_by_elements(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Exception], bool]:
+    """Return the errors that a function raises for some elements of its operands, and whether it raises one for all that were tried."""
     tensors = tensors_of(args, kwargs)
     staged = [x for x in tensors if isinstance(x, StagedTensor)]
     if not staged or (sum(x.numel() for x in staged) > _LARGE and all(x.is_floating_point() for x in staged)):
-        return []
+        return [], False
     choices = list(itertools.islice(itertools.product(*map(strides_of, staged)), _MOST_LAYOUTS + 1))
     if len(choices) > _MOST_LAYOUTS:
         next(layouts for layouts in map(layouts_of, staged) if layouts is not None).settle()
@@ -74,14 +96,17 @@ def _errors_by_elements(function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     key = (function, key_of(given), tuple(map(_bounds, staged)), tuple(choices), tuple(map(id, others)))
     if key not in tried:
         found: list[Exception] = []
+        always = False
         for strides in choices:
             raised = functools.partial(_raised, function, args, kwargs, {id(x): s for x, s in zip(staged, strides)})
             fine = [raised(element) for element in _FINE]
             if all(isinstance(e, NotImplementedError) for e in fine):
                 found.append(fine[0])  # type: ignore[arg-type]  # none is None
-            elif None in fine:
-                found += [e for e in map(raised, _TRIED) if e is not None]
-        tried[key] = found, others  # which keep their ids
+                continue
+            errors = [*fine, *map(raised, _TRIED)]
+            always = always or None not in errors
+            found += [e for e in (errors if None not in errors else errors[len(fine) :] if None in fine else ()) if e is not None]
+        tried[key] = (found, always), others  # which keep their ids
     return tried[key][0]
 
 

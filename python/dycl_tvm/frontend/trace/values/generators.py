@@ -17,7 +17,8 @@ from dycl_tvm.frontend.trace.unrecorded import DEFAULT_GENERATOR as REAL_DEFAULT
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import made_once
-from dycl_tvm.frontend.trace.values.tensors import fresh
+from dycl_tvm.frontend.trace.values.storage import Storage
+from dycl_tvm.frontend.trace.values.tensors import fresh, storage_of
 from dycl_tvm.hcfg.draws import CPU, DEFAULT_GENERATOR, Kind
 
 _HINT = "pass the random numbers in as an input"
@@ -73,6 +74,10 @@ class Generators:
         _, state, name = known
         constants().names[id(state)] = name
         return state
+
+    def is_state(self, storage: Storage) -> bool:
+        """Whether a place is the state of a generator that lives on between calls."""
+        return any(storage_of(state) is storage for _, state, _ in self._known.values())
 
     def _first_state(self, generator: torch.Generator) -> tuple[torch.Tensor, str]:
         if self.name_of is None:

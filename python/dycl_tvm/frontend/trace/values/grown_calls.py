@@ -6,6 +6,7 @@ What is computed of their elements is in :mod:`.grown_math`. A function that is 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from typing import Any
@@ -17,7 +18,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
-from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.data_errors import called
 from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
 from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
@@ -103,9 +104,10 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         handler = handler if _takes(handler, (func, *args), kwargs) else None
     if handler is not None:
+        run = functools.partial(handler, func, *args, **kwargs)
         if (func in MATH or func in ORDER or func in PLACES or is_elementwise(func)) and current().handlers:
-            refuse_if_caught(func, map_tensors(buffer_of, args), map_tensors(buffer_of, kwargs))
-        return handler(func, *args, **kwargs)
+            return called(func, map_tensors(buffer_of, args), map_tensors(buffer_of, kwargs), run)
+        return run()
     return found[0].refuse(f"{getattr(func, '__name__', func)}() is not supported of") if found else NotImplemented
 
 

@@ -41,6 +41,12 @@ def check_overlap(target: torch.Tensor, read: Any, itself: bool = True) -> None:
             _check(target, t)
 
 
+def check_apart(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Refuse a value for picked elements of a tensor that lies in the memory of that tensor."""
+    if isinstance(target, StagedTensor) and isinstance(value, StagedTensor) and value.storage_ is target.storage_:
+        _refuse()
+
+
 def _check(target: StagedTensor, t: StagedTensor) -> None:
     a, b = _Steps(target), _Steps(t)
     alike = 0

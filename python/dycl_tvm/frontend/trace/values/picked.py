@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import at_front, buffer_of, dtype_of, masked, new, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.overlaps import check_apart
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
@@ -221,6 +222,7 @@ class Rows:
     def put(self, value: torch.Tensor) -> None:
         """Put a tensor there that broadcasts to what lies there. Positions that there are not lead to a row that is taken off again."""
         first, length, from_end = self.at[0], self.length, self.rank - self.along
+        check_apart(self.t, value)
         if isinstance(self.t, Grown) and self.t.along not in self.dims and (isinstance(value, Grown) or value.numel() != 1):
             return refuse_call(self.func, self.t, value)  # type: ignore[no-any-return]
         others = self.at[1:]
@@ -302,6 +304,7 @@ def masked_scatter(func: Any, target: torch.Tensor, mask: torch.Tensor, source: 
 def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> None:
     """Assign to what a mask picks of the first dimensions of a tensor, of which one has a length of the run, or the mask, or the value."""
     rank, whole, given = rank_of(mask), buffer_of(t), mask
+    check_apart(t, value)
     if isinstance(mask, Grown) or (isinstance(t, Grown) and t.along < rank):
         along = mask.along if isinstance(mask, Grown) else t.along  # type: ignore[attr-defined]  # one has
         if isinstance(t, Grown) and t.along < rank and t.along != along:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, tensor_of
 from dycl_tvm.frontend.trace.values.blame import judge
-from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.data_errors import called
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
@@ -38,7 +39,7 @@ TOLIST_LIMIT = 4096
 
 
 class FunctionRecorder(TorchFunctionMode):
-    """Replaces the functions of :data:`HANDLERS`; all others go on to the recorder of ATen operations."""
+    """Replaces the functions of :data:`HANDLERS`; all others, and calls that those leave alone, go on to the recorder of operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,12 +55,16 @@ class FunctionRecorder(TorchFunctionMode):
                 if made is not NotImplemented:
                     return made
             handler = HANDLERS.get(func)
-            if handler is None and session.handlers:
-                refuse_if_caught(func, tuple(args), kwargs or {})
-            function = handler or (substitute_of(func) if isinstance(func, OPERATORS) else None) or func
+            made = NotImplemented if handler is None else handler(*args, **(kwargs or {}))
+            if made is not NotImplemented:
+                return made
+            function = (substitute_of(func) if isinstance(func, OPERATORS) else None) or func
+            args, kwargs = tuple(args), kwargs or {}
             if self._on_gpu:
-                return call_on_gpu(function, _dropout, func, tuple(args), kwargs or {})
-            return function(*args, **(kwargs or {}))
+                run = functools.partial(call_on_gpu, function, _dropout, func, args, kwargs)
+            else:
+                run = functools.partial(function, *args, **kwargs)
+            return called(func, args, kwargs, run) if session.handlers else run()
         except Exception as error:
             ours = judge(error, func, tuple(args), kwargs or {})
             if ours and isinstance(error, TypeError):  # PyTorch's operators would tell Python to ask the other operand
@@ -181,13 +186,12 @@ def _new_tensor(t: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = 
     return _tensor(data, dtype=dtype or t.dtype)
 
 
-def _new(t: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _new(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """``t.new(...)``: sizes, or what is in the tensor."""
     if kwargs or any(isinstance(a, torch.Tensor) for a in args):
-        return t.new(*args, **kwargs)  # type: ignore[no-any-return, attr-defined]
+        return NotImplemented
     if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
-        made: torch.Tensor = _tensor(args[0], dtype=t.dtype)
-        return made
+        return _tensor(args[0], dtype=t.dtype)
     return t.new_empty(*args if args else (0,))
 
 
@@ -243,7 +247,7 @@ def _of_mask(picks: Callable[..., Any]) -> Callable[..., Any]:
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         mask = args[0] if picks is nonzero else args[1] if len(args) > 1 else kwargs.get("mask")
         known = not isinstance(mask, torch.Tensor) or mask.dim() == 0 or as_constant(mask) is not None or "out" in kwargs
-        return func(*args, **kwargs) if known else picks(func, *args, **kwargs)
+        return NotImplemented if known else picks(func, *args, **kwargs)
 
     return function
 
@@ -254,8 +258,7 @@ def _of_elements(func: Any, made_by: Callable[..., Any]) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         known = not args or not isinstance(args[0], torch.Tensor) or as_constant(args[0]) is not None
-        made = NotImplemented if known else made_by(func, *args, **kwargs)
-        return func(*args, **kwargs) if made is NotImplemented else made
+        return NotImplemented if known else made_by(func, *args, **kwargs)
 
     return function
 
@@ -271,22 +274,19 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
         made = NotImplemented if alone or not (found or scalars.is_symbolic(repeats)) else repeat_interleave(func, *given, **kwargs)
         if made is not NotImplemented:
             return made
+        size = None
         if kwargs.get("output_size") is None:
             size = _size_repeated(
                 None if alone else given[0], given[0] if alone else repeats, given[2] if len(given) > 2 else kwargs.get("dim")
             )
-            kwargs |= {} if size is None else {"output_size": size}
-        return func(*given, **kwargs)
+        return NotImplemented if size is None else func(*given, **{**kwargs, "output_size": size})
 
     return function
 
 
-def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
+def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> Any:
     known = as_constant(t) is not None or not t.numel() or (type(num_classes) is int and num_classes != -1)
-    if known and current().handlers:
-        refuse_if_caught(torch.nn.functional.one_hot, (t, num_classes), {})
-    made: torch.Tensor = torch.nn.functional.one_hot(t, num_classes) if known else composed(one_hot_of_classes)(None, t, num_classes)
-    return made
+    return NotImplemented if known else composed(one_hot_of_classes)(None, t, num_classes)
 
 
 def _size_repeated(x: Any, repeats: Any, dim: int | None) -> int | None:
@@ -302,7 +302,7 @@ def _size_repeated(x: Any, repeats: Any, dim: int | None) -> int | None:
 def _where(*args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].dim() and as_constant(args[0]) is None:
         return nonzero(torch.nonzero, args[0], as_tuple=True)
-    return torch.where(*args, **kwargs)
+    return NotImplemented
 
 
 _T = torch.Tensor
