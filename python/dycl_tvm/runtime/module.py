@@ -16,7 +16,7 @@ from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
-from dycl_tvm.runtime.tensors import InputTensor, copy_out, is_torch
+from dycl_tvm.runtime.tensors import InputTensor, copy_out, is_torch, type_text
 
 
 class Model:
@@ -206,8 +206,7 @@ class Module:
         name, want = self.metadata["input_names"][k], self.metadata["inputs"][k]
         if want["type"] == "tensor":
             if isinstance(leaf, (bool, int, float, str)) or leaf is None:
-                shape = ", ".join(map(str, want["shape"]))
-                raise InputError(f"input '{name}': expected a tensor {want['dtype']}[{shape}], got a {type(leaf).__name__}")
+                raise InputError(f"input '{name}': expected a tensor {type_text(want)}, got a {type(leaf).__name__}")
             tensor = InputTensor(name, leaf, want["dtype"])
             value.type = capi.TENSOR
             value.u.tensor = ctypes.pointer(tensor.struct)
