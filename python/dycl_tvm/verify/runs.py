@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -243,9 +245,15 @@ def compare(eager: Sequence[Outcome], built: Sequence[Outcome], loose: float = 1
     return None
 
 
+def _unheard(logger: logging.Logger, record: logging.LogRecord) -> None:
+    """Take a record in the place of the handlers."""
+
+
 @contextlib.contextmanager
 def _quiet(printed: io.StringIO) -> Any:
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+    """Keep what a program prints, and show nothing of what it warns of and logs."""
+    silent = mock.patch.object(logging.Logger, "callHandlers", _unheard)
+    with contextlib.redirect_stdout(printed), silent, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
