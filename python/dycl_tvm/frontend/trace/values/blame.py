@@ -41,6 +41,16 @@ def names_staging(error: Exception) -> bool:
     return isinstance(error, TypeError) and _OWN_NAMES.search(str(error)) is not None
 
 
+def wants_flags(error: Exception, function: Any) -> bool:
+    """Whether a compiled function has refused a bool known only at run time: it began nothing, and can be called with one that is known."""
+    return names_staging(error) and isinstance(function, _BUILTIN) and "HostBool" in str(error)
+
+
+def decided_flag(x: Any) -> Any:
+    """Return an argument; of a bool known only at run time, what it is on the path at hand."""
+    return bool(x) if isinstance(x, torch.SymBool) else x
+
+
 def of_program(error: Raised) -> Raised:
     """Mark an error as one that eager raises too."""
     error.__dycl_judged__ = True  # type: ignore[attr-defined]

@@ -177,7 +177,7 @@ def _multiplied(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    made = torch.matmul(a, b)
+    made = (torch.bmm if a.dim() == 3 else torch.matmul)(a, b)
     made = made if type(alpha) is int and alpha == 1 else made * alpha
     return made if type(beta) is not Tensor and beta == 0 else made + (input if type(beta) is int and beta == 1 else input * beta)
 
