@@ -370,11 +370,11 @@ def attention(
     **kwargs: Any,
 ) -> Any:
     """Attention over keys and values that grow: those that there are not are masked. Queries are rows by themselves, and so is a batch."""
-    given = [query, key, value, *([] if attn_mask is None else [attn_mask])]
+    tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
     if dropout_p:
-        return refuse_call(func, *given)
-    if min(t.dim_() - t.along for t in given if isinstance(t, Grown)) > 2:
-        return _attention_of_rows(func, given, is_causal, kwargs)
+        return refuse_call(func, *tensors)
+    if min(t.dim_() - t.along for t in tensors if isinstance(t, Grown)) > 2:
+        return _attention_of_rows(func, tensors, is_causal, kwargs)
     if isinstance(query, Grown) and query.along == query.dim_() - 2 and not any(isinstance(t, Grown) for t in (key, value, attn_mask)):
         if is_causal or (attn_mask is not None and (attn_mask.dim() < 2 or attn_mask.shape[-2] != 1)):
             return refuse_call(func, query, key, value)
@@ -419,13 +419,10 @@ def attention(
 
 def _check_spread(func: Any, query: torch.Tensor, key: Grown, value: Grown, is_causal: Any, kwargs: dict[str, Any]) -> None:
     """Raise at run time what PyTorch raises of no keys that are spread over a batch, or over more heads."""
-    none = [
-        torch.zeros([0 if isinstance(t, Grown) and d == t.along else n for d, n in enumerate(buffer_of(t).shape)])
-        for t in (query, key, value)
-    ]
+    shapes = [[0 if isinstance(t, Grown) and d == t.along else n for d, n in enumerate(buffer_of(t).shape)] for t in (query, key, value)]
     try:
         with apart(), plainly():
-            func(*none, is_causal=is_causal, **kwargs)
+            func(*map(torch.zeros, shapes), is_causal=is_causal, **kwargs)
     except (RuntimeError, IndexError, ValueError) as error:
         require(number(key.length) >= 1, type(error)(str(error)))
 

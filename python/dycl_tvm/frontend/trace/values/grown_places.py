@@ -70,11 +70,12 @@ def gather(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, sparse_gra
     return new(made, index.along, index.length) if isinstance(index, Grown) else made
 
 
-def _spare(t: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return a tensor with one more row behind it."""
-    more = list(t.shape)
+def _spare(whole: torch.Tensor, dim: int, at: torch.Tensor, along: int, length: Length) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor with one more row behind it, and places, of which those that there are not lead there, and no others do."""
+    more, size = list(whole.shape), int(whole.shape[dim])
     more[dim] = 1
-    return torch.cat([t, torch.zeros(more, dtype=t.dtype)], dim)
+    at = masked(torch.where(at < size, at, at + 1), along, length, size)
+    return torch.cat([whole, torch.zeros(more, dtype=whole.dtype)], dim), at
 
 
 def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,17 +84,18 @@ def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any,
     if type(dim) is not int or rank_of(index) != rank or (isinstance(src, torch.Tensor) and rank_of(src) not in (0, rank)):
         return refuse_call(func, x, index, src)
     dim, whole, at = dim % rank, buffer_of(x), buffer_of(index)
-    size = int(whole.shape[dim])
+    shape = whole.shape
     if isinstance(x, Grown) and x.along == dim:
         check_places(x, index, RuntimeError("an index of scatter() is out of bounds of a dimension whose length is known only at run time"))
     if isinstance(index, Grown):
-        at = masked(at, index.along, index.length, size)
+        whole, at = _spare(whole, dim, at, index.along, index.length)
     if isinstance(src, torch.Tensor) and rank_of(src):
         src = _with_room(buffer_of(src), src, index, list(range(rank)), _longer(func))
-    shape, whole = whole.shape, _with_room(whole, x, index, [d for d in range(rank) if d != dim], _longer(func))
-    made = func(_spare(whole, dim), dim, at, src, *args, **kwargs).clone()
+    whole = _with_room(whole, x, index, [d for d in range(rank) if d != dim], _longer(func))
+    made = func(whole, dim, at, src, *args, **kwargs)
     for d in range(rank):
         made = made.narrow(d, 0, int(shape[d])) if made.shape[d] > shape[d] else made
+    made = made.clone(memory_format=torch.contiguous_format)
     return new(made, x.along, x.length) if isinstance(x, Grown) else made
 
 
@@ -120,8 +122,8 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
         (at, source), length = equalized([new(at, 0, length) if isinstance(length, Length) else at, source], [0, dim])
     size = int(whole.shape[dim])
     if isinstance(length, Length):
-        at = masked(at, 0, length, size)
-    made = func(_spare(whole, dim), dim, at, source, *args, **kwargs).narrow(dim, 0, size).clone()
+        whole, at = _spare(whole, dim, at, 0, length)
+    made = func(whole, dim, at, source, *args, **kwargs).narrow(dim, 0, size).clone()
     return new(made, x.along, x.length) if isinstance(x, Grown) else made
 
 
