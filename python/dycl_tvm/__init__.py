@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from dycl_tvm.hcfg.sizes import Dim
     from dycl_tvm.runtime import Module, load
 
 _HOME = {
@@ -47,6 +48,7 @@ _HOME = {
     "stage": "dycl_tvm.build",
     "register_operator": "dycl_tvm.compile.register",
     "TensorSpec": "dycl_tvm.build",
+    "Dim": "dycl_tvm.hcfg.sizes",
     "Artifact": "dycl_tvm.artifact",
     "Report": "dycl_tvm.artifact",
     "load": "dycl_tvm.runtime",
@@ -72,6 +74,7 @@ __all__ = [
     "ArtifactError",
     "CompileError",
     "DeviceError",
+    "Dim",
     "DyclError",
     "InputError",
     "InternalError",

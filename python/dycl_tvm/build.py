@@ -49,6 +49,7 @@ def build(
     max_loop_trips: int | None = None,
     max_recursion: int | None = None,
     max_length: int | None = None,
+    dynamic_shapes: Any = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -116,6 +117,10 @@ def build(
     max_length : int, optional
         Bound on every size of a Python forward that tensors decide and that nothing else bounds (``torch.arange(durations.sum())``); one
         more ends the call in a RunError. Room is made, and time spent, for tensors of that length, so give what is needed.
+    dynamic_shapes : mapping or sequence, optional
+        Sizes of the inputs of a Python forward that each call decides, as in ``torch.export``: by parameter, and for each dimension a
+        :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.
+        A tensor has one such dimension at most; room is made, and time spent, for tensors of the largest size.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
         that takes more is refused with the line that costs most.
@@ -162,6 +167,7 @@ def build(
         "max_loop_trips": max_loop_trips,
         "max_recursion": max_recursion,
         "max_length": max_length,
+        "dynamic_shapes": dynamic_shapes,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
         "keep_print": keep_print,
@@ -216,8 +222,8 @@ def stage(
         Whether the graph is as it is compiled, or as it was staged.
     model, example_inputs, example_kwargs, disable_passes, progress, options
         As :func:`build` has them. The options are ``input_shapes``, ``input_values``, ``name``, ``max_paths``, ``max_loop_trips``,
-        ``max_recursion``, ``max_length``, ``max_seconds``, ``max_memory``, ``keep_print``, and ``device``: ``"cuda"`` draws random numbers
-        as a GPU does.
+        ``max_recursion``, ``max_length``, ``dynamic_shapes``, ``max_seconds``, ``max_memory``, ``keep_print``, and ``device``:
+        ``"cuda"`` draws random numbers as a GPU does.
 
     Raises
     ------

@@ -25,6 +25,7 @@ class StagingOptions(TypedDict, total=False):
     max_loop_trips: int | None
     max_recursion: int | None
     max_length: int | None
+    dynamic_shapes: Any
     max_seconds: float | None
     max_memory: int | None
     keep_print: bool
@@ -43,6 +44,7 @@ def stage_model(
     max_loop_trips: int | None = None,
     max_recursion: int | None = None,
     max_length: int | None = None,
+    dynamic_shapes: Any = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -50,6 +52,8 @@ def stage_model(
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
+    if dynamic_shapes is not None and (is_onnx(model) or is_exported_program(model)):
+        raise UsageError("dynamic_shapes is for models in Python; give the sizes that this one leaves open as input_shapes")
     if is_onnx(model):
         if example_inputs is not None or example_kwargs:
             raise UsageError("an ONNX model says itself what its inputs are; give sizes that it leaves open as input_shapes")
@@ -69,6 +73,7 @@ def stage_model(
         "max_loop_trips": max_loop_trips,
         "max_recursion": max_recursion,
         "max_length": max_length,
+        "dynamic_shapes": dynamic_shapes,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
     }

@@ -81,7 +81,7 @@ int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
   full.arena_bytes = kProgram.arena_bytes;
   full.weight_bytes = model->params.bytes();
   full.session_bytes = DyclSession::BlockBytes();
-  full.num_inputs = kProgram.inputs.size;
+  full.num_inputs = kProgram.num_given();
   full.num_sites = kProgram.sites.size;
   full.num_decisions = kProgram.decisions.size;
   full.num_kernels = kProgram.kernels.size;

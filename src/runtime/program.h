@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "artifact_info.h"
+
 namespace dycl {
 
 class DeviceModel;
@@ -76,6 +78,24 @@ struct InputDesc {
   const char* name;
   Kind kind;
   uint32_t tensor;  // kNone for scalars
+};
+
+// A size that the caller decides: an input of its own, after those that the caller gives, told by
+// the first of ProgramDesc::sized_dims[first_dim .. first_dim + num_dims).
+struct SizeDesc {
+  int64_t least;
+  int64_t most;
+  uint32_t first_dim;
+  uint32_t num_dims;
+};
+
+// The extent of a dimension of an input: factor * size + constant.
+struct SizedDim {
+  uint32_t input;
+  uint32_t dim;
+  int64_t factor;
+  int64_t constant;
+  int64_t At(int64_t size) const { return factor * size + constant; }
 };
 
 // Two tensors among the inputs of which it matters whether they are one.
@@ -273,6 +293,8 @@ struct ProgramDesc {
   Table<CallDesc> calls;
   Table<OriginDesc> origins;
   Table<InputDesc> inputs;
+  Table<SizeDesc> sizes;
+  Table<SizedDim> sized_dims;
   Table<InputPair> input_pairs;
   Table<SiteDesc> sites;
   Table<DecisionDesc> decisions;
@@ -282,20 +304,13 @@ struct ProgramDesc {
   int32_t (*run)(Frame& f);  // returns the return site, or kRunFailed
   const DeviceDesc* device;  // null: all runs on the CPU
   bool amx;                  // kernels use the tiles of AMX
+
+  // How many inputs the caller gives; the sizes of some are the last ones.
+  uint32_t num_given() const { return inputs.size - sizes.size; }
 };
 
 // Defined by the generated dispatcher.
 extern const ProgramDesc kProgram;
-
-// What is known only once the dispatcher's text is: kept apart so that the text can be hashed.
-struct ArtifactInfo {
-  const char* metadata;     // JSON
-  const char* fingerprint;  // ties the params file to this library
-  const unsigned char* params_begin;
-  const unsigned char* params_end;  // both null when the weights are in a file
-};
-
-extern const ArtifactInfo kArtifactInfo;
 
 inline size_t ItemBytes(DType dtype) {
   constexpr uint8_t kBytes[] = {8, 4, 2, 2, 8, 4, 2, 1, 1, 1, 8, 16};

@@ -276,22 +276,38 @@ void DyclSession::PlaceInput(uint32_t input, void* data) {
   }
 }
 
-int32_t DyclSession::BindTensor(const dycl::InputDesc& want, const DLTensor* given) {
+// Before any input is copied: what is larger than its buffer must not be.
+int32_t DyclSession::BindSizes(const DyclValue* inputs) {
+  for (uint32_t k = 0; k < kProgram.num_given(); ++k) {
+    if (kProgram.inputs[k].kind != Kind::kTensor || inputs[k].type != DYCL_TENSOR) continue;
+    if (int32_t status = dycl::CheckTensor(k, inputs[k].u.tensor)) return status;
+  }
+  for (uint32_t k = 0; k < kProgram.sized_dims.size; ++k) {
+    const dycl::SizedDim& d = kProgram.sized_dims[k];
+    if (inputs[d.input].type == DYCL_TENSOR) continue;
+    return BindInput(d.input, inputs[d.input]);
+  }
+  return dycl::Measure(inputs, input_scalars_ + kProgram.num_given());
+}
+
+int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
+  const dycl::InputDesc& want = kProgram.inputs[k];
   const TensorDesc& desc = kProgram.tensors[want.tensor];
-  if (int32_t status = dycl::CheckTensor(want.name, desc, given)) return status;
+  if (int32_t status = dycl::CheckTensor(k, given)) return status;
   if (device_ != nullptr) return UploadTensor(want, *given);
   uint64_t bytes = BytesOf(desc);
   char* data = static_cast<char*>(given->data) + given->byte_offset;
   bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
+  bool whole = dycl::TensorBytes(*given) == bytes;  // else it is less than its buffer has room for
   // A view of this session's own memory (the output of its last run) would be written over.
   bool own = data + bytes > block_ && data < block_ + block_bytes_;
   char* staging = staging_[desc.index];
   if (bytes == 0) {
     PlaceInput(desc.index, staging);
-  } else if (aligned && !own && dycl::IsContiguous(*given)) {
+  } else if (aligned && !own && whole && dycl::IsContiguous(*given)) {
     PlaceInput(desc.index, data);
   } else {
-    dycl::CopyStrided(*given, dycl::ItemBytes(desc.dtype), staging);
+    dycl::CopyToFront(*given, dycl::ItemBytes(desc.dtype), DimsOf(desc), staging);
     PlaceInput(desc.index, staging);
   }
   return DYCL_OK;
@@ -305,7 +321,7 @@ int32_t DyclSession::BindInput(uint32_t k, const DyclValue& value) {
   switch (want.kind) {
     case Kind::kTensor:
       if (value.type != DYCL_TENSOR) break;
-      return BindTensor(want, value.u.tensor);
+      return BindTensor(k, value.u.tensor);
     case Kind::kInt:
       if (value.type != DYCL_INT && value.type != DYCL_BOOL) break;
       scalar.i = value.type == DYCL_INT ? value.u.v_int : static_cast<int64_t>(value.u.v_bool != 0);
@@ -330,8 +346,8 @@ int32_t DyclSession::BindInput(uint32_t k, const DyclValue& value) {
 }
 
 int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* site) {
-  if (num_inputs != kProgram.inputs.size) {
-    return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.inputs.size,
+  if (num_inputs != kProgram.num_given()) {
+    return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.num_given(),
                             num_inputs);
   }
   if (running_.exchange(true, std::memory_order_acquire)) {
@@ -345,7 +361,8 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* si
   int32_t status = device_ != nullptr ? device_->Begin() : DYCL_OK;
   bool begun = device_ != nullptr && status == DYCL_OK;
   device_inputs_ = false;
-  for (uint32_t k = 0; k < kProgram.inputs.size && status == DYCL_OK; ++k) {
+  if (status == DYCL_OK && kProgram.sizes.size != 0) status = BindSizes(inputs);
+  for (uint32_t k = 0; k < kProgram.num_given() && status == DYCL_OK; ++k) {
     status = BindInput(k, inputs[k]);
   }
   if (status == DYCL_OK) status = dycl::CheckInputPairs(inputs);
@@ -391,16 +408,23 @@ int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& g
       return dycl::InputError("input '%s': a tensor on the GPU must be contiguous", want.name);
     }
     bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
-    if (bytes != 0 && aligned && !device_->Owns(data, bytes)) {
+    uint64_t there_are = dycl::TensorBytes(given);
+    if (bytes != 0 && aligned && there_are == bytes && !device_->Owns(data, bytes)) {
       PlaceInput(desc.index, data);
       return DYCL_OK;
     }
+    if (!dycl::IsFront(given, DimsOf(desc))) {
+      return dycl::InputError(
+          "input '%s': a tensor on the GPU that is smaller than the largest must be so in its "
+          "first dimension; give it in CPU memory",
+          want.name);
+    }
     PlaceInput(desc.index, place);
-    return device_->Copy(place, data, bytes) ? DYCL_OK : dycl::DeviceStatus();
+    return device_->Copy(place, data, there_are) ? DYCL_OK : dycl::DeviceStatus();
   }
   const void* from = data;
-  if (!dycl::IsContiguous(given)) {
-    dycl::CopyStrided(given, dycl::ItemBytes(desc.dtype), staging_[desc.index]);
+  if (!dycl::IsContiguous(given) || dycl::TensorBytes(given) != bytes) {
+    dycl::CopyToFront(given, dycl::ItemBytes(desc.dtype), DimsOf(desc), staging_[desc.index]);
     from = staging_[desc.index];
   }
   PlaceInput(desc.index, place);

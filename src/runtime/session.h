@@ -59,7 +59,8 @@ struct DyclSession {
   void Bind();
   int32_t SeedOnDevice(char* state, uint64_t seed);
   int32_t BindInput(uint32_t k, const DyclValue& value);
-  int32_t BindTensor(const dycl::InputDesc& want, const DLTensor* given);
+  int32_t BindSizes(const DyclValue* inputs);
+  int32_t BindTensor(uint32_t k, const DLTensor* given);
   int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);
   // Runs the dispatcher; on a device then brings the outputs to where the inputs were.
   int32_t RunProgram();

@@ -11,15 +11,26 @@
 namespace dycl {
 namespace {
 
+// The size that decides a dimension of an input; null if it is fixed.
+const SizedDim* SizedDimOf(uint32_t input, int dim) {
+  for (uint32_t k = 0; k < kProgram.sized_dims.size; ++k) {
+    const SizedDim& d = kProgram.sized_dims[k];
+    if (d.input == input && static_cast<int>(d.dim) == dim) return &d;
+  }
+  return nullptr;
+}
+
 // Text in a fixed buffer: error paths do not allocate either.
 struct ShapeText {
   char text[256];
 
-  ShapeText(const char* dtype, const int64_t* shape, int ndim) {
+  // `input` is that of which these are the largest extents, or kNone.
+  ShapeText(const char* dtype, const int64_t* shape, int ndim, uint32_t input = kNone) {
     size_t used = static_cast<size_t>(snprintf(text, sizeof(text), "%s[", dtype));
     for (int d = 0; d < ndim && used + 32 < sizeof(text); ++d) {
-      used += static_cast<size_t>(
-          snprintf(text + used, sizeof(text) - used, "%s%" PRId64, d != 0 ? ", " : "", shape[d]));
+      const char* most = SizedDimOf(input, d) != nullptr ? "<=" : "";
+      used += static_cast<size_t>(snprintf(text + used, sizeof(text) - used, "%s%s%" PRId64,
+                                           d != 0 ? ", " : "", most, shape[d]));
     }
     snprintf(text + used, sizeof(text) - used, "]");
   }
@@ -45,31 +56,36 @@ bool SameType(DLDataType given, DLDataType want) {
   return given.code == want.code && given.bits == want.bits;
 }
 
-void CopyAxis(const DLTensor& t, int axis, const char* from, size_t item_bytes, char** to) {
+// Copies one axis of a tensor and those within it. From `compact` on a row lies there as here.
+void CopyAxis(const DLTensor& t, int axis, int compact, const char* from, size_t item_bytes,
+              const int64_t* dims, char* to) {
+  size_t step = item_bytes;
+  for (int d = axis + 1; d < t.ndim; ++d) step *= static_cast<size_t>(dims[d]);
   int64_t extent = t.shape[axis];
-  int64_t stride = t.strides[axis];
-  if (axis + 1 == t.ndim) {
-    if (stride == 1) {
-      memcpy(*to, from, static_cast<size_t>(extent) * item_bytes);
-      *to += static_cast<size_t>(extent) * item_bytes;
-      return;
-    }
-    for (int64_t i = 0; i < extent; ++i, *to += item_bytes) {
-      memcpy(*to, from + i * stride * static_cast<int64_t>(item_bytes), item_bytes);
-    }
+  if (axis >= compact) {
+    memcpy(to, from, static_cast<size_t>(extent) * step);
     return;
   }
-  for (int64_t i = 0; i < extent; ++i) {
-    CopyAxis(t, axis + 1, from + i * stride * static_cast<int64_t>(item_bytes), item_bytes, to);
+  int64_t stride = t.strides == nullptr ? 1 : t.strides[axis];
+  for (int d = axis + 1; t.strides == nullptr && d < t.ndim; ++d) stride *= t.shape[d];
+  stride *= static_cast<int64_t>(item_bytes);
+  for (int64_t i = 0; i < extent; ++i, from += stride, to += step) {
+    if (axis + 1 == t.ndim) {
+      memcpy(to, from, item_bytes);
+    } else {
+      CopyAxis(t, axis + 1, compact, from, item_bytes, dims, to);
+    }
   }
 }
 
 }  // namespace
 
-int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* given) {
+int32_t CheckTensor(uint32_t input, const DLTensor* given) {
+  const char* name = kProgram.inputs[input].name;
+  const TensorDesc& want = kProgram.tensors[kProgram.inputs[input].tensor];
   if (given == nullptr) return InputError("input '%s': the tensor is null", name);
   const int64_t* dims = kProgram.dims.data + want.dims;
-  ShapeText expected(DTypeName(want.dtype), dims, want.ndim);
+  ShapeText expected(DTypeName(want.dtype), dims, want.ndim, input);
   char dtype[32];
   DLTypeName(given->dtype, dtype, sizeof(dtype));
   if (given->ndim < 0 || (given->ndim > 0 && given->shape == nullptr)) {
@@ -77,7 +93,9 @@ int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* gi
   }
   ShapeText got(dtype, given->shape, given->ndim);
   bool same = given->ndim == want.ndim && SameType(given->dtype, ToDLDataType(want.dtype));
-  for (int d = 0; same && d < want.ndim; ++d) same = given->shape[d] == dims[d];
+  for (int d = 0; same && d < want.ndim; ++d) {
+    same = given->shape[d] == dims[d] || SizedDimOf(input, d) != nullptr;
+  }
   if (!same) {
     return InputError("input '%s': expected %s, got %s", name, expected.text, got.text);
   }
@@ -87,7 +105,7 @@ int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* gi
     return InputError("input '%s': expected a tensor in CPU memory%s, got one on device type %d",
                       name, kProgram.device != nullptr ? " or on the GPU" : "", device);
   }
-  if (given->data == nullptr && NumBytes(want.dtype, dims, want.ndim) != 0) {
+  if (given->data == nullptr && NumBytes(want.dtype, given->shape, want.ndim) != 0) {
     return InputError("input '%s': expected %s, got a null pointer to its data", name,
                       expected.text);
   }
@@ -168,14 +186,68 @@ bool IsContiguous(const DLTensor& t) {
 }
 
 void CopyStrided(const DLTensor& from, size_t item_bytes, char* to) {
+  CopyToFront(from, item_bytes, from.shape, to);
+}
+
+void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to) {
   const char* data = static_cast<const char*>(from.data) + from.byte_offset;
-  if (IsContiguous(from)) {
-    size_t bytes = item_bytes;
-    for (int d = 0; d < from.ndim; ++d) bytes *= static_cast<size_t>(from.shape[d]);
-    memmove(to, data, bytes);
-    return;
+  size_t room = item_bytes;
+  for (int d = 0; d < from.ndim; ++d) room *= static_cast<size_t>(dims[d]);
+  int compact = from.ndim;
+  int64_t stride = 1;
+  size_t bytes = item_bytes;
+  for (int d = from.ndim - 1; d >= 0; --d) {
+    bytes *= static_cast<size_t>(from.shape[d]);
+    bool alike = compact == d + 1 &&
+                 (from.strides == nullptr || from.shape[d] == 1 || from.strides[d] == stride);
+    // Of the outermost such axis there may be less than there is room for.
+    if (alike && (d + 1 == from.ndim || from.shape[d + 1] == dims[d + 1])) compact = d;
+    stride *= from.shape[d];
   }
-  CopyAxis(from, 0, data, item_bytes, &to);
+  if (bytes != room) memset(to, 0, room);
+  if (bytes == 0) return;
+  if (compact == 0) {
+    memmove(to, data, bytes);
+  } else {
+    CopyAxis(from, 0, compact, data, item_bytes, dims, to);
+  }
+}
+
+bool IsFront(const DLTensor& t, const int64_t* dims) {
+  int64_t before = 1;
+  for (int d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] != dims[d]) return before == 1;
+    before *= t.shape[d];
+  }
+  return true;
+}
+
+int32_t Measure(const DyclValue* inputs, Scalar* sizes) {
+  for (uint32_t k = 0; k < kProgram.sizes.size; ++k) {
+    const SizeDesc& size = kProgram.sizes[k];
+    const char* symbol = kProgram.inputs[kProgram.num_given() + k].name;
+    const SizedDim& first = kProgram.sized_dims[size.first_dim];
+    const char* name = kProgram.inputs[first.input].name;
+    int64_t extent = inputs[first.input].u.tensor->shape[first.dim];
+    sizes[k].i = (extent - first.constant) / first.factor;
+    if (sizes[k].i < size.least || sizes[k].i > size.most || first.At(sizes[k].i) != extent) {
+      char step[32] = "";
+      if (first.factor != 1) snprintf(step, sizeof(step), ", by %" PRId64, first.factor);
+      return InputError(
+          "input '%s': dimension %u is %" PRId64 ", expected %s = %" PRId64 " to %" PRId64 "%s",
+          name, first.dim, extent, symbol, first.At(size.least), first.At(size.most), step);
+    }
+    for (uint32_t j = 1; j < size.num_dims; ++j) {
+      const SizedDim& d = kProgram.sized_dims[size.first_dim + j];
+      int64_t found = inputs[d.input].u.tensor->shape[d.dim];
+      if (found == d.At(sizes[k].i)) continue;
+      return InputError("input '%s': dimension %u is %" PRId64 ", expected %" PRId64
+                        ", because dimension %u of '%s' is %" PRId64,
+                        kProgram.inputs[d.input].name, d.dim, found, d.At(sizes[k].i), first.dim,
+                        name, extent);
+    }
+  }
+  return DYCL_OK;
 }
 
 }  // namespace dycl

@@ -8,8 +8,13 @@
 
 namespace dycl {
 
-// Checks a caller's tensor; returns a DyclStatus and an error that names the input.
-int32_t CheckTensor(const char* name, const TensorDesc& want, const DLTensor* given);
+// Checks a caller's tensor, but for its sizes that the caller decides; returns a DyclStatus and an
+// error that names the input.
+int32_t CheckTensor(uint32_t input, const DLTensor* given);
+
+// Takes the sizes that the caller decides from a call's inputs, which have passed CheckTensor, and
+// checks that they are within their bounds and agree.
+int32_t Measure(const DyclValue* inputs, Scalar* sizes);
 
 // Checks which of a call's inputs lie in one memory, where that matters to the network; they have
 // passed CheckTensor.
@@ -20,6 +25,14 @@ uint64_t TensorBytes(const DLTensor& t);
 
 // Copies a tensor of any strides to `to`, row-major.
 void CopyStrided(const DLTensor& from, size_t item_bytes, char* to);
+
+// Copies a tensor of any strides to the front of a row-major one of the extents `dims`; behind it
+// are zeros.
+void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to);
+
+// Whether the elements of a contiguous tensor follow one another in a row-major one of the extents
+// `dims` too, of which it is the front along one dimension.
+bool IsFront(const DLTensor& t, const int64_t* dims);
 
 }  // namespace dycl
 

@@ -21,3 +21,19 @@ torch.set_num_threads(_THREADS)
 def _seeded() -> None:
     """Every test begins with the same random numbers, whatever ran before it in its process."""
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share what is made once for their file in one process (``--dist loadgroup``)."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and (made := _made_for_the_file(item)):
+            # Each form of a fixture is made for itself, so the tests of one need not be beside those of another.
+            forms = item.callspec.indices if hasattr(item, "callspec") else {}
+            item.add_marker(pytest.mark.xdist_group(" ".join([item.path.name, *(f"{n}{forms[n]}" for n in made if n in forms)])))
+
+
+def _made_for_the_file(item: pytest.Item) -> list[str]:
+    """Return the fixtures of a test that are made once for its file. By their name, those that begin with ``_`` make nothing."""
+    known = item._fixtureinfo.name2fixturedefs
+    return sorted(name for name, found in known.items() if found[-1].scope == "module" and not name.startswith("_"))

@@ -11,6 +11,7 @@ import numpy as np
 
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime.structure import unflatten_call
+from dycl_tvm.runtime.tensors import is_shape_of, type_text
 
 #: NumPy has no bfloat16: artefacts take and give its bits.
 _STORAGE = {"bfloat16": "uint16"}
@@ -83,8 +84,8 @@ def _checked(array: Any, leaf: dict[str, Any], name: str, source: str) -> Any:
             raise UsageError(f"{source!r}: input {name!r} is a Python {leaf['type']}, got an array of shape {list(array.shape)}")
         return array.item()
     want = _STORAGE.get(leaf["dtype"], leaf["dtype"])
-    if list(array.shape) != list(leaf["shape"]) or str(array.dtype) != want:
-        raise UsageError(f"{source!r}: input {name!r} is {describe_type(leaf)}, got {array.dtype}{list(array.shape)}")
+    if not is_shape_of(leaf, array.shape) or str(array.dtype) != want:
+        raise UsageError(f"{source!r}: input {name!r} is {type_text(leaf)}, got {array.dtype}{list(array.shape)}")
     return array
 
 
@@ -111,13 +112,6 @@ def describe_leaf(value: Any, shown: int = 6) -> str:
         return repr(value)
     head = " ".join(f"{v:.5g}" if np.issubdtype(value.dtype, np.floating) else str(v) for v in value.reshape(-1)[:shown])
     return f"{value.dtype}{list(value.shape)}  {head}" + (" ..." if value.size > shown else "")
-
-
-def describe_type(leaf: dict[str, Any]) -> str:
-    """Return the type of an input or output as people write it."""
-    if leaf["type"] != "tensor":
-        return str(leaf["type"])
-    return f"{leaf['dtype']}[{', '.join(map(str, leaf['shape']))}]"
 
 
 def _split(text: str, names: list[str]) -> tuple[str | None, str]:
@@ -148,7 +142,7 @@ def _read(source: str, leaf: dict[str, Any], name: str) -> Any:
         except OSError as err:
             raise UsageError(f"cannot read {source!r}: {err.strerror}") from None
         if flat.size != int(np.prod(leaf["shape"])):
-            raise UsageError(f"{source!r} holds {flat.nbytes} bytes; input {name!r} is {describe_type(leaf)}")
+            raise UsageError(f"{source!r} holds {flat.nbytes} bytes; input {name!r} is {type_text(leaf)}")
         return flat.reshape(leaf["shape"])
     raise UsageError(f"input {source!r} must be a .npy, .npz or .bin file")
 

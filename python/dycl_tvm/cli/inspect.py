@@ -97,9 +97,9 @@ def _artefact(args: argparse.Namespace) -> int:
 
 
 def _describe(metadata: dict[str, Any]) -> str:
-    from dycl_tvm.cli.arrays import describe_type
     from dycl_tvm.runtime.certificate import summary
     from dycl_tvm.runtime.path import source_line
+    from dycl_tvm.runtime.tensors import type_text
 
     target = metadata["target"]
     backends: dict[str, int] = {}
@@ -118,7 +118,7 @@ def _describe(metadata: dict[str, Any]) -> str:
         *(["left out"] if metadata.get("left_out") else []),
         *(f"  {line}" for line in metadata.get("left_out", [])),
         "inputs",
-        *(f"  {name}: {describe_type(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
+        *(f"  {name}: {type_text(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
         "decisions",
         *(f"  {k}: {decision['kind']} {source_line(decision['origin'])}" for k, decision in enumerate(metadata["decisions"])),
         "return sites",

@@ -136,9 +136,10 @@ class _Function:
 
     def _entry(self) -> list[str]:
         lines = []
-        for k, home in enumerate(self.program.inputs):
+        names = [*self.program.input_names, *(size.name for size in self.program.sizes)]
+        for k, (home, name) in enumerate(zip(self.program.inputs, names, strict=True)):
             if isinstance(home, Reg):
-                lines.append(f"{register(home)} = f.inputs[{k}].{_MEMBER[home.kind]};  // {comment(self.program.input_names[k])}")
+                lines.append(f"{register(home)} = f.inputs[{k}].{_MEMBER[home.kind]};  // {comment(name)}")
         for k, state in enumerate(self.program.state):
             if isinstance(state.home, Reg):
                 lines.append(f"{register(state.home)} = f.state[{k}].{_MEMBER[state.home.kind]};  // {comment(state.name)}")

@@ -118,7 +118,7 @@ def link(
         inputs = _write_inputs(scratch, source, library, metadata, embed_params)
         if embed_params:
             write_params(scratch / "params.bin", weight_tensors(program), fingerprint, digest)
-        objects = [_compile(compiler, path) for path in inputs]
+        objects = [_compile(compiler, path, runtime[0].parent) for path in inputs]
         clock.lap("compile")
         if watch is not None:
             made = [o for p, o in zip(inputs, objects) if p.suffix == ".S" or p.name in ("dispatcher.cc", "artifact_info.cc")]
@@ -197,14 +197,14 @@ def _write_inputs(scratch: Path, source: str, library: KernelLibrary, metadata: 
     return paths
 
 
-def _compile(compiler: toolchain.Compiler, path: Path) -> Path:
+def _compile(compiler: toolchain.Compiler, path: Path, kept: Path) -> Path:
     if path.suffix == ".o":
         return path
     out = path.with_suffix(".o")
     flags = [*toolchain.CXX_FLAGS, *toolchain.include_flags()]
     if path.name == "dispatcher.cc":
-        # Straight-line code of calls and gotos: more than this costs compile time and gains nothing.
-        flags.append("-O1")
+        # First the folder of the parsed header: a compiler that cannot use it goes on to the header itself.
+        flags = [*toolchain.DISPATCHER_FLAGS, f"-I{kept}", *toolchain.include_flags()]
     if path.suffix == ".S":
         flags = []
     elif path.suffix == ".c":
@@ -220,7 +220,7 @@ def _info_source(metadata: dict[str, Any], embed_params: bool) -> str:
     params = "DyclParamsBegin,\n    DyclParamsEnd" if embed_params else "nullptr,\n    nullptr"
     return (
         "// Licensed under the Apache License, Version 2.0; see LICENSE.\n"
-        '#include "program.h"\n\n'
+        '#include "artifact_info.h"\n\n'
         'extern "C" __attribute__((visibility("hidden"))) const unsigned char DyclParamsBegin[], DyclParamsEnd[];\n\n'
         f"namespace dycl {{\nextern const ArtifactInfo kArtifactInfo = {{\n{pieces},\n"
         f"    {string(metadata['fingerprint'])},\n    {params}}};\n}}  // namespace dycl\n"

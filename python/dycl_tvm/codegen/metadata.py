@@ -27,7 +27,8 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "device": None if program.device is None else {"kind": program.device.kind, "arch": program.device.arch},
         "input_structure": program.input_structure,
         "input_names": list(program.input_names),
-        "inputs": [_type(home.type) if isinstance(home, Slot) else {"type": home.kind} for home in program.inputs],
+        "inputs": [_input(program, k) for k in range(len(program.input_names))],
+        "sizes": [{"name": s.name, "min": s.least, "max": s.most} for s in program.sizes],
         "input_pairs": [[p.first, p.second, p.kind] for p in program.input_pairs],
         "sites": [{"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin)} for s in program.sites],
         "decisions": [{"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin)} for d in tables.decisions],
@@ -56,6 +57,14 @@ def _flow(block: CodeBlock) -> list[Any]:
     if isinstance(end, Fail):
         return ["raise", f"{end.kind}: {end.message}", _origin(end.origin)]
     return ["return", end.site]
+
+
+def _input(program: Program, k: int) -> dict[str, Any]:
+    """Return the type of an input; ``shape`` is the largest, ``sized`` says which dimensions the caller decides, and as what size."""
+    home = program.inputs[k]
+    found = _type(home.type) if isinstance(home, Slot) else {"type": home.kind}
+    sized = {str(d.dim): d.text(size.name) for size in program.sizes for d in size.dims if d.input == k}
+    return {**found, "sized": sized} if sized else found
 
 
 def _type(type_: Type) -> dict[str, Any]:

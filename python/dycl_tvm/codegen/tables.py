@@ -146,6 +146,8 @@ class Tables:
             table("CallDesc", "kCalls", calls),
             table("OriginDesc", "kOrigins", [_origin_row(o) for o in self.origins]),
             table("InputDesc", "kInputs", self._input_rows()),
+            table("SizeDesc", "kSizes", self._size_rows()),
+            table("SizedDim", "kSizedDims", [f"{{{d.input}, {d.dim}, {d.factor}, {d.constant}}}," for s in program.sizes for d in s.dims]),
             table("InputPair", "kInputPairs", self._input_pairs()),
             table("SiteDesc", "kSites", [f"{{{len(s.types)}, {self.origin(s.origin)}}}," for s in program.sites]),
             table("DecisionDesc", "kDecisions", [self._decision_row(d) for d in self.decisions]),
@@ -155,6 +157,7 @@ class Tables:
         self._counts = {
             "kDims": len(self._dim_list), "kTensors": len(tensors), "kKernels": len(program.kernels), "kArgs": first,
             "kCalls": len(calls), "kOrigins": len(self.origins), "kInputs": len(program.inputs),
+            "kSizes": len(program.sizes), "kSizedDims": sum(len(s.dims) for s in program.sizes),
             "kInputPairs": len(self._input_pairs()), "kSites": len(program.sites),
             "kDecisions": len(self.decisions), "kState": len(program.state), "kWeights": len(weights),
         }  # fmt: skip
@@ -179,10 +182,18 @@ class Tables:
 
     def _input_rows(self) -> list[str]:
         rows = []
-        for name, place in zip(self.program.input_names, self.program.inputs):
+        names = [*self.program.input_names, *(size.name for size in self.program.sizes)]
+        for name, place in zip(names, self.program.inputs, strict=True):
             kind = "Tensor" if isinstance(place, Slot) else place.kind.capitalize()
             tensor = str(self.tensor(place)) if isinstance(place, Slot) else "kNone"
             rows.append(f"{{{string(name)}, Kind::k{kind}, {tensor}}},")
+        return rows
+
+    def _size_rows(self) -> list[str]:
+        rows, first = [], 0
+        for size in self.program.sizes:
+            rows.append(f"{{{size.least}, {size.most}, {first}, {len(size.dims)}}},")
+            first += len(size.dims)
         return rows
 
     def _input_pairs(self) -> list[str]:

@@ -20,6 +20,10 @@ from dycl_tvm.errors import CompileError
 
 #: Flags that every C++ file of a library is compiled with. Contraction off: host floats must be what Python computes.
 CXX_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra")
+#: A dispatcher is straight-line code of calls and gotos: to optimise it more costs compile time and gains nothing.
+DISPATCHER_FLAGS = (*CXX_FLAGS, "-O1")
+#: What every dispatcher includes, as GCC has parsed it: that is most of the time that a dispatcher takes to compile.
+_PARSED = "dispatch.h.gch"
 #: Every model is its own world: it exports its interface only, and never leaves memory, because its threads may live on.
 LINK_FLAGS = ("-shared", "-Wl,-z,nodelete", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,--build-id=none")
 LINK_LIBRARIES = ("-ldl", "-lpthread", "-lm")
@@ -95,6 +99,11 @@ class Compiler:
     flags: tuple[str, ...] = ()
     #: The library must bring the C++ library along: boards have an old one, or none.
     link_flags: tuple[str, ...] = ("-static-libstdc++", "-static-libgcc")
+
+    @property
+    def is_gcc(self) -> bool:
+        """Whether it takes GCC's precompiled headers."""
+        return "Free Software Foundation" in self.version
 
     def run(self, arguments: Sequence[str], what: str) -> None:
         """Run the compiler.
@@ -174,17 +183,21 @@ def cache_dir() -> Path:
 def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> list[Path]:
     """Return the objects of the fixed runtime, compiling them if this compiler has not done so yet.
 
-    They are kept by the hash of all that goes in, so a changed source, compiler or flag never meets an old object.
+    Beside them lies what dispatchers include, as GCC has parsed it. They are kept by the hash of all that goes in, so a changed
+    source, compiler or flag never meets an old object.
     """
     sources = runtime_sources()
     digest = hashlib.sha256()
-    for part in (*compiler.command, compiler.version, *compiler.flags, *flags, *include_flags()[4:]):
+    for part in (*compiler.command, compiler.version, *compiler.flags, *flags, *DISPATCHER_FLAGS, *include_flags()[4:]):
         digest.update(part.encode() + b"\0")
     for path in sorted([*sources.source.glob("*.cc"), *sources.source.glob("*.h"), *sources.include.glob("dycl/*.h")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    names = [path.stem + ".o" for path in sources.units()]
+    made = {path.stem + ".o": [*flags, *include_flags(), "-c", str(path)] for path in sources.units()}
+    names = list(made)
+    if compiler.is_gcc:
+        made[_PARSED] = [*DISPATCHER_FLAGS, *include_flags(), "-x", "c++-header", str(sources.source / _PARSED.removesuffix(".gch"))]
     kept = cache_dir() / f"runtime-{digest.hexdigest()[:32]}"
-    if all((kept / name).is_file() for name in names):
+    if all((kept / name).is_file() for name in made):
         return [kept / name for name in names]
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -194,10 +207,7 @@ def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> lis
         scratch = kept = Path(tempfile.mkdtemp(prefix="dycl-runtime-"))
     try:
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            jobs = [
-                pool.submit(compiler.run, [*flags, *include_flags(), "-c", str(unit), "-o", str(scratch / name)], f"compile {unit.name}")
-                for unit, name in zip(sources.units(), names)
-            ]
+            jobs = [pool.submit(compiler.run, [*a, "-o", str(scratch / name)], f"compile {Path(a[-1]).name}") for name, a in made.items()]
             for job in jobs:
                 job.result()
         if scratch != kept:

@@ -164,6 +164,7 @@ class Lowering:
             state=self._state_homes(),
             input_pairs=list(self.graph.input_pairs),
             left_out=list(self.graph.left_out),
+            sizes=list(self.graph.sizes),
         )
 
     def placement(self) -> Placement:

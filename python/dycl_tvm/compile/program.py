@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from dycl_tvm.hcfg.nodes import InputPair, Origin
+from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import ScalarKind, TensorType, Type
 
 Space = Literal["arena", "input", "weight", "state"]
@@ -325,7 +326,8 @@ class DeviceCode:
 class Program:
     """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
 
-    ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs`` and ``left_out`` are those of the HCFG.
+    ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs``, ``left_out`` and ``sizes`` are those of the
+    HCFG; the homes of the sizes are the last of ``inputs``.
     """
 
     name: str
@@ -344,6 +346,7 @@ class Program:
     certificate: dict[str, Any] = field(default_factory=dict)
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    sizes: list[InputSize] = field(default_factory=list)
 
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""

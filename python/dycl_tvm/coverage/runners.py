@@ -68,7 +68,7 @@ class GraphRunner:
         self.flow = flow_of_graph(graph)
         self._index = {block: k for k, block in enumerate(graph.blocks)}
         self.names = list(graph.input_names)
-        self.types: list[dict[str, Any]] = [_describe(v.type) for v in graph.inputs]
+        self.types: list[dict[str, Any]] = [_describe(v.type) for v in graph.inputs[: len(self.names)]]
 
     def run(self, leaves: Sequence[Any]) -> Outcome:
         """Run once."""
@@ -76,6 +76,7 @@ class GraphRunner:
 
         from dycl_tvm.hcfg.interpreter import graph_initial, run_step
         from dycl_tvm.hcfg.nodes import Branch, Constant, Raise, Return, Switch, Value, edges_of
+        from dycl_tvm.hcfg.sizes import with_sizes
 
         def read(operand: Any) -> Any:
             if isinstance(operand, Constant):
@@ -84,7 +85,8 @@ class GraphRunner:
 
         block = self._graph.entry
         key: list[tuple[int, int]] = []
-        given = [_tensor(leaf, v.type) for leaf, v in zip(leaves, self._graph.inputs)]
+        types = [v.type for v in self._graph.inputs]
+        given = with_sizes(self._graph.sizes, types, self.names, [_tensor(leaf, t) for leaf, t in zip(leaves, types)])
         frame: dict[Any, Any] = dict(zip(block.params, [*given, *(graph_initial(v.initial) for v in self._graph.state)]))
         try:
             with torch.no_grad():

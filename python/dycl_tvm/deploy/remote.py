@@ -15,6 +15,7 @@ import numpy as np
 from dycl_tvm.errors import InputError, RemoteError, UsageError
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
+from dycl_tvm.runtime.tensors import is_shape_of, type_text
 from dycl_tvm.runtime.trailer import read_trailer
 
 
@@ -204,9 +205,8 @@ def _upload(leaf: Any, want: dict[str, Any], device: Any, name: str) -> Any:
     array, dtype = (leaf, str(leaf.dtype)) if there else _as_array(leaf)
     if (dtype, want["dtype"]) == ("uint16", "bfloat16"):
         dtype = "bfloat16"  # NumPy has no such type: its bits
-    if list(array.shape) != list(want["shape"]) or dtype != want["dtype"]:
-        shape = ", ".join(map(str, want["shape"]))
-        raise InputError(f"input '{name}': expected {want['dtype']}[{shape}], got {dtype}{list(array.shape)}")
+    if not is_shape_of(want, array.shape) or dtype != want["dtype"]:
+        raise InputError(f"input '{name}': expected {type_text(want)}, got {dtype}{list(array.shape)}")
     return leaf if there else _uploaded(array, dtype, device)
 
 

@@ -37,7 +37,7 @@ def digest(graph: HCFG) -> str:
     def say(*words: Any) -> None:
         found.update("\0".join(map(str, words)).encode() + b"\n")
 
-    say("graph", graph.input_structure, graph.input_names)
+    say("graph", graph.input_structure, graph.input_names, graph.sizes)
     for variable in graph.state:
         say("state", variable.name, variable.type, value(variable.initial))
     for block in graph.blocks:

@@ -12,6 +12,7 @@ from dycl_tvm.hcfg.cuda_draws import KINDS
 from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR
 from dycl_tvm.hcfg.interpreter import Watcher, graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin, Return, Switch
+from dycl_tvm.hcfg.sizes import measure, shape_text
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.path import Decision, Path, SourceLine
 from dycl_tvm.runtime.seeds import seed_bits
@@ -86,13 +87,19 @@ class InterpretedModule:
                 named = flatten(structure, args)
         except (TypeError, ValueError) as error:
             raise InputError(f"'{self.graph.name}' {error}") from None
-        for value, (name, leaf) in zip(self.graph.inputs, named):
+        free = {(d.input, d.dim) for size in self.graph.sizes for d in size.dims}
+        for k, (value, (name, leaf)) in enumerate(zip(self.graph.inputs, named)):
             if isinstance(value.type, TensorType):
-                found = (
-                    str(TensorType(tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))) if isinstance(leaf, torch.Tensor) else None
-                )
-                if found != str(value.type):
-                    raise InputError(f"input '{name}': expected a tensor {value.type}, got {found or f'a {type(leaf).__name__}'}")
+                found = TensorType(tuple(leaf.shape), str(leaf.dtype).removeprefix("torch.")) if isinstance(leaf, torch.Tensor) else None
+                if found is not None and len(found.shape) == len(value.type.shape):
+                    largest = [n if (k, d) in free else m for d, (n, m) in enumerate(zip(value.type.shape, found.shape))]
+                    alike = TensorType(tuple(largest), found.dtype) == value.type
+                else:
+                    alike = False
+                if not alike:
+                    expected = shape_text(value.type, k, self.graph.sizes)
+                    raise InputError(f"input '{name}': expected a tensor {expected}, got {found or f'a {type(leaf).__name__}'}")
+        measure(self.graph.sizes, [leaf for _, leaf in named], self.graph.input_names)
         self._check_pairs(named)
         return [leaf for _, leaf in named]
 

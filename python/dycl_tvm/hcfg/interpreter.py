@@ -39,6 +39,7 @@ from dycl_tvm.hcfg.nodes import (
     Value,
     map_operands,
 )
+from dycl_tvm.hcfg.sizes import with_sizes
 from dycl_tvm.hcfg.types import INT, ScalarType, TensorType
 from dycl_tvm.runtime.structure import unflatten
 
@@ -89,7 +90,7 @@ def interpret(
     ----------
     graph : HCFG
     inputs : sequence
-        The leaves of ``graph.input_structure``, in order.
+        The leaves of ``graph.input_structure``, in order; of those whose sizes the caller decides any size.
     state : list, optional
         The values of the state variables; replaced in place by the new ones when the graph returns. None: the
         initial values.
@@ -115,7 +116,7 @@ def interpret(
         If a tensor operation gives another type than the graph says.
     """
     given = [graph_initial(v.initial) for v in graph.state] if state is None else list(state)
-    args = [*inputs, *given]
+    args = [*with_sizes(graph.sizes, [v.type for v in graph.inputs], graph.input_names, inputs), *given]
     if len(args) != len(graph.entry.params):
         raise ValueError(f"{graph.name} takes {len(graph.entry.params)} inputs and state variables, got {len(args)}")
     frame: dict[Value, Datum] = {}

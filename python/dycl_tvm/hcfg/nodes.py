@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
 
 
@@ -308,8 +309,8 @@ class InputPair:
 class HCFG:
     """A whole dynamic network.
 
-    The entry block is ``blocks[0]``; no edge leads to it. Its params are the leaves of ``input_structure`` in order,
-    then one for each state variable. ``input_names`` names the leaves as the user would (``x``, ``state[0]``).
+    The entry block is ``blocks[0]``; no edge leads to it. Its params are the leaves of ``input_structure`` in order, then one for each
+    size that the caller decides, then one for each state variable. ``input_names`` names the leaves as the user would (``state[0]``).
     ``input_pairs`` says of which inputs it matters whether they are one, ``left_out`` what the model does for others than its caller.
     """
 
@@ -320,6 +321,7 @@ class HCFG:
     state: list[StateVar] = field(default_factory=list)
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    sizes: list[InputSize] = field(default_factory=list)
 
     def __str__(self) -> str:
         return _printers["text"](self)
@@ -350,8 +352,8 @@ class HCFG:
 
     @property
     def inputs(self) -> list[Value]:
-        """The entry parameters that the caller gives."""
-        return self.entry.params[: len(self.input_names)]
+        """The entry parameters that a call decides: the leaves that the caller gives, and their sizes."""
+        return self.entry.params[: len(self.input_names) + len(self.sizes)]
 
     def return_sites(self) -> list[ReturnSite]:
         """Return the distinct return sites in block order."""

@@ -122,16 +122,24 @@ class _Verifier:
 
     def check_entry(self) -> None:
         graph, params = self.graph, self.graph.entry.params
-        names, state = graph.input_names, graph.state
-        if len(params) != len(names) + len(state):
-            self.fail(f"has {len(params)} parameters for {len(names)} inputs and {len(state)} state variables", graph.entry)
+        names, state, sizes = graph.input_names, graph.state, graph.sizes
+        if len(params) != len(names) + len(sizes) + len(state):
+            what = f"{len(names)} inputs, {len(sizes)} sizes and {len(state)} state variables"
+            self.fail(f"has {len(params)} parameters for {what}", graph.entry)
         leaves = leaf_types(graph.input_structure)
         if len(leaves) != len(names):
             self.fail(f"names {len(names)} inputs, but the input structure has {len(leaves)} leaves")
         for name, kind, param in zip(names, leaves, params):
             if _leaf_kind(param.type) != kind:
                 self.fail(f"the input {name!r} is a {kind} in the structure and a {param.type} as {_show(param)}", graph.entry)
-        for var, param in zip(state, params[len(names) :]):
+        for size, param in zip(sizes, params[len(names) :]):
+            if param.type != INT:
+                self.fail(f"the size {size.name!r} is an int, its parameter is {_show(param)}", graph.entry)
+            for d in size.dims:
+                shape = params[d.input].type.shape  # type: ignore[union-attr]  # a tensor's: its name and type are checked above
+                if shape[d.dim] != d.at(size.most):
+                    self.fail(f"the size {size.name!r} needs a dimension of {d.at(size.most)}, not {_show(params[d.input])}", graph.entry)
+        for var, param in zip(state, params[len(names) + len(sizes) :]):
             if param.type != var.type:
                 self.fail(f"the state variable {var.name!r} is a {var.type}, its parameter is {_show(param)}", graph.entry)
             initial = var.initial

@@ -15,6 +15,7 @@ from onnx import helper
 from dycl_tvm._version import __version__
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Value
 from dycl_tvm.onnx_export.guards import with_guards
+from dycl_tvm.onnx_export.host_ops import refuse_sizes
 from dycl_tvm.onnx_export.operators import OPSET
 from dycl_tvm.onnx_export.outputs import Outputs
 from dycl_tvm.onnx_export.scope import ELEMENT, Scope, dtype_of, shape_of
@@ -38,6 +39,7 @@ def to_model(graph: HCFG) -> onnx.ModelProto:
     UnsupportedError
         For what ONNX has no form for; it names the user's line.
     """
+    refuse_sizes(graph)
     guarded = with_guards(graph)
     outputs = Outputs(guarded)
     scope = Scope()

@@ -22,6 +22,7 @@ import torch
 from dycl_tvm.errors import UsageError
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Constant, Edge, HostOp, Jump, Operand, Raise, Return, SubDNNCall, Switch, Value
 from dycl_tvm.hcfg.types import ScalarType, Type
+from dycl_tvm.onnx_export.host_ops import refuse_sizes
 from dycl_tvm.onnx_export.operators import export_sub_dnns
 from dycl_tvm.onnx_export.scope import dtype_of, shape_of
 from dycl_tvm.runtime.params import ParamTensor, write_params
@@ -41,6 +42,7 @@ def export_split(graph: HCFG, folder: str | os.PathLike[str]) -> Path:
     UnsupportedError
         For an operator that has no form in ONNX.
     """
+    refuse_sizes(graph)
     out = Path(folder)
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; export_onnx(..., split=True) writes a folder")

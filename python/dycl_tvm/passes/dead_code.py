@@ -41,7 +41,7 @@ class _Marks:
 def _mark(graph: HCFG) -> _Marks:
     makers: dict[Value, Step] = {}
     arguments: dict[Value, list[object]] = {}  # what the edges give to a parameter
-    state_reads: dict[Value, list[object]] = {p: [] for p in graph.entry.params[len(graph.input_names) :]}
+    state_reads: dict[Value, list[object]] = {p: [] for p in graph.entry.params[len(graph.inputs) :]}
     roots: list[object] = list(graph.inputs)
     for block in graph.blocks:
         for step in block.steps:
@@ -76,7 +76,7 @@ def _mark(graph: HCFG) -> _Marks:
 
 def _drop_state(graph: HCFG, marks: _Marks) -> int:
     params = graph.entry.params
-    first = len(graph.input_names)
+    first = len(graph.inputs)
     keep = [p in marks.live for p in params[first:]]
     if all(keep):
         return 0

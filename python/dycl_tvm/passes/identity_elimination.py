@@ -23,6 +23,12 @@ _BY_TYPE = frozenset({
 
 _DROPOUTS = frozenset({"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 
+#: Operations that write to places of their first operand: none, if what says where, or what is written, has no elements.
+_WRITES = frozenset({
+    "index_put", "_unsafe_index_put", "index_add", "index_copy", "index_fill", "index_reduce", "put", "scatter", "scatter_add",
+    "scatter_reduce", "slice_scatter",
+})  # fmt: skip
+
 #: Tensors that hold every scalar of a kind exactly.
 _EXACT: dict[Type, ScalarType] = {TensorType((), "int64"): INT, TensorType((), "float64"): FLOAT, TensorType((), "bool"): BOOL}
 
@@ -78,6 +84,8 @@ def _hands_on(step: TensorOp, name: str, kind: TensorType) -> bool:
     if name in _BY_TYPE:
         # `to` and `view` by dtype keep the type only if they change nothing; so does a shape operation.
         return True
+    if name in _WRITES:
+        return any(isinstance(v.type, TensorType) and 0 in v.type.shape for v in step.operands())
     if name in _DROPOUTS:
         train = static_argument(step, "train")
         return train is False or static_argument(step, "p") == 0.0

@@ -8,15 +8,22 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 from dycl_tvm.errors import ArtifactError
 from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.classes import Classes
 from dycl_tvm.runtime.module import Model, Module
 from dycl_tvm.runtime.trailer import check_machine, read_trailer
 
 
-def load(library: str | os.PathLike[str], params: str | os.PathLike[str] | None = None, num_threads: int | None = None) -> Module:
+def load(
+    library: str | os.PathLike[str],
+    params: str | os.PathLike[str] | None = None,
+    num_threads: int | None = None,
+    classes: Iterable[type] = (),
+) -> Module:
     """Load a compiled network.
 
     Parameters
@@ -27,6 +34,10 @@ def load(library: str | os.PathLike[str], params: str | os.PathLike[str] | None 
         What ``Artifact.save_params`` wrote; left out when the weights are inside the library.
     num_threads : int, optional
         Threads of this module alone. Left out: the module shares the process's threads (``DYCL_NUM_THREADS``, or one for each core).
+    classes : iterable of type, optional
+        Classes of results (dataclasses, named tuples, containers) and of objects among the inputs, by their names, in whatever modules they
+        are. Others are looked for in the modules that are loaded; nothing is imported. For what is not found a class of that name with the
+        same fields, items and attributes is made.
 
     Returns
     -------
@@ -39,12 +50,13 @@ def load(library: str | os.PathLike[str], params: str | os.PathLike[str] | None 
         If a file is damaged, of another version, for another machine, or if the two do not belong together. No code of the
         library has run by then.
     """
+    known = Classes(classes)
     path = os.path.abspath(os.fspath(library))
     metadata = read_trailer(path)
     check_machine(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
-    model = Model(_open(path, metadata), metadata, None if params is None else os.fspath(params))
+    model = Model(_open(path, metadata), metadata, None if params is None else os.fspath(params), known)
     return Module(model, num_threads)
 
 

@@ -12,18 +12,20 @@ import numpy as np
 
 from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
-from dycl_tvm.runtime.tensors import InputTensor, copy_out, is_torch
+from dycl_tvm.runtime.tensors import InputTensor, copy_out, is_torch, type_text
 
 
 class Model:
     """The weights of a loaded library, shared by all sessions."""
 
-    def __init__(self, library: ctypes.CDLL, metadata: dict[str, Any], params: str | None) -> None:
+    def __init__(self, library: ctypes.CDLL, metadata: dict[str, Any], params: str | None, classes: Classes = LOADED) -> None:
         self.library = library
         self.metadata = metadata
+        self.classes = classes
         handle = ctypes.c_void_p()
         capi.check(library, library.dycl_model_create(None if params is None else params.encode(), ctypes.byref(handle)))
         self.handle = handle
@@ -193,10 +195,10 @@ class Module:
         structure = self.metadata["input_structure"]
         try:
             if is_call(structure):
-                return flatten_call(structure, args, kwargs, self.metadata["input_names"])
+                return flatten_call(structure, args, kwargs, self.metadata["input_names"], self._model.classes)
             if kwargs:
                 raise TypeError(f"takes no inputs by name, got {', '.join(kwargs)}")
-            return flatten(structure, args)
+            return flatten(structure, args, known=self._model.classes)
         except (TypeError, ValueError) as error:
             raise InputError(f"'{self.name}' {error}") from None
 
@@ -204,8 +206,7 @@ class Module:
         name, want = self.metadata["input_names"][k], self.metadata["inputs"][k]
         if want["type"] == "tensor":
             if isinstance(leaf, (bool, int, float, str)) or leaf is None:
-                shape = ", ".join(map(str, want["shape"]))
-                raise InputError(f"input '{name}': expected a tensor {want['dtype']}[{shape}], got a {type(leaf).__name__}")
+                raise InputError(f"input '{name}': expected a tensor {type_text(want)}, got a {type(leaf).__name__}")
             tensor = InputTensor(name, leaf, want["dtype"])
             value.type = capi.TENSOR
             value.u.tensor = ctypes.pointer(tensor.struct)
@@ -234,7 +235,7 @@ class Module:
                 return value.u.v_float
             return bool(value.u.v_bool) if value.type == capi.BOOL else value.u.v_int
 
-        return unflatten(self.metadata["sites"][site]["structure"], leaf)
+        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes)
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))

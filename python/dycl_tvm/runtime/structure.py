@@ -12,9 +12,11 @@ A structure is one of::
     {"namedtuple": "Name", "fields": ["a", ...], "items": [structure, ...]}    a named tuple or a dataclass
 
 A result that is no plain tuple, list or dict has ``class`` too, the name of its class (:mod:`.classes`), and ``attributes``, a list of
-[name, structure], if it has others than its fields; ``keys`` are those of a dataclass that is a dict. ``numpy`` is the dtype of a constant
-that is a NumPy scalar. A constant with ``name`` is a class, a member of an enum, a dtype or a device of PyTorch, and its text: where the
-module of that name is not loaded, the text takes its place. Any other object of a class written in Python is::
+[name, structure], if it has others than its fields. ``base`` is the class of Python's own that a container is of, if that is no tuple,
+list or dict: a deque is a list with ``maxlen``, a defaultdict a dict with ``factory``, the name of a class. A dataclass has ``keys``: which
+of its fields are items, if it is a dict too. ``numpy`` is the dtype of a constant that is a NumPy scalar. A constant with ``name`` is a
+class, a member of an enum, a dtype or a device of PyTorch, and its text: where the module of that name is not loaded, the text takes its
+place. Any other object of a class written in Python is::
 
     {"object": "Name", "class": ..., "attributes": [[name, structure], ...]}
 
@@ -30,11 +32,12 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.runtime import classes
+from dycl_tvm.runtime.classes import LOADED, Classes
 
 Structure = dict[str, Any]
 
 
-def flatten(structure: Structure, value: Any, where: str = "") -> list[tuple[str, Any]]:
+def flatten(structure: Structure, value: Any, where: str = "", known: Classes = LOADED) -> list[tuple[str, Any]]:
     """Take the leaves of ``value`` by the lines of ``structure``.
 
     Returns
@@ -48,11 +51,13 @@ def flatten(structure: Structure, value: Any, where: str = "") -> list[tuple[str
         If ``value`` is not of that structure; the message names the place.
     """
     found: dict[int, tuple[str, Any]] = {}
-    _flatten(structure, value, where, found)
+    _flatten(structure, value, where, found, known)
     return [found[k] for k in sorted(found)]
 
 
-def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str]) -> list[tuple[str, Any]]:
+def flatten_call(
+    structure: Structure, args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str], known: Classes = LOADED
+) -> list[tuple[str, Any]]:
     """Take the leaves of a call's inputs.
 
     Parameters
@@ -63,6 +68,8 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
         What the caller gave, by position or by name as in Python. An input that was fixed when the model was built may be left out.
     names : sequence of str
         The names of the leaves; where the structure does not name the positional inputs they do.
+    known : Classes
+        Finds the classes of inputs.
 
     Raises
     ------
@@ -75,9 +82,9 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
     else:
         items, pairs = structure["tuple"][0]["tuple"], structure["tuple"][1]["dict"]
         parts = {_root(item, names) or f"input {i}": item for i, item in enumerate(items)} | dict(pairs)
-    known = [name for name in parts if name not in (varargs, varkw)]
+    named = [name for name in parts if name not in (varargs, varkw)]
     positional = (
-        list(parts)[: list(parts).index(varargs)] if varargs in parts else known[: len(known) if "dict" in structure else len(items)]
+        list(parts)[: list(parts).index(varargs)] if varargs in parts else named[: len(named) if "dict" in structure else len(items)]
     )
     given: dict[str, Any] = dict(zip(positional, args))
     rest = args[len(positional) :]
@@ -87,7 +94,7 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
         raise TypeError(f"takes {len(positional)} positional inputs ({', '.join(positional)}), got {len(args)}")
     others = {}
     for key, value in kwargs.items():
-        if key not in known:
+        if key not in named:
             others[key] = value
         elif key in given:
             raise TypeError(f"got the input '{key}' twice")
@@ -96,11 +103,11 @@ def flatten_call(structure: Structure, args: Sequence[Any], kwargs: dict[str, An
     if varkw is not None and varkw in parts:
         given[varkw] = others
     elif others:
-        raise TypeError(f"has no input '{next(iter(others))}'; it has {', '.join(known)}")
+        raise TypeError(f"has no input '{next(iter(others))}'; it has {', '.join(named)}")
     found: dict[int, tuple[str, Any]] = {}
     for name, item in parts.items():
         if name in given:
-            _flatten(item, given[name], name, found)
+            _flatten(item, given[name], name, found, known)
         elif _has_leaves(item):
             raise TypeError(f"the input '{name}' is missing")
     return [found[k] for k in sorted(found)]
@@ -135,14 +142,14 @@ def _root(node: Structure, names: Sequence[str]) -> str:
     return names[node["leaf"]].split("[")[0].split(".")[0]
 
 
-def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tuple[str, Any]]) -> None:
+def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tuple[str, Any]], known: Classes) -> None:
     if "leaf" in structure:
-        first, known = found.setdefault(structure["leaf"], (where, value))
-        if known is not value:
+        first, before = found.setdefault(structure["leaf"], (where, value))
+        if before is not value:
             raise ValueError(f"{where} must be the very tensor that {first} is, as it was when the model was built")
         return
     if "const" in structure:
-        want = classes.find_constant(structure["name"], structure["const"]) if "name" in structure else structure["const"]
+        want = known.constant(structure["name"], structure["const"]) if "name" in structure else structure["const"]
         same = value is want or (type(value) is type(want) and value == want)
         if not same:
             raise ValueError(f"{where or 'the value'} was fixed to {want!r} when the model was built; got {value!r}")
@@ -153,7 +160,7 @@ def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tupl
             if not isinstance(value, cls) or len(value) != len(items):
                 raise TypeError(f"{where or 'the value'} must be a {kind} of {len(items)} items, got {_describe(value)}")
             for i, item in enumerate(items):
-                _flatten(item, value[i], f"{where}[{i}]", found)
+                _flatten(item, value[i], f"{where}[{i}]", found, known)
             return
     if "namedtuple" in structure:
         fields = structure["fields"]
@@ -161,47 +168,65 @@ def _flatten(structure: Structure, value: Any, where: str, found: dict[int, tupl
         if missing:
             raise TypeError(f"{where or 'the value'} must have the fields {fields}, got {_describe(value)}")
         for name, item in zip(fields, structure["items"]):
-            _flatten(item, getattr(value, name), f"{where}.{name}", found)
+            _flatten(item, getattr(value, name), f"{where}.{name}", found, known)
         return
     if "object" in structure:
         space = getattr(value, "__dict__", {})
-        if classes.name_of(type(value)) != structure["class"] or set(space) != {name for name, _ in structure["attributes"]}:
+        if not _is_of(value, structure, known) or set(space) != {name for name, _ in structure["attributes"]}:
             names = ", ".join(name for name, _ in structure["attributes"])
             raise TypeError(f"{where or 'the value'} must be a {structure['object']} with the attributes {names}, got {_describe(value)}")
         for name, item in structure["attributes"]:
-            _flatten(item, space[name], f"{where}.{name}", found)
+            _flatten(item, space[name], f"{where}.{name}", found, known)
         return
     pairs = structure["dict"]
     if not isinstance(value, dict) or set(value) != {k for k, _ in pairs}:
         raise TypeError(f"{where or 'the value'} must be a dict with the keys {[k for k, _ in pairs]}, got {_describe(value)}")
     for key, item in pairs:
-        _flatten(item, value[key], f"{where}[{key!r}]", found)
+        _flatten(item, value[key], f"{where}[{key!r}]", found, known)
 
 
-def unflatten(structure: Structure, leaf: Callable[[int, str], Any]) -> Any:
-    """Build the Python object; ``leaf(k, type)`` gives the k-th leaf."""
+def _is_of(value: Any, structure: Structure, known: Classes) -> bool:
+    """Whether an input is of the class that was there when the model was built, or of the one that stands for it in results."""
+    cls = known.find(structure["class"])
+    return type(value) is (type(classes.make_object(None, structure["object"])) if cls is None else cls)
+
+
+def unflatten(structure: Structure, leaf: Callable[[int, str], Any], known: Classes = LOADED) -> Any:
+    """Build the Python object; ``leaf(k, type)`` gives the k-th leaf, ``known`` finds the classes."""
     if "leaf" in structure:
         found = leaf(structure["leaf"], structure["type"])
         found = found if "along" not in structure else first(found, structure["along"], unflatten(structure["length"], leaf))
         return found if "numpy" not in structure else _as_array(found, structure["numpy"] == "number")
     if "name" in structure:
-        return classes.find_constant(structure["name"], structure["const"])
+        return known.constant(structure["name"], structure["const"])
     if "const" in structure:
         return np.dtype(structure["numpy"]).type(structure["const"]) if "numpy" in structure else structure["const"]
-    cls = classes.find(structure["class"]) if "class" in structure else None
+
+    def inner(parts: Sequence[Structure]) -> list[Any]:
+        return [unflatten(part, leaf, known) for part in parts]
+
+    def named(kind: type) -> tuple[type | None, str, type]:
+        if "class" not in structure:
+            return kind, kind.__name__, kind
+        return known.find(structure["class"]), structure["class"].rpartition(":")[2].rpartition(".")[2], base(kind)
+
+    def base(kind: type) -> type:
+        return (LOADED.find(structure["base"]) or kind) if "base" in structure else kind
+
     if "tuple" in structure:
-        made = classes.make_tuple(cls, [unflatten(s, leaf) for s in structure["tuple"]])
+        made = classes.make_items(*named(tuple), inner(structure["tuple"]))
     elif "list" in structure:
-        made = classes.make_list(cls, [unflatten(s, leaf) for s in structure["list"]])
+        made = classes.make_items(*named(list), inner(structure["list"]), structure.get("maxlen"))
     elif "namedtuple" in structure:
-        items = [unflatten(s, leaf) for s in structure["items"]]
-        made = classes.make_record(cls, structure["namedtuple"], tuple(structure["fields"]), items, structure.get("keys", ()))
+        cls, fields = known.find(structure["class"]) if "class" in structure else None, tuple(structure["fields"])
+        made = classes.make_record(cls, structure["namedtuple"], fields, inner(structure["items"]), structure.get("keys"), base(object))
     elif "object" in structure:
-        made = classes.make_object(cls, structure["object"])
+        made = classes.make_object(known.find(structure["class"]), structure["object"])
     else:
-        made = classes.make_dict(cls, [(k, unflatten(s, leaf)) for k, s in structure["dict"]])
+        factory = known.find(structure["factory"]) if "factory" in structure else None
+        made = classes.make_dict(*named(dict), [(k, unflatten(s, leaf, known)) for k, s in structure["dict"]], factory)
     if "attributes" in structure:
-        classes.set_attributes(made, [(name, unflatten(s, leaf)) for name, s in structure["attributes"]])
+        classes.set_attributes(made, [(name, unflatten(s, leaf, known)) for name, s in structure["attributes"]])
     return made
 
 

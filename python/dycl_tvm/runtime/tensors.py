@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,20 @@ def is_torch(value: Any) -> bool:
     """Tell whether a value is a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def type_text(want: dict[str, Any]) -> str:
+    """Return the type of an input or output, an entry of the metadata, as people write it: ``int64[1, T<=512]``."""
+    if want["type"] != "tensor":
+        return str(want["type"])
+    sized = want.get("sized", {})
+    return f"{want['dtype']}[{', '.join(f'{sized[str(d)]}<={n}' if str(d) in sized else str(n) for d, n in enumerate(want['shape']))}]"
+
+
+def is_shape_of(want: dict[str, Any], shape: Sequence[int]) -> bool:
+    """Whether an input may have a shape; sizes that the caller decides are for the library to check."""
+    sized = want.get("sized", {})
+    return len(shape) == len(want["shape"]) and all(n == m or str(d) in sized for d, (n, m) in enumerate(zip(shape, want["shape"])))
 
 
 class InputTensor:

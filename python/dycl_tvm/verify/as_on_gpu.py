@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dycl_tvm.hcfg import cuda_draws, philox
 from dycl_tvm.hcfg.draws import CPU
+from dycl_tvm.verify.functions import SeesFunctions, takes_functions
 
 _draws = cuda_draws.CUDA.draws
 #: Where the state of a CPU's generator has its seed, the second number, and whether there is one.
@@ -60,7 +61,7 @@ def set_state(generator: torch.Generator, state: torch.Tensor) -> None:
     generator.set_state(torch.tensor(list(raw), dtype=torch.uint8))
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(SeesFunctions, TorchDispatchMode):
     """Computes what operators draw."""
 
     def __init__(self) -> None:
@@ -74,6 +75,8 @@ class _Draws(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         kwargs = kwargs or {}
+        if takes_functions(func):
+            return self.call_functions(func, args, kwargs)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():

@@ -23,7 +23,7 @@ from dycl_tvm.runtime.structure import leaf_types, unflatten_call
 from dycl_tvm.verify.certificate import Control, Level
 from dycl_tvm.verify.coverage_map import Covered
 from dycl_tvm.verify.inputs import copied, like
-from dycl_tvm.verify.runs import Call, Outcome, Undecided, compare, run_graph
+from dycl_tvm.verify.runs import Call, Outcome, Undecided, compare, resized, run_graph
 
 #: Runs at least and at most; after the fewest they go on as long as new edges come up.
 _RUNS = {"default": (4, 16), "full": (32, 512)}
@@ -51,7 +51,7 @@ def check_by_inputs(reference: Reference, graph: HCFG, call: Call, level: Level,
             break
         generator = torch.Generator().manual_seed(seed + k)
         scale = (1.0, 3.0, 0.1, 30.0)[k % 4]
-        given = call if k == 0 else like(call, generator, scale, k % 4 == 3)
+        given = call if k == 0 else like(resized(graph, call, generator), generator, scale, k % 4 == 3)
         expected = Outcome()
         try:
             with torch.no_grad(), warnings.catch_warnings():

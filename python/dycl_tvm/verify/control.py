@@ -22,7 +22,7 @@ from dycl_tvm.verify.coverage_map import Covered
 from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.inputs import like
 from dycl_tvm.verify.oracle import Oracle, candidates, constants_of, mixes_kinds
-from dycl_tvm.verify.runs import Call, Difference, Interpreted, Outcome, Program, Undecided, compare, run_graph
+from dycl_tvm.verify.runs import Call, Difference, Interpreted, Outcome, Program, Undecided, compare, resized, run_graph
 from dycl_tvm.verify.time_told import TimeTold
 
 #: Where the estimate is far off, the search ends after so many times its budget, in seconds of the processor.
@@ -127,7 +127,8 @@ class Checker:
         generator = torch.Generator().manual_seed(seed)
         scale = (1.0, 1.0, 3.0, 10.0, 0.1)[seed % 5]
         while len(first) < calls:
-            first.append(like((self._args, self._kwargs), generator, scale, seed % 4 == 3))
+            call = resized(self.graph, (self._args, self._kwargs), generator)
+            first.append(like(call, generator, scale, seed % 4 == 3))
         return first
 
     def carry_out(self, plan: Plan) -> tuple[Run, Difference | None]:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dycl_tvm.hcfg.hostops import Number
 from dycl_tvm.verify.elements import Bounds, Memories, contents, is_whole
+from dycl_tvm.verify.functions import SeesFunctions, nothing_compiled, takes_functions
 from dycl_tvm.verify.operators import Operator, operator_of, tensors_in
 from dycl_tvm.verify.places import Place, user_place
 
@@ -157,7 +158,7 @@ class Watch:
         for tensor in inputs:
             self._memories.made(tensor, None)
             self._know(tensor, self._number(("input", object())), True)
-        with _Deadline(_MOST_SECONDS), torch.no_grad(), _plain_modules(), _Functions(self), _Operations(self):
+        with _Deadline(_MOST_SECONDS), torch.no_grad(), nothing_compiled(), _plain_modules(), _Functions(self), _Operations(self):
             return function(*args, **kwargs)
 
     # -- what is known of tensors -----------------------------------------------------------------------------------------
@@ -338,7 +339,7 @@ class _Functions(TorchFunctionMode):
             self._watch.asked = before
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(SeesFunctions, TorchDispatchMode):
     """Sees every operation, those that C++ calls by itself too."""
 
     @classmethod
@@ -351,6 +352,8 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if takes_functions(func):
+            return self.call_functions(func, args, kwargs)
         watch = self._watch
         if func is aten._local_scalar_dense.default:
             return watch.read(args[0], func(*args))

@@ -29,6 +29,7 @@ from dycl_tvm.compile.program import (
     SwitchGoto,
 )
 from dycl_tvm.errors import RunError, VerificationError
+from dycl_tvm.hcfg.sizes import padded
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.module import Model, Module
@@ -171,7 +172,7 @@ class _Watched:
     def call(self, module: Module) -> None:
         """Make one call of both."""
         self.truth = self.choices.choice((0.5, 0.5, 0.9, 0.1))  # of how many bools: loops of many trips are tried too
-        inputs = [self._draw(home) for home in self.program.inputs]
+        inputs, given = self._inputs()
         self.problem, self.calls = None, 0
         self.steps = self.machine.call(inputs)
         try:
@@ -181,7 +182,7 @@ class _Watched:
             module.reset_state()
             return
         try:
-            got: tuple[str, Any] = ("returns", module(*(v.clone() if isinstance(v, torch.Tensor) else v for v in inputs)))
+            got: tuple[str, Any] = ("returns", module(*(v.clone() if isinstance(v, torch.Tensor) else v for v in given)))
         except RunError as error:
             got = ("raises", error.kind)
         if isinstance(self.problem, (_Long, Endless)):
@@ -277,6 +278,17 @@ class _Watched:
             near = self.choices.choice(self.numbers) + self.choices.choice((0, 0, -1, 1, 1e-3, -1e-3))
             drawn = torch.full(slot.type.shape, near, dtype=torch.float64).to(drawn.dtype)
         return drawn
+
+    def _inputs(self) -> tuple[list[Any], list[Any]]:
+        """Return inputs of the Program, and what a caller gives for them: of buffers as much as the sizes say, and zeros behind it."""
+        sizes = self.program.sizes
+        inputs = [self._draw(home) for home in self.program.inputs[: len(self.program.input_names)]]
+        given, numbers = list(inputs), [self.choices.randint(size.least, size.most) for size in sizes]
+        for size, n in zip(sizes, numbers):
+            for d in size.dims:
+                given[d.input] = inputs[d.input].narrow(d.dim, 0, d.at(n)).contiguous()
+                inputs[d.input] = padded(given[d.input], inputs[d.input].shape)
+        return [*inputs, *numbers], given
 
     def _draw(self, home: Slot | Reg) -> Any:
         if isinstance(home, Slot):

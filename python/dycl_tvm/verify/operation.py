@@ -14,6 +14,8 @@ from dycl_tvm.hcfg.nodes import Constant, TensorOp, Value, map_operands
 
 #: Operators that look at the bits of a number, which float64 does not share.
 _BITS = frozenset(("aten.view.dtype", "aten.nextafter.default", "aten.frexp.Tensor", "aten.signbit.default"))
+#: Operators whose result jumps with the least change of a number: PyTorch brings it to the type of the elements first.
+_REMAINDERS = frozenset(f"aten.{name}.{kind}" for name in ("remainder", "fmod") for kind in ("Scalar", "Tensor", "Scalar_Tensor"))
 _NO_VALUES = frozenset((int, float, bool, str, type(None), torch.dtype))
 
 
@@ -36,6 +38,8 @@ class Operation:
         self.outputs = op.outputs
         self._own = wide is None or op.op in _BITS or is_draw(op.op)  # other types are drawn from other bits
         args, kwargs = (op.args, op.kwargs) if self._own else (_with_type(op.args, wide), _with_type(op.kwargs, wide))
+        if not self._own and op.op in _REMAINDERS:
+            args = tuple(_as_elements(a, op.results()[0]) for a in args)
         self._args, self._kwargs = args, kwargs
         self._function = resolve(op.op)
         self._plain = not kwargs and all(isinstance(a, Value) or not _holds_values(a) for a in args)
@@ -135,6 +139,10 @@ def _with_type(node: Any, dtype: Any) -> Any:
     if isinstance(node, dict):
         return {k: _with_type(v, dtype) for k, v in node.items()}
     return node
+
+
+def _as_elements(node: Any, result: Value) -> Any:
+    return float(torch.tensor(node, dtype=getattr(torch, result.type.dtype))) if type(node) is float else node  # type: ignore[union-attr]
 
 
 def _flatten(result: Any, out: list[Any]) -> None:

@@ -186,6 +186,21 @@ def leaves_of(graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], copies
     return [leaf for _, leaf in found]
 
 
+def resized(graph: HCFG, call: Call, generator: torch.Generator) -> Call:
+    """Return a call like another with other sizes, where the caller decides them: any within their bounds, often the bounds."""
+    leaves = leaves_of(graph, *call, copies=False)
+    new: dict[int, Any] = {}
+    for size in graph.sizes:
+        drawn = int(torch.randint(size.least, size.most + 1, (), generator=generator))
+        n = (drawn, drawn, size.least, size.most)[int(torch.randint(4, (), generator=generator))]
+        for d in size.dims:
+            t, extent = leaves[d.input], d.at(n)
+            rows = torch.arange(extent) % max(t.shape[d.dim], 1)
+            shape = [extent if k == d.dim else m for k, m in enumerate(t.shape)]
+            new[id(t)] = t.index_select(d.dim, rows) if t.numel() else torch.zeros(shape, dtype=t.dtype)
+    return copy.deepcopy(call, new)
+
+
 def compare(eager: Sequence[Outcome], built: Sequence[Outcome], loose: float = 1.0, prints: bool = False) -> Difference | None:
     """Return the first difference between two runs."""
     for k, (e, b) in enumerate(zip(eager, built)):

@@ -7,6 +7,7 @@ norm that was folded). The bound is relative to the largest magnitude in the ten
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import math
@@ -46,11 +47,15 @@ def difference(expected: Any, actual: Any, where: str = "the result", loose: flo
         parts = ((getattr(expected, f), getattr(actual, f), f"{where}.{f}") for f in fields)
         return next((d for e, a, w in parts if (d := difference(e, a, w, loose)) is not None), None)
     if isinstance(expected, dict):
-        if not isinstance(actual, dict) or [(type(k), k) for k in expected] != [(type(k), k) for k in actual]:
+        if (
+            not isinstance(actual, dict)
+            or _bound(expected) is not _bound(actual)
+            or [(type(k), k) for k in expected] != [(type(k), k) for k in actual]
+        ):
             return f"{where} is a dict with the keys {list(expected)} in eager, {show(actual)} as built"
         return next((d for k in expected if (d := difference(expected[k], actual[k], f"{where}[{k!r}]", loose)) is not None), None)
-    if isinstance(expected, (list, tuple)):
-        if type(expected) is not type(actual) or len(expected) != len(actual):
+    if isinstance(expected, (list, tuple, collections.deque)):
+        if type(expected) is not type(actual) or len(expected) != len(actual) or _bound(expected) != _bound(actual):
             return f"{where} is a {type(expected).__name__} of {len(expected)} in eager, {show(actual)} as built"
         parts = ((e, a, f"{where}[{i}]") for i, (e, a) in enumerate(zip(expected, actual)))
         return next((d for e, a, w in parts if (d := difference(e, a, w, loose)) is not None), None)
@@ -79,7 +84,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     attributes = _attributes(value)
     if attributes is not None:
         return [t for v in attributes.values() for t in tensors_of(v)]
-    return [t for v in value for t in tensors_of(v)] if isinstance(value, (list, tuple)) else []
+    return [t for v in value for t in tensors_of(v)] if isinstance(value, (list, tuple, collections.deque)) else []
 
 
 def close(expected: Any, actual: Any) -> bool:
@@ -103,6 +108,11 @@ def _close(expected: float, actual: float, loose: float) -> bool:
     if expected == actual == 0:
         return math.copysign(1, expected) == math.copysign(1, actual)
     return expected == actual or math.isclose(expected, actual, rel_tol=_FLOAT * loose, abs_tol=1e-6 * loose)
+
+
+def _bound(x: Any) -> Any:
+    """Return what a deque or a defaultdict is besides its items."""
+    return x.maxlen if isinstance(x, collections.deque) else getattr(x, "default_factory", None)
 
 
 def _fields(x: Any) -> list[str] | None:

@@ -174,7 +174,7 @@ FRONTEND_LAYERS = (
     ("trace.modes",),
     ("trace.values",),
     ("trace.join",),
-    ("trace.results", "trace.signature"),
+    ("trace.results", "trace.dimensions", "trace.signature"),
     ("onnx", "exported", "python.source"),
     (
         "python.trampolines",

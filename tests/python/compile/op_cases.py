@@ -454,6 +454,24 @@ def _rare() -> list[Case]:
             )
             for how in ("sum", "mean", "max", "min", "prod")
         ),
+        *(
+            (
+                f"bags_{mode}",
+                lambda t, j, o, mode=mode: F.embedding_bag(j, t, o, mode=mode, padding_idx=3),
+                [table, i(7, lo=0, hi=6), torch.tensor([0, 3, 3])],
+            )
+            for mode in ("sum", "mean", "max")
+        ),
+        ("cdist_of_what_is_no_number", lambda x, y: torch.cdist(x, y, p=INF), [SPECIAL, SPECIAL_B]),
+        ("remainder_by_a_number", lambda x: (x % 0.3, torch.fmod(x, 0.3)), [f(40) * 1e6]),
+        (
+            "fake_quantize",
+            lambda x: (
+                torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255),
+                torch.fake_quantize_per_channel_affine(x, torch.tensor([0.1, 0.2]), torch.zeros(2, dtype=torch.int32), 0, -8, 7),
+            ),
+            [f(2, 9) * 3],
+        ),
     ]
 
 

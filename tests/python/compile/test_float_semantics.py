@@ -134,3 +134,29 @@ def test_narrow_integers_keep_the_last_bits(dtype: torch.dtype, tmp_path: Path) 
     module = dycl_tvm.load(artifact.export_library(tmp_path / "m.so"), artifact.save_params(tmp_path / "m.params"))
     assert all(torch.equal(a, b) for a, b in zip(model(x), module(x)))
     assert artifact.certificate["kernels"]["runs"] > 3
+
+
+NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "x * 0.3": lambda x: x * 0.3,
+    "x / 0.7": lambda x: x / 0.7,
+    "x * torch.tensor(0.3)": lambda x: x * torch.tensor(0.3),
+    "x / torch.tensor(0.7, dtype=torch.float64)": lambda x: x / torch.tensor(0.7, dtype=torch.float64),
+    "x + 0.1": lambda x: x + 0.1,
+    "x % 0.3": lambda x: x % 0.3,
+    "torch.fmod(x, 0.3)": lambda x: torch.fmod(x, 0.3),
+    "x // 0.3": lambda x: x // 0.3,
+    "torch.atan2(x, torch.tensor(0.3))": lambda x: torch.atan2(x, torch.tensor(0.3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_that_halves_meet_have_the_digits_that_they_have_in_eager(dtype: torch.dtype, tmp_path: Path) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(f(x) for f in NUMBERS.values())
+
+    x = torch.randn(50, 8, generator=torch.Generator().manual_seed(3)).to(dtype)
+    artifact = dycl_tvm.build(program, (x,))
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    results = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")(x)
+    assert [name for name, got, want in zip(NUMBERS, results, program(x)) if not torch.equal(got, want)] == []

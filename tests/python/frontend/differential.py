@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import math
@@ -40,10 +41,12 @@ def same(a: Any, b: Any) -> bool:
         found_again = name_of(type(a)) is not None
         alike = type(a) is type(b) if found_again else type(a).__name__ == type(b).__name__
         return alike and all(same(getattr(a, f), getattr(b, f)) for f in fields) and (not found_again or _same_attributes(a, b))
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b)) and _same_attributes(a, b)
+    if isinstance(a, (list, tuple, collections.deque)):
+        bounds = getattr(a, "maxlen", None) == getattr(b, "maxlen", None)
+        return type(a) is type(b) and len(a) == len(b) and bounds and all(same(x, y) for x, y in zip(a, b)) and _same_attributes(a, b)
     if isinstance(a, dict):
-        return type(a) is type(b) and list(a) == list(b) and all(same(a[k], b[k]) for k in a) and _same_attributes(a, b)
+        factories = getattr(a, "default_factory", None) is getattr(b, "default_factory", None)
+        return type(a) is type(b) and list(a) == list(b) and factories and all(same(a[k], b[k]) for k in a) and _same_attributes(a, b)
     if isinstance(a, float):
         if a == b == 0:
             return type(b) is float and math.copysign(1, a) == math.copysign(1, b)

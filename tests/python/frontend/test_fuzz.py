@@ -24,6 +24,8 @@ from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes import run_passes
 
 PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "300"))
+#: A program of more paths than this is refused, as a seventh of them are: what came of the paths is then thrown away.
+MAX_PATHS = 150 if "DYCL_FUZZ_PROGRAMS" in os.environ else 50
 #: Refusals that a random program may deserve: a loop's state that changes its type, or too many forks.
 ALLOWED = ("trip count is known only at run time", "paths cannot share", "known at build time in one iteration")
 
@@ -51,7 +53,7 @@ def run_one(source: str, folder: Path) -> None:
     net = module.Net().eval()
     inputs = [(torch.randn(1, 4) * scale, torch.randn(1, 4) * scale) for scale in (0.1, 0.5, 1.0, 2.0) for _ in range(4)]
     try:
-        graph = stage(net, inputs[0], max_paths=150)
+        graph = stage(net, inputs[0], max_paths=MAX_PATHS)
     except PathExplosionError:
         counts["refused"] += 1
         return
@@ -82,7 +84,7 @@ def interpreted(graph, *args):
 
 def compiled(net, args, folder: Path):
     """Compile a program to a library, and load it."""
-    art = dycl_tvm.build(net, args, target="llvm", max_paths=150)
+    art = dycl_tvm.build(net, args, target="llvm", max_paths=MAX_PATHS)
     library = folder / f"program_{counts['programs']}.so"
     return dycl_tvm.load(art.export_library(library), art.save_params(library.with_suffix(".params")))
 

@@ -61,6 +61,16 @@ def test_known(program):
     assert len(check(program, X).blocks) == 1
 
 
+def picks_by_a_known_mask(x):
+    mask = torch.ones(4, 4).tril().bool()
+    row = x.reshape(-1)[:4]
+    return torch.masked_select(row.expand(4, 4), mask), row.masked_select(mask[2]), torch.combinations(row)
+
+
+def test_elements_that_a_known_mask_picks():
+    check(picks_by_a_known_mask, X)
+
+
 def test_one_operand_decides():
     check(what_one_operand_decides, X)
 

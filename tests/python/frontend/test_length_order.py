@@ -64,7 +64,22 @@ def looked_up(x):
     return table.gather(1, places), table.gather(-1, places[:, :1])[..., 0]
 
 
-PROGRAMS = [turned, sorted_along, different, repeated, measured, spread_of_few, looked_up]
+def runs_of_equal_ones(x):
+    k = (x > 0).reshape(-1)
+    parts = torch.unique_consecutive(x[x > -1].long(), return_inverse=True, return_counts=True)
+    return k.unique_consecutive(), *torch.unique_consecutive(k, return_counts=True), *parts, parts[0][parts[1]]
+
+
+def counted(x):
+    y, at = x[x > 0].long().clamp(0, 6), x.argmax(1)
+    return (
+        *(y.bincount(), torch.bincount(y, minlength=4), torch.bincount(at, minlength=5), torch.bincount(at, x[:, 0], 5)),
+        *(at.bincount(), torch.bincount(at.int(), weights=x[:, 1].double())),
+        *(torch.histc(x.float(), 7), torch.histc(x.float() * 0 + 2, 3)),
+    )
+
+
+PROGRAMS = [turned, sorted_along, different, runs_of_equal_ones, counted, repeated, measured, spread_of_few, looked_up]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
@@ -87,6 +102,7 @@ def _leaves(x):
 REFUSED = {
     "which of equal ones is most frequent": (lambda x: x[x > 0].mode(), "mode"),
     "a largest that may not be": (lambda x: torch.linalg.vector_norm(x[x > 0], float("inf")), "vector_norm"),
+    "weights of numbers of which there may be none": (lambda x: torch.bincount((x[x > 0] > 1).long(), x[x > 0]), "bincount"),
     "different rows": (lambda x: torch.unique(x[:, x[0] > 0], dim=1), "unique"),
 }
 
@@ -96,6 +112,17 @@ def test_refused(name):
     program, message = REFUSED[name]
     with pytest.raises(UnsupportedError, match=message):
         stage(program, INPUTS[0])
+
+
+def test_counts_of_numbers_of_any_size():
+    graph = stage(lambda x: torch.bincount(x), (torch.tensor([1, 2]),), max_length=9)
+    for x in ([1, 2], [8, 0], [0, 0]):
+        assert torch.equal(graph.interpret()(torch.tensor(x)), torch.bincount(torch.tensor(x)))
+    for x, error in (([9, 1], "max_length"), ([-1, 1], "non-negative")):
+        with pytest.raises(Exception, match=error):
+            graph.interpret()(torch.tensor(x))
+    with pytest.raises(UnsupportedError, match="nothing bounds it"):
+        stage(lambda x: torch.bincount(x), (torch.tensor([1, 2]),))
 
 
 def test_built(tmp_path: Path) -> None:

@@ -64,3 +64,21 @@ def test_warnings_that_the_program_records_are_refused():
 
     with pytest.raises(UnsupportedError):
         stage(f, X[0])
+
+
+class Asks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log = logging.getLogger("test_messages.asks")
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        logging.getLogger("test_messages.of_the_forward").info("a step")
+        self.train(self.training)
+        if self.log.isEnabledFor(logging.DEBUG):
+            self.log.debug("%s", x)
+        return self.inner(x) if x.sum() > 0 else x
+
+
+def test_loggers_that_the_forward_asks_for_and_that_a_module_holds():
+    check(Asks().eval(), [(torch.ones(3, 2),), (-torch.ones(3, 2),)], paths=2)

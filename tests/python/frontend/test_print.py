@@ -182,11 +182,12 @@ def _numbers() -> list[float]:
     return [*chosen, *powers, *(rng.uniform(-1, 1) * 10.0 ** rng.randint(-300, 300) for _ in range(2000))]
 
 
-def test_the_artefact_prints_as_python_does(tmp_path, capfd):
-    def f(x):
+@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "unrolled"])
+def test_the_artefact_prints_as_python_does(rolled, tmp_path, capfd):
+    def f(x, n):
         i = 0
         print('ä "q" {}', i, None)
-        while i < x.shape[0]:
+        while i < (n.item() if rolled else x.shape[0]):
             number = x[i].item()
             print(number, i - 5, number > 0.5, sep="|")
             if number > 1e3:
@@ -197,13 +198,15 @@ def test_the_artefact_prints_as_python_does(tmp_path, capfd):
                 break
         return x + i
 
-    x = torch.tensor(_numbers(), dtype=torch.float64)
-    artifact = dycl_tvm.build(f, (x,), keep_print=True)
+    # every number where a trip is code of its own would be a network of thousands of operations
+    x = torch.tensor(_numbers() if rolled else _numbers()[::100], dtype=torch.float64)
+    artifact = dycl_tvm.build(f, (x, torch.tensor(2)), keep_print=True)
     library, params = artifact.export_library(tmp_path / "f.so"), artifact.save_params(tmp_path / "f.params")
     module = dycl_tvm.load(library, params)
     capfd.readouterr()
-    f(x)
+    f(x, torch.tensor(len(x)))
     sys.stdout.flush()
     want = capfd.readouterr().out.splitlines()
-    module(x)
+    module(x, torch.tensor(len(x)))
     assert capfd.readouterr().out.splitlines() == want
+    assert len(want) > len(x)

@@ -261,3 +261,24 @@ def test_a_wrong_parameter_is_the_programs_error() -> None:
     assert torch.equal(call(*INPUTS[0]), INPUTS[0][0])
     with pytest.raises(RuntimeError, match="std"):
         dycl_tvm.stage(lambda x: x.clone().normal_(0, -1), INPUTS[0]).interpret()(*INPUTS[0])
+
+
+def distributions_that_check_what_they_are_given(x):
+    d = torch.distributions
+    code = d.Normal(x, x.abs() + 1)
+    picked = d.Categorical(logits=x).sample()
+    kl = d.kl_divergence(code, d.Normal(torch.zeros_like(x), torch.ones_like(x))).sum()
+    made = [code.rsample(), picked, d.Uniform(x - 1, x + 1).rsample(), d.Exponential(x.exp()).sample(), d.Bernoulli(x.sigmoid()).sample()]
+    return *made, code.log_prob(x) if kl > 9 else d.Laplace(x, 1.0).sample(), code.entropy()
+
+
+def test_distributions_with_the_checks_that_they_make_by_default():
+    program = distributions_that_check_what_they_are_given
+    x = torch.linspace(-2, 2, 6).reshape(2, 3)
+    call = dycl_tvm.stage(program, (x,)).interpret()
+    call.manual_seed(5)
+    torch.manual_seed(5)
+    for scale in (1, 3, 0.2):
+        torch.testing.assert_close(call(x * scale), program(x * scale), rtol=1e-6, atol=1e-6)
+    with pytest.raises(Exception, match="Expected parameter loc"):
+        call(x * torch.nan)

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.verify.control import check_control
 from dycl_tvm.verify.same import difference
 
 STEPS, BATCH, SIZE = 5, 3, 4
@@ -70,6 +71,19 @@ def test_packed_sequences(name: str, known: bool, lengths: list[list[int]]) -> N
         return pad_packed_sequence(out, batch_first=True, padding_value=-2.0, total_length=6), state, out.sorted_indices
 
     compare(program, [(values(k, BATCH, STEPS, SIZE), torch.tensor(n)) for k, n in enumerate(lengths)])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_result_as_long_as_the_longest(name: str) -> None:
+    """Nobody asks a tensor for that length, also where all stands in one line with what is asked of one."""
+    net = NETWORKS[name]()
+
+    def program(x: torch.Tensor, n: torch.Tensor) -> Any:
+        return pad_packed_sequence(net(pack_padded_sequence(x, n, batch_first=True, enforce_sorted=False))[0], batch_first=True)
+
+    calls = [(values(k, BATCH, STEPS, SIZE), torch.tensor(n)) for k, n in enumerate(UNSORTED)]
+    compare(program, calls)
+    check_control(program, stage(program, calls[0]), calls[0], {})
 
 
 def test_packed_sequences_with_a_first_state() -> None:

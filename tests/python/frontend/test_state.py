@@ -225,3 +225,32 @@ NUMBERS_THAT_STAY = {
 @pytest.mark.parametrize("name", NUMBERS_THAT_STAY)
 def test_a_number_that_every_call_leaves_is_known(name: str) -> None:
     check_right(f"import functools\nfrom torch.nn import functional as F\nclass Net(nn.Module):\n    {NUMBERS_THAT_STAY[name]}\n")
+
+
+SET_UP_BY_A_FLAG = {
+    "an attribute that is not there before": "ready = False\n    def forward(self, x):\n"
+    "        if not self.ready: self.mean, self.ready = x.mean(0), True\n        return x - self.mean",
+    "an item of what is None before": "size, table = 0, None\n    def forward(self, x):\n"
+    "        if x.shape[0] > self.size: self.size, self.table = x.shape[0], x.cos()\n        return x * self.table[: x.shape[0]]",
+    "a counter": "n = 0\n    def forward(self, x):\n        if self.n == 0: self.mean = x.mean(0)\n        self.n += 1\n"
+    "        if self.n % 3 == 0: self.mean = self.mean * 2\n        return x - self.mean",
+}
+
+
+@pytest.mark.parametrize("name", SET_UP_BY_A_FLAG)
+def test_what_a_first_call_makes_and_a_flag_tells(name: str) -> None:
+    check_right(f"class Net(nn.Module):\n    {SET_UP_BY_A_FLAG[name]}\n")
+
+
+def test_an_attribute_that_a_property_fails_to_give_is_no_error_of_the_programs():
+    class Net(nn.Module):
+        @property
+        def kind(self):
+            return self.count.no_such_name
+
+        def forward(self, x):
+            self.count = int(x.sum())
+            return x * 2 if x.sum() > 0 else x * self.kind
+
+    with pytest.raises(UnsupportedError):
+        stage(Net(), (torch.ones(1, 2),))

@@ -20,6 +20,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import interpret
+from dycl_tvm.verify.control import check_control
 
 CHECKS = {
     "numbers": "n = int(x.sum().item())\ntorch._check(n >= 0, lambda: f'too {1}')\ntorch._check_value(n < 100)\nreturn x * n",
@@ -119,6 +120,14 @@ def test_right(name: str) -> None:
     for x in (X, -X):
         with torch.no_grad():
             assert same(program(x.clone()), interpret(graph, [x.clone()])[0])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_check_of_a_build_sees_into_them(name: str) -> None:
+    """The program is observed in eager, where PyTorch would hand parts of it to its compiler, and every edge of the graph is taken."""
+    program = PROGRAMS[name]
+    report = check_control(program, stage(program, (X.clone(),)), (X.clone(),), {})
+    assert report.edges == report.edges_total
 
 
 def test_what_has_lost_its_python_is_refused() -> None:

@@ -361,6 +361,13 @@ def many_exits(x: torch.Tensor) -> Any:
     return x, -1, seen
 
 
+@pytest.mark.parametrize("export", [export_model, export_split])
+def test_sizes_that_each_call_decides_are_refused(export, tmp_path: Path) -> None:
+    graph = dycl_tvm.stage(lambda x: x * 2, (torch.ones(2),), dynamic_shapes={"x": {0: dycl_tvm.Dim("N", max=4)}})
+    with pytest.raises(UnsupportedError, match=r"sizes that each call decides \(N\)"):
+        export(graph, tmp_path / "sizes")
+
+
 def test_any_number_of_exits_fits_into_the_nesting_that_readers_allow(tmp_path: Path) -> None:
     """Forty exits in one another, some out of loops: blocks that would stand too deep are put further out."""
     graph = graph_of(many_exits, (torch.zeros(2),))

@@ -74,6 +74,27 @@ def test_what_changes_something_stays(op: str, args: tuple, kwargs: dict) -> Non
     assert apply(g.graph, "identity_elimination") == [0]
 
 
+NOWHERE = torch.zeros(0, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "op, args",
+    [
+        ("aten.index_put.default", ([NOWHERE, NOWHERE], torch.ones(()))), ("aten.index_add.default", (0, NOWHERE, torch.ones(0, 2))),
+        ("aten.index_copy.default", (0, NOWHERE, torch.ones(0, 2))), ("aten.index_fill.int_Scalar", (1, NOWHERE, 2)),
+        ("aten.scatter.value", (0, NOWHERE.reshape(0, 0), 3)), ("aten.scatter_add.default", (0, NOWHERE.reshape(0, 0), torch.ones(2, 2))),
+        ("aten.scatter_reduce.two", (0, NOWHERE.reshape(0, 0), torch.ones(2, 2), "amax")),
+        ("aten.slice_scatter.default", (torch.ones(0, 2), 0, 1, 1)), ("aten.put.default", (NOWHERE, torch.ones(0))),
+    ],
+)  # fmt: skip
+def test_what_writes_nowhere_goes(op: str, args: tuple) -> None:
+    g = GraphBuilder("same", {"x": tensor(2, 2)})
+    given = torch.utils._pytree.tree_map(lambda x: constant(x) if isinstance(x, torch.Tensor) else x, args)
+    g.leave(g.entry, g.op(g.entry, op, g.params[0], *given))
+    assert apply(g.graph, "identity_elimination") == [1]
+    assert value(g.graph) is g.params[0]
+
+
 def test_used_dropout_mask_keeps_the_dropout() -> None:
     g = GraphBuilder("mask", {"x": V})
     out, mask = g.ops(g.entry, "aten.native_dropout.default", g.params[0], 0.5, False)

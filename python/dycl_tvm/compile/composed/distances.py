@@ -25,9 +25,11 @@ def _norm(difference: Tensor, p: float) -> Tensor:
 
 @decomposition("_cdist_forward.default")
 def cdist(a: Tensor, b: Tensor, p: float, compute_mode: int | None = None) -> Tensor:
+    """Distances of all pairs. Their maximum leaves out what is no number, as ATen's does here, but not in ``pdist``."""
     if 0 in (a.shape[-1], *a.shape, *b.shape):
         return torch.zeros((*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2]), dtype=a.dtype)
-    return _norm(a.unsqueeze(-2) - b.unsqueeze(-3), p)
+    difference = a.unsqueeze(-2) - b.unsqueeze(-3)
+    return _norm(torch.where(torch.isnan(difference), 0, difference) if math.isinf(p) else difference, p)
 
 
 @decomposition("_pdist_forward.default")

@@ -95,13 +95,17 @@ def embedding_bag(
     count, bags = index.shape[0], offsets.shape[0]
     if not count or not bags:
         return torch.zeros((bags, weight.shape[1]), dtype=weight.dtype), None, None, None
-    bag = torch.searchsorted(offsets.to(torch.int64), torch.arange(count), right=True) - 1
+    # as ATen, which takes offsets in any order where it does not refuse them
+    begun = torch.zeros(count + 1, dtype=torch.int64).index_add(
+        0, offsets.clamp(0, count).to(torch.int64), torch.ones(bags, dtype=torch.int64)
+    )
+    begun_in = (begun.cumsum(0)[:count] - 1).clamp(min=0)
     kept = index != padding_idx
     rows = weight[index]
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)
     # what is left out goes to a bag of its own
-    bag = torch.where(kept, bag, bags)
+    bag = torch.where(kept, begun_in, bags)
     result = torch.zeros((bags + 1, weight.shape[1]), dtype=weight.dtype)
     if mode == 2:
         places = bag.unsqueeze(1).expand(rows.shape)
@@ -109,8 +113,9 @@ def embedding_bag(
     wide = weight.dtype if weight.dtype == torch.float64 else torch.float32
     result = result.to(wide).index_add(0, bag, rows.to(wide))[:bags]
     if mode == 1:
-        sizes = torch.zeros(bags + 1, dtype=wide).index_add(0, bag, torch.ones(count, dtype=wide))[:bags]
-        result = result / sizes.clamp(min=1).unsqueeze(1)
+        sizes = torch.cat((offsets[1:], offsets.new_full((1,), count))) - offsets
+        padded = torch.zeros(bags, dtype=sizes.dtype).index_add(0, begun_in, (~kept).to(sizes.dtype))
+        result = result / (sizes - padded).clamp(min=1).unsqueeze(1)
     return result.to(weight.dtype), None, None, None
 
 
@@ -174,3 +179,13 @@ def segment_reduce(
         empty = math.nan if initial is None else begin
         made = torch.where(count == 0, empty, made / count.clamp(min=1))
     return made
+
+
+@decomposition("_is_all_true.default")
+def is_all_true(x: Tensor) -> Tensor:
+    return x.all()
+
+
+@decomposition("_is_any_true.default")
+def is_any_true(x: Tensor) -> Tensor:
+    return x.any()

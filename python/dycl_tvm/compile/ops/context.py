@@ -66,6 +66,38 @@ def sums_in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:
     return chosen
 
 
+def of_one_dtype(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """As :func:`in_float32`, for operators that bring their operands to the dtype of the result first: a number is rounded to it."""
+    wide = in_float32(convert)
+
+    @functools.wraps(convert)
+    def rounded(ctx: OpContext, *args: Any) -> Any:
+        dtype = ctx.result_dtype
+        return wide(ctx, *(_as_half(ctx, a, dtype) for a in args)) if dtype in _HALVES else convert(ctx, *args)
+
+    return rounded
+
+
+def is_kept_wide(ctx: OpContext, value: Any) -> bool:
+    """Whether an operand of a product of halves, on CPUs, is a number with more digits than they have: PyTorch takes it as it is."""
+    dtype = ctx.result_dtype
+    if dtype not in _HALVES or not is_for_cpu():
+        return False
+    if isinstance(value, tvm.ir.Expr):
+        return not ctx.shape(value) and ctx.dtype(value) in ("float32", "float64")
+    return isinstance(value, float) and _rounded_to(value, dtype) != value
+
+
+def _as_half(ctx: OpContext, arg: Any, dtype: str) -> Any:
+    if isinstance(arg, float):
+        return _rounded_to(arg, dtype)
+    return ctx.cast(arg, dtype) if isinstance(arg, tvm.ir.Expr) else arg
+
+
+def _rounded_to(value: float, dtype: str) -> float:
+    return float(torch.tensor(value, dtype=TORCH_DTYPES[dtype]))
+
+
 def is_for_cpu() -> bool:
     """Whether the target in force is a CPU."""
     target = tvm.target.Target.current()

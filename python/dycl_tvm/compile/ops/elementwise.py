@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from dycl_tvm.compile.ops import functions, semantics
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, in_float32, is_float
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, in_float32, is_float, is_for_cpu, is_kept_wide, of_one_dtype
 from dycl_tvm.compile.ops.integers import integer_power
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -23,51 +23,58 @@ def _arithmetic(relax_name: str) -> Callable[..., Any]:
             b = ctx.binary("multiply", b, alpha, dtype) if not isinstance(b, (int, float)) else b * alpha
         return ctx.binary(relax_name, a, b, dtype)
 
-    return convert
+    wide = of_one_dtype(convert)
+    return lambda ctx, a, b, alpha=1: (wide if alpha != 1 and is_for_cpu() else convert)(ctx, a, b, alpha)
 
 
-def _bool_arithmetic(relax_name: str, logical: str) -> Callable[..., Any]:
-    plain = _arithmetic(relax_name)
+def _product(ctx: OpContext, a: Any, b: Any) -> Any:
+    def convert(ctx: OpContext, a: Any, b: Any) -> Any:
+        return ctx.binary("multiply", a, b, ctx.type.dtype)
 
+    return (in_float32(convert) if is_kept_wide(ctx, a) or is_kept_wide(ctx, b) else convert)(ctx, a, b)
+
+
+def _bool_arithmetic(plain: Callable[..., Any], logical: str) -> Callable[..., Any]:
     def convert(ctx: OpContext, a: Any, b: Any, alpha: Any = 1) -> Any:
         if ctx.type.dtype == "bool":
             if alpha not in (1, True):
                 raise NotConvertible("alpha with bool tensors")
             return ctx.binary(logical, a, b, "bool")
-        return plain(ctx, a, b, alpha)
+        return plain(ctx, a, b, *(() if alpha == 1 else (alpha,)))
 
     return convert
 
 
-converter("add.Tensor", "add.Scalar")(_bool_arithmetic("add", "logical_or"))
-converter("mul.Tensor", "mul.Scalar")(_bool_arithmetic("multiply", "logical_and"))
-converter("sub.Tensor", "sub.Scalar")(_arithmetic("subtract"))
-converter("atan2.default")(in_float32(_arithmetic("atan2")))
+converter("add.Tensor", "add.Scalar")(_bool_arithmetic(_arithmetic("add"), "logical_or"))
+converter("mul.Tensor", "mul.Scalar")(_bool_arithmetic(_product, "logical_and"))
+_subtract = _arithmetic("subtract")
+converter("sub.Tensor", "sub.Scalar")(_subtract)
+converter("atan2.default")(of_one_dtype(_arithmetic("atan2")))
 
 
 @converter("rsub.Tensor", "rsub.Scalar")
 def _rsub(ctx: OpContext, a: Any, b: Any, alpha: Any = 1) -> Any:
-    dtype = ctx.type.dtype
-    if alpha != 1:
-        a = ctx.binary("multiply", a, alpha, dtype)
-    return ctx.binary("subtract", b, a, dtype)
+    return _subtract(ctx, b, a, alpha)
 
 
 @converter("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def _div(ctx: OpContext, a: Any, b: Any) -> Any:
-    return ctx.binary("divide", a, b, ctx.type.dtype)
+    def convert(ctx: OpContext, a: Any, b: Any) -> Any:
+        return ctx.binary("divide", a, b, ctx.type.dtype)
+
+    return (in_float32(convert) if is_kept_wide(ctx, b) else convert)(ctx, a, b)
 
 
-def _kernel2(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _kernel2(name: str, fn: Callable[[Any, Any], Any], halves: Callable[..., Any] = of_one_dtype) -> Callable[..., Any]:
     def convert(ctx: OpContext, a: Any, b: Any) -> Any:
         dtype = ctx.type.dtype
         return ctx.elementwise(fn, ctx.operand(a, dtype), ctx.operand(b, dtype), name=name)
 
-    return in_float32(convert)
+    return halves(convert)
 
 
-_floor_divide = _kernel2("floor_divide", semantics.floor_divide)
-_trunc_divide = _kernel2("trunc_divide", semantics.trunc_divide)
+_floor_divide = _kernel2("floor_divide", semantics.floor_divide, in_float32)
+_trunc_divide = _kernel2("trunc_divide", semantics.trunc_divide, in_float32)
 converter("floor_divide.default", "floor_divide.Scalar")(_floor_divide)
 converter("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")(_kernel2("remainder", semantics.remainder))
 converter("fmod.Tensor", "fmod.Scalar")(_kernel2("fmod", semantics.fmod))
@@ -92,7 +99,7 @@ def _pow(ctx: OpContext, a: Any, b: Any) -> Any:
     return _power(ctx, a, b)
 
 
-@in_float32
+@of_one_dtype
 def _power(ctx: OpContext, a: Any, b: Any) -> Any:
     dtype = ctx.type.dtype
     if isinstance(b, (int, float)) and float(b).is_integer() and 0 <= b <= 8:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import functools
+import importlib
 import linecache
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +47,9 @@ def no_trace(reached: Reached) -> Iterator[None]:
         kind: Any = type(x)
         if _is_flag(kind):
             _ = ~x  # Python keeps the inverse of a flag with it, once it was asked for
+    if any(x is os.environ or x is copyreg.dispatch_table for x in (x for _, x in reached.steps)):
+        # PyTorch imports it when it is first asked for some results, and importing it changes both
+        importlib.import_module("torch._dynamo")
     snapshot = Snapshot(reached, with_data=True)
     snapshot.add_place(SETTINGS)
     numbers = _random_states()

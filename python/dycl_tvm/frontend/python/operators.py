@@ -46,7 +46,7 @@ from dycl_tvm.frontend.trace.join.texts import Text, is_among, joined, text_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of
-from dycl_tvm.frontend.trace.values.blame import attempt, of_program
+from dycl_tvm.frontend.trace.values.blame import attempt, judge, of_program
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
@@ -346,7 +346,13 @@ def _no_such_key(key: Any) -> Any:
 def _operate(function: Any, obj: Any, *args: Any) -> Any:
     """Call an operator of Python's; what it changes of an object whose class is a library's is noted."""
     known = scalars.is_symbolic(obj) or not (is_opaque(obj) or (isinstance(obj, torch.nn.Module) and function is not operator.getitem))
-    return attempt(function, obj, *args) if known else attempt(operate, function, obj, *args)
+    if known:
+        return attempt(function, obj, *args)
+    try:
+        return operate(function, obj, *args)
+    except Exception as error:
+        judge(error, function, (obj, *args), {})
+        raise
 
 
 def setitem(value: Any, obj: Any, index: Any) -> None:

@@ -44,6 +44,7 @@ from dycl_tvm.garbage import apart_from_the_forward
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.cuda_draws import KINDS
 from dycl_tvm.hcfg.nodes import HCFG, Value
+from dycl_tvm.hcfg.types import INT
 
 
 def stage(
@@ -55,6 +56,7 @@ def stage(
     max_loop_trips: int | None = None,
     max_recursion: int = MAX_RECURSION,
     max_length: int | None = None,
+    dynamic_shapes: Any = None,
     max_seconds: float = MAX_SECONDS,
     max_memory: int = MAX_MEMORY,
     name: str | None = None,
@@ -76,6 +78,8 @@ def stage(
         run-time error.
     max_length : int, optional
         Bound on every size that tensors decide and that nothing else bounds; one more is a run-time error.
+    dynamic_shapes : mapping or sequence, optional
+        Dimensions of the inputs that each call decides, see :class:`dycl_tvm.frontend.trace.dimensions.Dimensions`.
     max_paths : int
         How many times the forward may be run again because paths cannot be joined.
     max_seconds, max_memory : float, int
@@ -96,7 +100,7 @@ def stage(
     """
     try:
         limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion, max_length)
-        inputs = Inputs(model, example_args, example_kwargs or {})
+        inputs = Inputs(model, example_args, example_kwargs or {}, dynamic_shapes)
 
         def run(alone: Callable[[dict[Any, Place]], None] | None = None) -> HCFG:
             # in a context of its own: what context variables hold is as before when staging ends
@@ -152,7 +156,7 @@ def _stage(
             session.keep(generators)
             session.keep(recursive)
             entry = session.builder.entry
-            entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)]
+            entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)] + [Value(INT, size.name) for size in inputs.sizes]
             values = list(entry.params)
             variables = state.variables
             state_params = [Value(v.type, v.name) for v in variables]
@@ -186,7 +190,7 @@ def _stage(
                 "make functions, classes and objects that keep state once, outside of the forward",
             )
     left_out = [*(f"`{label}`, which calls fill and none reads" for label in state.left_out), *program.left_out]
-    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out)
+    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out, inputs.sizes)
     lower_calls(graph)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import at_front
 from dycl_tvm.frontend.trace.values.tensors import read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
-from dycl_tvm.runtime.classes import name_of
+from dycl_tvm.runtime.classes import LOADED, base_of, fields_of, full_name, name_of
 from dycl_tvm.runtime.structure import Structure
 
 
@@ -75,16 +75,20 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     def inner(item: Any) -> Structure:
         return structure_of(item, leaves, origin, view)
 
-    fields = record_fields(x)
+    fields = record_fields(x) or (fields_of(type(x)) if isinstance(x, tuple) else None)
     if fields is not None:
-        described: Structure = {"namedtuple": type(x).__name__, "fields": fields, "items": [inner(getattr(x, f)) for f in fields]}
-        if isinstance(x, dict):
-            described["keys"] = _keys_of(x, fields, origin)
+        described: Structure = {"namedtuple": type(x).__name__, "fields": [*fields], "items": [inner(getattr(x, f)) for f in fields]}
+        if isinstance(x, (list, deque)):
+            _refuse(x, origin)
+        if not isinstance(x, tuple):
+            described["keys"] = _keys_of(x, [*fields], origin) if isinstance(x, dict) else []
     elif isinstance(x, tuple):
         described = {"tuple": [inner(i) for i in tuple.__iter__(x)]}
     elif isinstance(x, list):
         described = {"list": [inner(i) for i in list.__iter__(x)]}
-    elif isinstance(x, dict) and not isinstance(x, defaultdict):
+    elif isinstance(x, deque):
+        described = {"list": [inner(i) for i in deque.__iter__(x)], "maxlen": x.maxlen}
+    elif isinstance(x, dict):
         pairs = OrderedDict.items(x) if isinstance(x, OrderedDict) else dict.items(x)
         for key, _ in pairs:
             if key is not None and type(key) not in (str, int, bool, float):
@@ -92,6 +96,8 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
                     f"a dict with a key of type {type(key).__name__} is returned", origin, "use strings or numbers as keys"
                 )
         described = {"dict": [[k, inner(v)] for k, v in pairs]}
+        if isinstance(x, defaultdict) and x.default_factory is not None:
+            described["factory"] = _factory_of(x, origin)
     elif is_plain_object(cast(Any, type(x))):
         described = {"object": type(x).__name__}
     else:
@@ -101,13 +107,30 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     return _with_class(x, described, inner, origin)
 
 
+def _factory_of(x: defaultdict[Any, Any], origin: Origin | None) -> str:
+    """Return the name of the class that makes what is missing."""
+    made = name_of(x.default_factory) if isinstance(x.default_factory, type) else None
+    if made is None:
+        raise UnsupportedError(
+            "a defaultdict is returned whose missing items a function makes",
+            origin,
+            "return dict(d), or a defaultdict of a class that can be found by its name, such as list or int",
+        )
+    return made
+
+
 def _with_class(x: Any, described: Structure, inner: Callable[[Any], Structure], origin: Origin | None) -> Structure:
     """Add to a description the class of the object, and what other attributes it has."""
     name = name_of(type(x))
-    if name is not None:
+    if name is None and "namedtuple" in described and LOADED.find(full_name(type(x))) is None:
+        described["class"] = full_name(type(x))  # who loads the artefact may give the class
+    elif name is not None:
         described["class"] = name
     elif "namedtuple" not in described:
         _refuse(x, origin)
+    base = base_of(type(x))
+    if base not in ((object, tuple) if "namedtuple" in described else (object, tuple, list, dict)):
+        described["base"] = full_name(base)
     space = object.__getattribute__(x, "__dict__") if "object" in described else getattr(x, "__dict__", {})
     others = {k: v for k, v in space.items() if k not in described.get("fields", ())}
     if others and name is None:

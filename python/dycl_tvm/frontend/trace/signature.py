@@ -13,12 +13,14 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
+from dycl_tvm.frontend.trace.dimensions import Dimensions, at_size
 from dycl_tvm.frontend.trace.heap.reach import has_attributes_only
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.identity import Apart, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like
 from dycl_tvm.hcfg.nodes import InputPair, Value
+from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.classes import DEVICE, name_of, set_attributes
 from dycl_tvm.runtime.structure import Structure, leaf_types, unflatten
@@ -44,9 +46,11 @@ class Inputs:
         dict (``varkw``).
     names, types : list
         Of the leaves: ``x``, ``state[0]``.
+    sizes : list of InputSize
+        Those that the caller decides; ``dynamic_shapes`` says which. The types of such leaves are those of their buffers.
     """
 
-    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any = None) -> None:
         forward = model.forward if isinstance(model, torch.nn.Module) else model
         try:
             self._signature = _signature_of(forward, args, kwargs)
@@ -67,6 +71,12 @@ class Inputs:
         for name in bound.arguments:
             if (kind := self._signature.parameters[name].kind) in entries:
                 self.structure[entries[kind]] = name
+        self.sizes: list[InputSize] = []
+        if dynamic_shapes is not None:
+            dimensions = Dimensions(dynamic_shapes, self.structure, self.names, self.types)
+            self.sizes, self.types = dimensions.sizes, dimensions.bounded()
+            for k in {d.input for size in self.sizes for d in size.dims}:
+                self._examples[k].enlarge(self.types[k].shape, self.names[k])
 
     def _describe(self, x: Any, where: str) -> Structure:
         if hasattr(x, "shape") and hasattr(x, "dtype"):
@@ -113,7 +123,10 @@ class Inputs:
         )
 
     def tensors(self, values: list[Value]) -> list[torch.Tensor]:
-        """Return the tensors that a run of the program is given: strides, memory and ``requires_grad`` are those of the examples."""
+        """Return the tensors that a run of the program is given: strides, memory and ``requires_grad`` are those of the examples.
+
+        ``values`` are those of the leaves, and then of the sizes.
+        """
         made: list[StagedTensor] = []
         for number, (value, example) in enumerate(zip(values, self._examples)):
             if example.same is None:
@@ -127,7 +140,11 @@ class Inputs:
                 may_be_one(t.storage_, made[k].storage_, _Overlap())
             made.append(t)
         current().get(Apart).homes = [identity_of(t.storage_) for t in made]
-        return list(made)
+        sized = at_size(list(made), self.sizes, values[len(made) :])
+        for number, (part, whole) in enumerate(zip(sized, made)):
+            if part is not whole:
+                mark_outside(part, "input", number)
+        return sized
 
     def pairs(self, apart: Apart) -> list[InputPair]:
         """Return of which inputs it matters whether they are one. Where the examples were one view, the second one's data is not read."""
@@ -180,6 +197,12 @@ class _Example:
                 self.same = k
             elif self._overlaps(other):
                 self.overlaps.append(k)
+
+    def enlarge(self, shape: tuple[int, ...], name: str) -> None:
+        """Let it stand for tensors of all sizes up to a shape."""
+        if not self.meta.is_contiguous() or self.same is not None or self.overlaps:
+            raise UsageError(f"the example input `{name}`, whose sizes the caller decides, must be contiguous and have its own memory")
+        self.meta = torch.empty(shape, dtype=self.meta.dtype, device="meta", requires_grad=self.meta.requires_grad)
 
     def _view(self) -> Any:
         """Return what is equal for two tensors that are the same view of the same memory."""

@@ -216,7 +216,7 @@ SWAPPING, TURNING = program("swapping", swapping), program("turning", turning)
 _OPS, _CPU, _KERNELS = "dycl_tvm.compile.ops.", "dycl_tvm.backends.tir_cpu.", "dycl_tvm.backends.tir_cpu.families."
 
 IMPORT = [
-    ("the operands of rsub change places", ARITHMETIC, _OPS + "elementwise:_rsub", '"subtract", b, a', '"subtract", a, b'),
+    ("the operands of rsub change places", ARITHMETIC, _OPS + "elementwise:_rsub", "(ctx, b, a, alpha)", "(ctx, a, b, alpha)"),
     ("floor division truncates", ARITHMETIC, _OPS + "elementwise:_div_mode", "_floor_divide if", "_trunc_divide if"),
     ("whole numbers are divided towards zero", WHOLE, _OPS + "semantics:floor_divide", "tirx.floordiv(", "tirx.truncdiv("),
     ("the first NaN of a window counts", WINDOWS, _OPS + "pooling:_max_pool", "last_nan=True", "last_nan=False"),

@@ -236,6 +236,13 @@ def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return round(*args, **kwargs)
 
 
+def _repr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``repr(x)``: what an object says of itself may have values in it that are known only at run time."""
+    method = special_method(args[0], "__repr__") if len(args) == 1 and not kwargs else None
+    made = callee(*args, **kwargs) if method is None else method()
+    return made if isinstance(made, (str, Text)) else callee(*args)  # which says what is wrong with it
+
+
 def _python_type(number: Any, used: str) -> type:
     """Return the type that a host scalar has in eager mode; refuse the use if values decide it."""
     scalars.refuse_mixed(scalars.mixed_of(number), used)
@@ -502,6 +509,7 @@ TABLE: dict[Any, Substitute] = {
     all: _consumes(_quantifier("and")),
     sum: _consumes(_sum),
     round: _round,
+    repr: _repr,
     callable: _callable,
     isinstance: _isinstance,
     type: _type,

@@ -69,10 +69,17 @@ def _refuse(reason: str, instead: str) -> None:
     raise UnsupportedError(reason, current().origin(), instead)
 
 
+def ask(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What only says which logger there is, or which messages it takes: that is as it is while the model is compiled."""
+    return callee(*args, **kwargs)
+
+
+_ASKED = ("isEnabledFor", "getEffectiveLevel", "hasHandlers", "getChild")
 _LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 TABLE: dict[Any, Any] = {
     warnings.catch_warnings: catch,
     warnings.warn: leave_out_warning,
     warnings.warn_explicit: leave_out_warning,
+    **dict.fromkeys([logging.getLogger, *(getattr(logging.Logger, name) for name in _ASKED)], ask),
     **dict.fromkeys([getattr(owner, name) for owner in (logging, logging.Logger) for name in _LEVELS], leave_out_message),
 }

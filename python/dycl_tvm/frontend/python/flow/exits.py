@@ -25,6 +25,9 @@ from dycl_tvm.frontend.trace.values.blame import is_of_program, names_staging
 from dycl_tvm.frontend.trace.values.raising import leave, surely_leaves
 from dycl_tvm.hcfg.nodes import Operand, Origin, Return, ReturnSite
 
+#: What Python asks for an attribute of a module that is not where it looks itself.
+_ASKED_OF_MODULES = torch.nn.Module.__getattr__.__code__
+
 
 class Exits(OfOneRun):
     """The function bodies that are being run, and the paths that left.
@@ -136,10 +139,13 @@ def is_users(error: Exception) -> bool:
 def _is_pythons(error: Exception) -> bool:
     """Whether Python raised an exception in the user's code itself, and no value that is known only at run time took part."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    while trace is not None and trace.tb_next is not None and trace.tb_next.tb_frame.f_code is not _ASKED_OF_MODULES:
         trace = trace.tb_next
     if trace is None or is_library_file(trace.tb_frame.f_code.co_filename):
         return False
+    if trace.tb_next is not None:  # the module has no such attribute, unless a property of its class failed
+        asked = trace.tb_next.tb_frame.f_locals
+        return trace.tb_next.tb_next is None and not hasattr(type(asked["self"]), asked["name"])
     if isinstance(error, AttributeError):
         return not scalars.is_symbolic(error.obj) and not (isinstance(error.obj, torch.Tensor) and hasattr(torch.Tensor, error.name or ""))
     named = re.findall(r"\w+", linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno))

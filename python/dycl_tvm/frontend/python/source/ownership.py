@@ -40,6 +40,7 @@ REWRITTEN_FILES = frozenset(
         plain_sequences,
         plain_torch,
         plain_vision,
+        *(m for m in vars(torch.distributions).values() if isinstance(m, types.ModuleType)),
     )
 )
 #: Methods of ``nn.Module`` that do.

@@ -19,7 +19,10 @@ from torch.nn.utils.rnn import PackedSequence
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.tensors import known_numbers
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.tensors import known_numbers, read
+from dycl_tvm.hcfg.hostops import OF_SHAPE
+from dycl_tvm.hcfg.types import INT
 
 
 class Padded(OwnValue):
@@ -83,7 +86,7 @@ def pad_packed_sequence(sequence: Any, batch_first: bool = False, padding_value:
     padded = _padded(sequence)
     steps, lengths, longest = padded.steps, padded.lengths, total_length
     if longest is None:
-        longest = lengths.max().item()
+        longest = _longest(lengths)
     elif (lengths > longest).any():
         raise ValueError(
             "Expected total_length to be at least the length of the longest sequence in input, but got "
@@ -94,6 +97,12 @@ def pad_packed_sequence(sequence: Any, batch_first: bool = False, padding_value:
     live = torch.arange(steps.shape[0]).unsqueeze(1) < lengths
     steps = torch.where(live.view(live.shape + (1,) * (steps.dim() - 2)), steps, padding_value)[:longest]
     return steps.transpose(0, 1) if batch_first else steps, lengths.clone()
+
+
+def _longest(lengths: torch.Tensor) -> Any:
+    """Return the longest of some lengths. A program asks no tensor for it: a packed sequence has it in its shape."""
+    known = known_numbers(lengths.clone())
+    return scalars.emit("item", read(lengths.max()), type_=INT, text=OF_SHAPE) if known is None else max(known)
 
 
 def _packed(steps: torch.Tensor, lengths: torch.Tensor, order: torch.Tensor | None) -> Any:

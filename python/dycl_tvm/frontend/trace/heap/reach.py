@@ -12,6 +12,7 @@ import enum
 import functools
 import gc
 import inspect
+import logging
 import sys
 import types
 from collections import OrderedDict, deque
@@ -196,6 +197,11 @@ Children = Callable[[str, Any, Callable[[Any], Any]], list[Step]]
 @functools.lru_cache(maxsize=4096)
 def _is_skipped(kind: Any) -> bool:
     return issubclass(kind, _SKIPPED)
+
+
+def _logger(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    """All other loggers, and the streams that messages go to, are no part of a program: its messages are left out."""
+    return []
 
 
 def _items(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
@@ -406,6 +412,7 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (np.ndarray, _array),
     (OPERATORS, _operator),
     (custom_ops.CustomOpDef, _definition),
+    (logging.Logger, _logger),
     (object, _object),
 )
 #: Those of what may be a library's, and is not looked into then.

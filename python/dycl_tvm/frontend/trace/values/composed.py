@@ -74,19 +74,35 @@ def grouped_mm(dispatch: Dispatch, a: Any, b: Any, offs: Any, bias: Any = None, 
     return fresh_like(meta_of(tuple(made.shape), tuple(made.stride()), made.dtype), read(result))
 
 
-def has_range(x: Any, bins: int = 100, low: float = 0, high: float = 0) -> bool:
-    """Whether the range of a histogram is given, and not that of the elements."""
-    return low < high and bins > 0 and x.dtype in (torch.float32, torch.float64)
+def is_counted(x: Any, bins: int = 100, low: float = 0, high: float = 0) -> bool:
+    """Whether a histogram has bins and a range, that of the elements if none is given."""
+    return low <= high and bins > 0 and x.numel() > 0 and x.dtype in (torch.float32, torch.float64)
+
+
+def _range_of(dispatch: Dispatch, x: Any) -> tuple[Any, Any]:
+    """Return the least and the largest element; one below and one above it where all are the same."""
+    low, high = (dispatch(op, (x, [], False), {}) for op in (aten.amin.default, aten.amax.default))
+    same = dispatch(aten.eq.Tensor, (low, high), {})
+    apart = ((low, dispatch(aten.sub.Tensor, (low, 1), {})), (high, dispatch(aten.add.Tensor, (high, 1), {})))
+    low, high = (dispatch(aten.where.self, (same, wider, edge), {}) for edge, wider in apart)
+    return low, high
 
 
 def histc(dispatch: Dispatch, x: Any, bins: int = 100, low: float = 0, high: float = 0) -> Any:
     """Count elements in bins of equal width, rounding as ATen does on CPU."""
     x = dispatch(aten.view.default, (dispatch(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}), [-1, 1]), {})
-    scaled = dispatch(aten.mul.Tensor, (dispatch(aten.sub.Tensor, (x, low), {}), bins), {})
+    edges: tuple[Any, Any] = (low, high)
+    if low == high:
+        edges = _range_of(dispatch, x)
+        width = dispatch(aten.sub.Tensor, (edges[1], edges[0]), {})
+    else:
+        width = high - low
+    scaled = dispatch(aten.mul.Tensor, (dispatch(aten.sub.Tensor, (x, edges[0]), {}), bins), {})
     place = dispatch(
-        aten.clamp.default, (dispatch(aten.floor.default, (dispatch(aten.div.Tensor, (scaled, high - low), {}),), {}), 0, bins - 1), {}
+        aten.clamp.default, (dispatch(aten.floor.default, (dispatch(aten.div.Tensor, (scaled, width), {}),), {}), 0, bins - 1), {}
     )
-    within = dispatch(aten.bitwise_and.Tensor, (dispatch(aten.ge.Scalar, (x, low), {}), dispatch(aten.le.Scalar, (x, high), {})), {})
+    ge, le = (aten.ge.Tensor, aten.le.Tensor) if low == high else (aten.ge.Scalar, aten.le.Scalar)
+    within = dispatch(aten.bitwise_and.Tensor, (dispatch(ge, (x, edges[0]), {}), dispatch(le, (x, edges[1]), {})), {})
     numbers = dispatch(aten.arange.default, (bins,), {"dtype": x.dtype})
     counted = dispatch(aten.bitwise_and.Tensor, (dispatch(aten.eq.Tensor, (place, numbers), {}), within), {})
     return cast(dispatch, dispatch(aten.sum.dim_IntList, (counted, [0]), {}), x.dtype)
@@ -103,6 +119,13 @@ def as_strided_scatter(dispatch: Dispatch, x: Any, src: Any, size: Any, stride: 
     made = dispatch(aten.clone.default, (x,), {})
     dispatch(aten.copy_.default, (dispatch(aten.as_strided.default, (made, size, stride, storage_offset), {}), src), {})
     return made
+
+
+def masked_select(dispatch: Dispatch, x: Any, mask: Any) -> Any:
+    """Pick the elements that a known mask says: it is as indexing by it."""
+    shape = list(torch.broadcast_shapes(x.shape, mask.shape))
+    whole, mask = (dispatch(aten.expand.default, (t, shape), {}) for t in (x, mask))
+    return dispatch(aten.index.Tensor, (whole, [mask]), {})
 
 
 #: Operators by which tensors are indexed.
@@ -134,6 +157,7 @@ COMPOSED = (
     aten.histc.default,
     aten.as_strided_copy.default,
     aten.as_strided_scatter.default,
+    aten.masked_select.default,
 )
 
 
@@ -144,7 +168,9 @@ def composition_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if func is aten._grouped_mm.default:
         return grouped_mm if is_grouped(*args, **kwargs) else None
     if func is aten.histc.default:
-        return histc if has_range(*args, **kwargs) else None
+        return histc if is_counted(*args, **kwargs) else None
+    if func is aten.masked_select.default:
+        return masked_select if as_constant(args[1]) is not None else None
     if func is aten.as_strided_copy.default:
         return as_strided_copy
     if func is aten.as_strided_scatter.default:

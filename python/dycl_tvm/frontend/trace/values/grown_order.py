@@ -38,7 +38,7 @@ from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.picked import by_mask
-from dycl_tvm.frontend.trace.values.recorder import known_bounds, to_tensor
+from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import fresh, read, view_of
 from dycl_tvm.hcfg.hostops import OF_SHAPE
 from dycl_tvm.hcfg.orders import NAMESPACE
@@ -300,22 +300,71 @@ def unique(
     if dim is not None or sorted is not True or (isinstance(x, Grown) and x.dim_() != 1) or dtype_of(x).is_complex:
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     row = _last(x, False) if isinstance(x, Grown) else x.reshape(-1)
-    size = int(row.shape[0])
-    if not size:
+    if not row.shape[0]:
         return NotImplemented
-    there = valid(x.length, size, 1, 0) if isinstance(x, Grown) else torch.ones(size, dtype=torch.bool)
     in_order, source = torch.sort(row, stable=True)
-    begins = torch.cat([torch.ones(1, dtype=torch.bool), in_order[1:] != in_order[:-1]]) & there
-    found = by_mask(func, in_order, 0, begins)
+    return _groups(func, x, in_order, source, return_inverse, return_counts)
+
+
+def unique_consecutive(func: Any, x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None) -> Any:
+    """Return one of each run of equal elements, in which run each element is, and how many there are in each."""
+    if dim is not None and rank_of(x) == 1:
+        dim = None if dim in (0, -1) else dim
+    if dim is not None or (isinstance(x, Grown) and x.dim_() != 1):
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    row = buffer_of(x).reshape(-1)
+    return _groups(func, x, row, None, return_inverse, return_counts) if row.shape[0] else NotImplemented
+
+
+def _groups(func: Any, x: torch.Tensor, row: torch.Tensor, source: torch.Tensor | None, return_inverse: bool, return_counts: bool) -> Any:
+    """Return the first of each run of equal elements of a row, whose elements ``source`` says where they come from."""
+    size = int(row.shape[0])
+    there = valid(x.length, size, 1, 0) if isinstance(x, Grown) else torch.ones(size, dtype=torch.bool)
+    begins = torch.cat([torch.ones(1, dtype=torch.bool), row[1:] != row[:-1]]) & there
+    found = by_mask(func, row, 0, begins)
     group = begins.to(torch.int64).cumsum(0) - 1
     results = [found]
     if return_inverse:
-        inverse = torch.zeros(size, dtype=torch.int64).scatter(0, source, group)
+        inverse = group if source is None else torch.zeros(size, dtype=torch.int64).scatter(0, source, group)
         results.append(new(inverse, 0, x.length) if isinstance(x, Grown) else inverse.reshape(x.shape))
     if return_counts:
         counts = torch.zeros(size, dtype=torch.int64).scatter_add(0, group.clamp(min=0), there.to(torch.int64))
         results.append(new(counts, 0, found.length) if isinstance(found, Grown) else counts)
     return tuple(results) if len(results) > 1 else found
+
+
+def bincount(func: Any, input: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> Any:
+    """Count how often there is each whole number from 0 on, or add up its weights: up to the largest, but ``minlength`` at least."""
+    x, plain = input, not isinstance(input, Grown) and not isinstance(weights, Grown)
+    if rank_of(x) != 1 or dtype_of(x).is_floating_point or dtype_of(x) == torch.bool or type(minlength) is not int or minlength < 0:
+        return NotImplemented if plain else refuse_call(func, x)
+    if plain and (not x.shape[0] or (weights is not None and x.shape != weights.shape)):
+        return NotImplemented  # of no numbers the length is known; PyTorch says what is wrong
+    if weights is not None and isinstance(x, Grown) and bounds_of(x.length)[0] < 1:
+        return refuse_call(func, x)  # of no numbers PyTorch gives integers
+    what: list[torch.Tensor] = [x] if weights is None else [x, weights]
+    known = elements().of(read(buffer_of(x)))
+    (at, *added), length = (what, None) if plain else equalized(what, [0] * len(what))
+    at = at.to(torch.int64)
+    there = valid(length, int(at.shape[0]), 1, 0) if isinstance(length, Length) else None
+    if there is not None:
+        at = torch.where(there, at, -1)
+    if known is None or known[0] < 0:
+        negative = at < 0 if there is None else (at < 0) & there
+        require(item(~negative.any()), RuntimeError("bincount only supports 1-d non-negative integral inputs."))
+    if known is not None and known[1] < minlength:
+        size: Any = minlength
+    else:
+        most = scalars.emit("item", read((at.max() + 1).clamp(min=minlength)), type_=INT, text=OF_SHAPE)
+        most.node.bounds = None if known is None else (minlength, max(known[1] + 1, minlength))
+        size = length_of_size(most)
+    room = most_of(size) if isinstance(size, Length) else size
+    value = torch.ones(at.shape, dtype=torch.int64) if weights is None else added[0]
+    value = value if value.dtype in (torch.int64, torch.float32) and (weights is None or value.dtype == torch.float32) else value.double()
+    # what is behind the end goes to one more place, which is taken off again
+    at = torch.where((at < 0) | (at >= room), room, at)
+    made = torch.zeros(room + 1, dtype=value.dtype).scatter_add(0, at, value)[:room].clone()
+    return new(made, 0, size) if isinstance(size, Length) else made
 
 
 def repeat(func: Any, t: Grown, *sizes: Any) -> Any:
@@ -444,6 +493,8 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.sort, _T.sort, *_POSITIONS], sort),
     **dict.fromkeys([torch.topk, _T.topk], topk),
     **dict.fromkeys([torch.unique, _T.unique], unique),
+    **dict.fromkeys([torch.unique_consecutive, _T.unique_consecutive], unique_consecutive),
+    **dict.fromkeys(named("bincount", torch, _T), bincount),
     **dict.fromkeys([_T.repeat, torch.tile, _T.tile], repeat),
     **dict.fromkeys([torch.repeat_interleave, _T.repeat_interleave], repeat_interleave),
     **dict.fromkeys(named("roll", torch, _T), roll),

@@ -16,9 +16,24 @@ from dycl_tvm.hcfg.added import ADDED
 _UNTAGGED = frozenset(["aten._to_sparse", "aten._histogramdd_bin_edges", "aten.bincount", "aten.repeat_interleave"])
 
 
+def _with_mask(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+#: What operators without a kernel for the device ``meta`` give, where the compiler knows them.
+_RESULTS = {
+    f"aten.{name}": _with_mask
+    for name in (
+        "fake_quantize_per_tensor_affine_cachemask.default",
+        "fake_quantize_per_channel_affine_cachemask.default",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default",
+    )
+}
+
+
 def added_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the results on the device ``meta`` of an operator that a user has written in PyTorch; None for any other."""
-    function = ADDED.get(op_name(func))
+    """Return the results on the device ``meta`` of an operator, where not PyTorch says them, but a user or we; None for any other."""
+    function = ADDED.get(op_name(func)) or _RESULTS.get(op_name(func))
     return None if function is None else function(*args, **kwargs)
 
 

@@ -22,7 +22,7 @@ from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
-from dycl_tvm.frontend.trace.values.grown_order import repeat_interleave, unique
+from dycl_tvm.frontend.trace.values.grown_order import bincount, repeat_interleave, unique, unique_consecutive
 from dycl_tvm.frontend.trace.values.identity import settle
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
@@ -186,6 +186,15 @@ def _new_tensor(t: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = 
     return _tensor(data, dtype=dtype or t.dtype)
 
 
+def _new(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``t.new(...)``: sizes, or what is in the tensor."""
+    if kwargs or any(isinstance(a, torch.Tensor) for a in args):
+        return NotImplemented
+    if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
+        return _tensor(args[0], dtype=t.dtype)
+    return t.new_empty(*args if args else (0,))
+
+
 def _numbers(data: Any, found: list[Any]) -> None:
     if isinstance(data, (list, tuple)):
         for d in data:
@@ -243,11 +252,13 @@ def _of_mask(picks: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _unique(func: Any) -> Callable[..., Any]:
-    """Return the different elements of a tensor that is known only at run time."""
+def _of_elements(func: Any, made_by: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what has as many elements as those of a tensor say that is known only at run time."""
 
-    def function(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if as_constant(x) is not None else unique(func, x, *args, **kwargs)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        args = (kwargs.pop("input"), *args) if "input" in kwargs else args
+        known = not args or not isinstance(args[0], torch.Tensor) or as_constant(args[0]) is not None
+        return NotImplemented if known else made_by(func, *args, **kwargs)
 
     return function
 
@@ -330,9 +341,11 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.nonzero: _of_mask(nonzero),
     torch.nonzero: _of_mask(nonzero),
     torch.argwhere: _of_mask(nonzero),
+    _T.argwhere: _of_mask(nonzero),
     torch.where: _where,
-    torch.unique: _unique(torch.unique),
-    _T.unique: _unique(_T.unique),
+    **{func: _of_elements(func, unique) for func in (torch.unique, _T.unique)},
+    **{func: _of_elements(func, unique_consecutive) for func in (torch.unique_consecutive, _T.unique_consecutive)},
+    **{func: _of_elements(func, bincount) for func in (torch.bincount, _T.bincount)},
     _T.masked_select: _of_mask(masked_select),
     torch.masked_select: _of_mask(masked_select),
     torch.nn.functional.one_hot: _one_hot,
@@ -341,6 +354,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
     _T.new_tensor: _new_tensor,
+    _T.new: _new,  # type: ignore[attr-defined]
     _T.data.__get__: _data,  # type: ignore[attr-defined]
     _T.data.__set__: _set_data,  # type: ignore[attr-defined]
     _T.__deepcopy__: _deepcopy,

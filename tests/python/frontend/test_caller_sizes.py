@@ -1,0 +1,123 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Sizes of inputs that each call decides (``dynamic_shapes``): Python code on them is control flow, and results have their sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from differential import check
+from torch import nn
+
+import dycl_tvm
+from dycl_tvm.errors import InputError, UnsupportedError, UsageError
+from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.sizes import Dim
+
+N = Dim("N", min=1, max=6)
+
+
+def rows(*counts, width=4):
+    return [(torch.randn(n, width, generator=torch.Generator().manual_seed(n)),) for n in counts]
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        y = self.last(torch.relu(self.norm(self.first(x))))
+        return y.softmax(-1), y.mean(0), x.shape[0]
+
+
+def by_its_size(x):
+    if x.shape[0] > 3:
+        x = x * 2
+    if x.sum() > 0:
+        return x.mean(0)
+    return (x[-1] - x[0]) / len(x)
+
+
+def in_a_loop(x):
+    total = torch.zeros(4)
+    for k in range(x.shape[0]):
+        total = total * 0.5 + x[k]
+    return total, x.view(-1), x.reshape(len(x) * 2, 2).sum(0)
+
+
+def early_exit(x):
+    for _ in range(3):
+        x = torch.tanh(x) * 1.5
+        if (x.abs().mean(-1) > 0.8).all():
+            return {"early": x}
+    return {"late": x.cumsum(0)}
+
+
+@pytest.mark.parametrize("model", [Layers(), by_its_size, in_a_loop, early_exit], ids=["layers", "by_its_size", "in_a_loop", "early_exit"])
+def test_right(model):
+    check(model, rows(2, 1, 3, 4, 5, 6), dynamic_shapes=({0: N},))
+
+
+def test_an_empty_batch():
+    check(lambda x: (x * 2, x.sum(0), len(x)), rows(2, 0, 1, 3), dynamic_shapes=[[Dim("N", min=0, max=3), None]])
+
+
+def test_along_the_sequence():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    inputs = [(torch.randn(2, n, 8),) for n in (3, 1, 2, 7)]
+    check(encoder, inputs, dynamic_shapes={"src": {1: torch.export.Dim("T", min=1, max=7)}})
+
+
+def test_sizes_that_agree():
+    def model(pair, mask, *, doubled):
+        return pair["a"] * mask + pair["b"], doubled.view(2, -1).sum(0) + mask, doubled[1:].sum()
+
+    shapes = {"pair": {"a": {0: N}, "b": None}, "mask": [N], "doubled": {0: 2 * N}}
+
+    def given(n):
+        return ({"a": torch.randn(n), "b": torch.ones(1)}, torch.rand(n)), {"doubled": torch.randn(2 * n)}
+
+    args, kwargs = given(3)
+    call = stage(model, args, kwargs, dynamic_shapes=shapes).interpret()
+    for n in (1, 3, 6):
+        args, kwargs = given(n)
+        for got, want in zip(call(*args, **kwargs), model(*args, **kwargs)):
+            torch.testing.assert_close(got, want)
+    args, _ = given(2)
+    with pytest.raises(InputError, match=r"'doubled': dimension 0 is 6, expected 4, because dimension 0 of .* is 2"):
+        call(*args, doubled=torch.randn(6))
+    with pytest.raises(InputError, match="dimension 0 is 7, expected N = 1 to 6"):
+        call({"a": torch.randn(7), "b": torch.ones(1)}, torch.rand(7), doubled=torch.randn(14))
+
+
+def test_of_pytorch():
+    size = torch.export.Dim("T", min=2, max=5)
+    graph = stage(lambda a, b: a.sum() + b.sum(), (torch.ones(3), torch.ones(7)), dynamic_shapes={"a": {0: size}, "b": {0: 2 * size + 1}})
+    assert [(s.name, s.least, s.most, [(d.factor, d.constant) for d in s.dims]) for s in graph.sizes] == [("T", 2, 5, [(1, 0), (2, 1)])]
+    assert graph.interpret()(torch.ones(5), torch.ones(11)).item() == 16
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error", "message"),
+    [
+        ({"y": {0: N}}, UsageError, "names y; the model is given x"),
+        ({"x": {2: N}}, UsageError, r"names dimension 2 of `x`, whose shape is \[2, 4\]"),
+        ({"x": {0: 3}}, UsageError, "says 3 of dimension 0"),
+        ({"x": {0: torch.export.Dim("N")}}, UsageError, "has no largest value"),
+        ({"x": {0: Dim("N", min=3, max=9)}}, UsageError, "is 2, which is no N with N from 3 to 9"),
+        ({"x": {0: 3 * N}}, UsageError, r"is 2, which is no 3\*N"),
+        ({"x": [N]}, UsageError, "of the tensor `x`"),
+        ({"x": {0: N, 1: Dim("M", max=4)}}, UnsupportedError, "has 2 dimensions that the caller decides"),
+        (7, UsageError, "dynamic_shapes is 7"),
+    ],
+)
+def test_what_cannot_be_meant(shapes, error, message):
+    with pytest.raises(error, match=message):
+        stage(lambda x: x, (torch.ones(2, 4),), dynamic_shapes=shapes)
+
+
+def test_a_fixed_size_is_no_size():
+    graph = stage(lambda x: x + 1, (torch.ones(2, 4),), dynamic_shapes={"x": {0: 2, 1: None}})
+    assert not graph.sizes and dycl_tvm.Dim is Dim

@@ -1,0 +1,89 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Libraries whose callers decide sizes of the inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import dycl_tvm
+from dycl_tvm.errors import InputError
+
+
+class Net(nn.Module):
+    """Takes a batch of any size, and one row more of weights than there are rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.conv, self.head = nn.Embedding(9, 6), nn.Conv1d(6, 8, 3, padding=1), nn.Linear(8, 5)
+
+    def forward(self, ids, weights):
+        y = self.conv(self.embed(ids).transpose(1, 2)).relu().mean(-1)
+        y = self.head(y) * weights[1:].unsqueeze(1)
+        if y.sum() > 0:
+            return y, ids.shape[0]
+        return y.softmax(-1).sum(0), -1
+
+
+def given(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(n)
+    return torch.randint(0, 9, (n, 7), generator=generator), torch.randn(n + 1, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, dycl_tvm.Module]:
+    model, size = Net().eval(), dycl_tvm.Dim("N", min=1, max=5)
+    artifact = dycl_tvm.build(model, given(2), dynamic_shapes={"ids": {0: size}, "weights": {0: size + 1}})
+    folder: Path = tmp_path_factory.mktemp("sizes")
+    artifact.export_library(folder / "net.so")
+    artifact.save_params(folder / "net.params")
+    return model, dycl_tvm.load(folder / "net.so", folder / "net.params")
+
+
+def test_all_sizes_in_any_order(built: tuple[Net, dycl_tvm.Module]) -> None:
+    model, module = built
+    paths = set()
+    for n in (5, 1, 2, 4, 3, 5, 1):
+        for sign in (1, -1):
+            ids, weights = given(n)
+            want, got = model(ids, sign * weights), module(ids, sign * weights)
+            assert got[1] == want[1]
+            torch.testing.assert_close(got[0], want[0])
+            paths.add(want[1] < 0)
+    assert paths == {True, False}
+    assert module.metadata["inputs"][0]["sized"] == {"0": "N"} and module.metadata["inputs"][1]["sized"] == {"0": "N+1"}
+    assert module.metadata["sizes"] == [{"name": "N", "min": 1, "max": 5}]
+
+
+def test_rows_that_lie_apart(built: tuple[Net, dycl_tvm.Module]) -> None:
+    model, module = built
+    ids, weights = given(4)
+    ids, weights = ids.t().contiguous().t(), weights.repeat_interleave(2)[::2]
+    assert not ids.is_contiguous() and not weights.is_contiguous()
+    torch.testing.assert_close(module(ids, weights)[0], model(ids, weights)[0])
+    torch.testing.assert_close(torch.from_numpy(module(ids.numpy()[1:3], weights.numpy()[1:4])[0]), model(ids[1:3], weights[1:4])[0])
+
+
+@pytest.mark.parametrize(
+    ("ids", "weights", "message"),
+    [
+        ((6, 7), 7, "'ids': dimension 0 is 6, expected N = 1 to 5"),
+        ((0, 7), 1, "'ids': dimension 0 is 0, expected N = 1 to 5"),
+        ((3, 7), 3, "'weights': dimension 0 is 3, expected 4, because dimension 0 of 'ids' is 3"),
+        ((3, 8), 4, r"'ids': expected int64\[<=5, 7\], got int64\[3, 8\]"),
+        ((3,), 4, r"'ids': expected int64\[<=5, 7\], got int64\[3\]"),
+        ((1 << 40, 7), 4, "'ids': dimension 0 is 1099511627776"),
+    ],
+)
+def test_other_sizes_are_errors(built: tuple[Net, dycl_tvm.Module], ids: tuple[int, ...], weights: int, message: str) -> None:
+    _, module = built
+    x = np.broadcast_to(np.zeros((), np.int64), ids)
+    with pytest.raises(InputError, match=message):
+        module(x, np.zeros(weights, np.float32))
+    with pytest.raises(InputError, match=r"expected a tensor int64\[N<=5, 7\]"):
+        module(3, np.zeros(weights, np.float32))
