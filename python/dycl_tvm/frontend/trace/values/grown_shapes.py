@@ -259,10 +259,11 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
         at, length = wanted.index(-1), t.length
     asked = [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]
-    if at is not None and wanted.count(-1) == 1 and (rest := math.prod(n for i, n in enumerate(wanted) if i != at and n != -1)):
+    free = [i for i, n in enumerate(wanted) if i != at and type(n) is int and n == -1]
+    if at is not None and len(free) == 1 and (rest := math.prod(n for i, n in enumerate(wanted) if i not in (at, *free))):
         left = t.length.bounds[1] * others // max(bounds_of(length)[1] * rest, 1)
         if is_same(combine("mul", t.length, others), combine("mul", length, rest * left)):
-            wanted[wanted.index(-1)] = left
+            wanted[free[0]] = left
     if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
         if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
             return _in_order(func, t, wanted)
