@@ -465,7 +465,7 @@ def _rare() -> list[Case]:
         ("cdist_of_what_is_no_number", lambda x, y: torch.cdist(x, y, p=INF), [SPECIAL, SPECIAL_B]),
         ("remainder_by_a_number", lambda x: (x % 0.3, torch.fmod(x, 0.3)), [f(40) * 1e6]),
         (
-            "fake_quantize",
+            "fake_quantize_of_constants",
             lambda x: (
                 torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255),
                 torch.fake_quantize_per_channel_affine(x, torch.tensor([0.1, 0.2]), torch.zeros(2, dtype=torch.int32), 0, -8, 7),

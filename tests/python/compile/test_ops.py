@@ -31,6 +31,7 @@ def ready() -> Ready:
     recorded = {}
     with torch.no_grad():
         for k, (name, fn, args) in enumerate(CASES):
+            assert name not in recorded, f"two cases are called {name}"
             recorded[name] = record(fn, args, f"case_{k}")
     mod = import_sub_dnns([sub for sub, _ in recorded.values()])
     low = pipeline.to_kernels(mod, host_target())

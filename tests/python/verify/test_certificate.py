@@ -17,6 +17,7 @@ from dycl_tvm.errors import InputError, VerificationError
 from dycl_tvm.frontend.python import stage as stage_python
 from dycl_tvm.hcfg.digest import digest
 from dycl_tvm.hcfg.nodes import Branch, TensorOp
+from dycl_tvm.hcfg.sizes import Dim
 from dycl_tvm.passes import run_passes
 from dycl_tvm.verify.graphs import copied_graph
 from dycl_tvm.verify.passes import check_passes
@@ -122,6 +123,14 @@ def test_options_of_staging_are_the_same_after_json() -> None:
     for key, value in given["input_values"].items():
         array = np.asarray(value)
         assert np.array_equal(found["input_values"][key], array) and found["input_values"][key].dtype == array.dtype
+
+
+def test_sizes_that_each_call_decides_are_kept() -> None:
+    shapes = {"pair": [{0: Dim("N", max=4)}, None], "x": {1: 2 * torch.export.Dim("T", min=2, max=5) + 1}}
+    found = from_json(json.loads(json.dumps(as_json({"dynamic_shapes": shapes, "name": "net"}))))
+    assert (
+        repr(found) == "{'dynamic_shapes': {'pair': [{0: N with N from 1 to 4}, None], 'x': {1: 2*T+1 with T from 2 to 5}}, 'name': 'net'}"
+    )
 
 
 def test_verification_can_be_left_out() -> None:
