@@ -29,7 +29,7 @@ from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, names_of
 from dycl_tvm.frontend.trace.session import staging
-from dycl_tvm.frontend.trace.values.blame import attempt, judge
+from dycl_tvm.frontend.trace.values.blame import attempt, decided_flag, judge, wants_flags
 
 Run = Callable[[types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 #: Run by whatever time Python destroys an object, so not part of the program.
@@ -160,8 +160,10 @@ class Trampolines:
         except Exception as error:
             if isinstance(self.passing, ControlFlow):
                 raise self.passing from None
-            judge(error, function, args, kwargs)
-            raise
+            if not wants_flags(error, function):
+                judge(error, function, args, kwargs)
+                raise
+            result = attempt(function, *map(decided_flag, args), **{name: decided_flag(x) for name, x in kwargs.items()})
         finally:
             passing, self.passing = self.passing, before
         if passing is not None:

@@ -34,11 +34,24 @@ _NUMBERS: dict[str, Callable[[int], Any]] = {"int": int, "float": float, "bool":
 
 #: The classes of staging that stand for values of several classes, or for numbers.
 _OWN_NAMES = re.compile(r"\b(Poison|Host(Int|Float|Bool))\b")
+#: What PyTorch says before it looks at anything else.
+_FLAGS = re.compile(r"must be bool, not HostBool|received an invalid combination of arguments - got .*HostBool")
 
 
 def names_staging(error: Exception) -> bool:
     """Whether the text of an error is about a class of staging's: it met a value that is of another class in eager."""
     return isinstance(error, TypeError) and _OWN_NAMES.search(str(error)) is not None
+
+
+def wants_flags(error: Exception, function: Any) -> bool:
+    """Whether a compiled function of PyTorch's has refused a bool known only at run time, before it began: it may be given a plain one."""
+    refused = isinstance(error, TypeError) and isinstance(function, _BUILTIN) and _FLAGS.search(str(error)) is not None
+    return refused and (_is_torchs(function) or isinstance(getattr(function, "__self__", None), torch.Tensor))
+
+
+def decided_flag(x: Any) -> Any:
+    """Return an argument; of a bool known only at run time, what it is on the path at hand."""
+    return bool(x) if isinstance(x, torch.SymBool) else x
 
 
 def of_program(error: Raised) -> Raised:

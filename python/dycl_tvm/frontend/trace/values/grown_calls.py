@@ -48,6 +48,7 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
     unbind,
 )
 from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
+from dycl_tvm.frontend.trace.values.grown_recurrent import HANDLERS as RECURRENT
 from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
 from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise, named
 from dycl_tvm.frontend.trace.values.grown_shapes import (
@@ -214,6 +215,7 @@ HANDLERS: dict[Any, Handler] = {
     **COMPOSED,
     **LAYERS,
     **ROWS,
+    **RECURRENT,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(named("dim ndimension is_floating_point is_complex element_size get_device", _T), _of_buffer),
     **dict.fromkeys([torch.is_floating_point, torch.is_complex], _of_buffer),

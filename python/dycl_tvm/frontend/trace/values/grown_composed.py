@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dycl_tvm.errors import UnsupportedError
@@ -19,8 +20,9 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import least_of
 from dycl_tvm.frontend.trace.values.grown import INSTEAD
 from dycl_tvm.frontend.trace.values.grown_math import Handler, flat
-from dycl_tvm.frontend.trace.values.grown_rules import named
+from dycl_tvm.frontend.trace.values.grown_rules import body_of, named
 from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import item
 
 _T = Tensor
@@ -177,9 +179,16 @@ def _multiplied(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    made = torch.matmul(a, b)
+    made = (torch.bmm if a.dim() == 3 else torch.matmul)(a, b)
     made = made if type(alpha) is int and alpha == 1 else made * alpha
     return made if type(beta) is not Tensor and beta == 0 else made + (input if type(beta) is int and beta == 1 else input * beta)
+
+
+def _heads(query: Tensor, key: Tensor, value: Tensor, *others: Any, need_weights: bool = True, **kwargs: Any) -> Any:
+    if need_weights and (scalars.bounds_of(query.numel()) or (1, 1))[0] < 1:
+        limit(scalars.operand_of(query.numel() > 0), "attention of no rows gives no weights")  # PyTorch's fast path returns None
+    body: Any = body_of(F.multi_head_attention_forward)
+    return body(query, key, value, *others, need_weights=need_weights, **kwargs)
 
 
 # -- measures -------------------------------------------------------------------------------------------------------------
@@ -313,6 +322,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(named("take", *_BOTH), _take),
     **dict.fromkeys(named("index_put", *_BOTH), _index_put),
     torch.prelu: _prelu,
-    torch.nn.functional.one_hot: _one_hot,
+    F.one_hot: _one_hot,
+    F.multi_head_attention_forward: _heads,
 }
 HANDLERS: dict[Any, Handler] = {func: composed(function) for func, function in _FUNCTIONS.items()}

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, attention, buffer_of, dtype_of, flat, masked, new, refuse_call
-from dycl_tvm.frontend.trace.values.grown_shapes import as_known, most_of, one_length, pad_with, unsqueeze
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, number
+from dycl_tvm.frontend.trace.values.grown_math import Handler, dtype_of, flat, masked, new, refuse_call
+from dycl_tvm.frontend.trace.values.grown_shapes import as_known, most_of, one_length, pad_with
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
@@ -303,57 +303,6 @@ def gated(func: Any, t: Grown, dim: int = -1) -> Any:
     return refuse_call(func, t) if dim % t.dim_() == t.along else as_known(t.contiguous_, func(t.padded(), dim), t.along, t.length)
 
 
-# -- attention of several heads ---------------------------------------------------------------------------------------------------
-def heads_attention(
-    func: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: torch.Tensor | None,
-    in_proj_bias: torch.Tensor | None,
-    bias_k: Any,
-    bias_v: Any,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: torch.Tensor,
-    out_proj_bias: torch.Tensor | None,
-    training: bool = True,
-    key_padding_mask: torch.Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Any = None,
-    use_separate_proj_weight: bool = False,
-    **others: Any,
-) -> Any:
-    """What ``nn.MultiheadAttention`` computes of (length, batch, channels), without the weights, which have the length twice."""
-    given = (query, key, value)
-    dropped = dropout_p and training
-    if need_weights or attn_mask is not None or bias_k is not None or bias_v is not None or add_zero_attn or dropped:
-        return refuse_call(func, given)
-    if use_separate_proj_weight or in_proj_weight is None or others.get("static_k") is not None or others.get("static_v") is not None:
-        return refuse_call(func, given)
-    if any(rank_of(t) != 3 or (isinstance(t, Grown) and t.along) for t in given):
-        return refuse_call(func, given)
-    weights = in_proj_weight.chunk(3)
-    biases = in_proj_bias.chunk(3) if in_proj_bias is not None else (None, None, None)
-
-    def heads(t: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        rows = F.linear(buffer_of(t), weight, bias)
-        split = rows.reshape(rows.shape[0], rows.shape[1], num_heads, -1).permute(1, 2, 0, 3)
-        return grown(split, 2, t.length) if isinstance(t, Grown) else split
-
-    mask = key_padding_mask
-    if mask is not None:
-        mask = unsqueeze(torch.unsqueeze, unsqueeze(torch.unsqueeze, mask, 1), 1) if isinstance(mask, Grown) else mask[:, None, None]
-    parts = [heads(t, w, b) for t, w, b in zip(given, weights, biases)]
-    sdpa = F.scaled_dot_product_attention
-    made: Any = attention(sdpa, parts[0], parts[1], parts[2], mask)
-    rows = buffer_of(made).permute(2, 0, 1, 3)
-    result = F.linear(rows.reshape(rows.shape[0], rows.shape[1], -1), out_proj_weight, out_proj_bias)
-    return (new(result, 0, made.length) if isinstance(made, Grown) else result), None
-
-
 # -- random numbers --------------------------------------------------------------------------------------------------------------
 def drawn_like(func: Any, t: Grown, *, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: Any = False) -> Any:
     """Draw as many numbers as there are elements, which lie in memory as those do."""
@@ -424,7 +373,6 @@ HANDLERS: dict[Any, Handler] = {
     F.instance_norm: instance_norm,
     F.group_norm: group_norm,
     F.glu: gated,
-    F.multi_head_attention_forward: heads_attention,
     **dict.fromkeys(_LIKE, drawn_like),
 }
 SIZED: dict[Any, Handler] = dict.fromkeys(_SIZED, drawn)

@@ -160,6 +160,8 @@ def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
         return _of_vectors(func, a, b)
     a, b = [t.clone(memory_format=torch.contiguous_format) if layouts_of(t) is not None else t for t in (a, b)]
     rank = max(rank_of(a), rank_of(b))
+    if min(t.dim_() - t.along for t in (a, b) if isinstance(t, Grown)) > 2:
+        return _of_batch(func, a, b)
     in_a = a.along - a.dim_() if isinstance(a, Grown) else None
     in_b = b.along - b.dim_() if isinstance(b, Grown) else None
     if in_a == -1 or in_b == -2:
@@ -176,6 +178,21 @@ def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
     if isinstance(b, Grown) and in_b == -1:
         return new(func(a, b.padded()), rank - 1, b.length)
     return refuse_call(func, a, b)
+
+
+def _of_batch(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Multiply matrices of which there are so many, each by itself."""
+    if func in (torch.bmm, _T.bmm):
+        (left, right), length = equalized([a, b], [0, 0])
+        from_end = 3
+    else:
+        agreed = broadcast([a, b])
+        if agreed is None:
+            return refuse_call(func, a, b)
+        buffers, from_end, length = agreed
+        left, right = [buffers.get(id(t), t) for t in (a, b)]
+    made = func(left, right)
+    return new(made, made.dim() - from_end, length) if isinstance(length, Length) else made
 
 
 def _of_vectors(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -304,7 +321,7 @@ def extreme(neutral: Callable[[torch.dtype], Any]) -> Handler:
 
 def dropout(func: Any, t: Grown, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Return the tensor itself where nothing is dropped."""
-    return t if training is False and not inplace and 0 <= p <= 1 else refuse_call(func, t)
+    return t if training is False and 0 <= p <= 1 else refuse_call(func, t)
 
 
 def mean(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
@@ -352,7 +369,12 @@ def attention(
     is_causal: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Attention over keys and values that grow: those that there are not are masked. Queries are rows by themselves."""
+    """Attention over keys and values that grow: those that there are not are masked. Queries are rows by themselves, and so is a batch."""
+    tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
+    if dropout_p:
+        return refuse_call(func, *tensors)
+    if min(t.dim_() - t.along for t in tensors if isinstance(t, Grown)) > 2:
+        return _attention_of_rows(func, tensors, is_causal, kwargs)
     if isinstance(query, Grown) and query.along == query.dim_() - 2 and not any(isinstance(t, Grown) for t in (key, value, attn_mask)):
         if is_causal or (attn_mask is not None and (attn_mask.dim() < 2 or attn_mask.shape[-2] != 1)):
             return refuse_call(func, query, key, value)
@@ -361,8 +383,8 @@ def attention(
         return refuse_call(func, query, key, value, attn_mask)
     if key.along != key.dim_() - 2 or value.along != value.dim_() - 2:
         return refuse_call(func, query, key, value)
-    if key.length.bounds[0] < 1 and key.buffer.shape[:-2] != buffer_of(query).shape[:-2]:  # PyTorch spreads nothing over no keys
-        return refuse_call(func, query, key, value)
+    if key.length.bounds[0] < 1 and key.buffer.shape[:-2] != buffer_of(query).shape[:-2]:
+        _check_spread(func, query, key, value, is_causal, kwargs)
     if is_causal and (attn_mask is not None or not isinstance(query, Grown) or not is_same(query.length, key.length)):
         return refuse_call(func, query, key, value)
     if isinstance(query, Grown) and attn_mask is not None and rank_of(attn_mask) > 1 and extent_at(attn_mask, 2) != 1:
@@ -395,6 +417,28 @@ def attention(
     return grown(made, query.along, query.length) if isinstance(query, Grown) else made
 
 
+def _check_spread(func: Any, query: torch.Tensor, key: Grown, value: Grown, is_causal: Any, kwargs: dict[str, Any]) -> None:
+    """Raise at run time what PyTorch raises of no keys that are spread over a batch, or over more heads."""
+    shapes = [[0 if isinstance(t, Grown) and d == t.along else n for d, n in enumerate(buffer_of(t).shape)] for t in (query, key, value)]
+    try:
+        with apart(), plainly():
+            func(*map(torch.zeros, shapes), is_causal=is_causal, **kwargs)
+    except (RuntimeError, IndexError, ValueError) as error:
+        require(number(key.length) >= 1, type(error)(str(error)))
+
+
+def _attention_of_rows(func: Any, given: list[torch.Tensor], is_causal: Any, kwargs: dict[str, Any]) -> Any:
+    """Attention of a batch, or of heads, of which there are so many: each is computed by itself."""
+    agreed = broadcast(given)
+    grouped = kwargs.get("enable_gqa") and agreed is not None and agreed[1] == 3  # heads are repeated
+    if agreed is None or grouped:
+        return refuse_call(func, *given)
+    buffers, from_end, length = agreed
+    query, key, value, *mask = [buffers.get(id(t), t) for t in given]
+    made = func(query, key, value, mask[0] if mask else None, 0.0, is_causal, **kwargs)
+    return grown(made, made.dim() - from_end, length)
+
+
 # -- layers, row by row ------------------------------------------------------------------------------------------------------
 def linear(func: Any, t: Grown, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     """Multiply rows by a matrix."""
@@ -418,12 +462,15 @@ def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
 
 
 def embedding(
-    func: Any, t: Grown, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, **gradients: Any
+    func: Any, x: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, **gradients: Any
 ) -> Any:
     """Look rows up: what lies behind the length is no index."""
-    if isinstance(weight, Grown) or max_norm is not None:
-        return refuse_call(func, t, weight)
-    return new(func(_filled(t, 0), weight, padding_idx, **gradients), t.along, t.length)
+    if max_norm is not None:
+        return refuse_call(func, x, weight)
+    if isinstance(x, Grown) and not isinstance(weight, Grown):
+        return new(func(_filled(x, 0), weight, padding_idx, **gradients), x.along, x.length)
+    with current().functions:
+        return weight.index_select(0, x.reshape(-1)).reshape([*x.size(), weight.size(1)])
 
 
 _ELEMENTWISE = """

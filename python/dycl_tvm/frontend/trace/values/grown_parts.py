@@ -105,6 +105,9 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
     part = _slice(t, whole, along, mine) if type(mine) is slice else _select(t, whole, along, mine)
     if isinstance(part, Grown) and type(mine) is slice and mine == slice(None):
         part.below = t.below
+        picked = [type(e) is int for e in entries if e is not None]
+        if t.contiguous_ and picked == sorted(picked, reverse=True) and all(e in (None, slice(None)) or type(e) is int for e in entries):
+            part.contiguous_ = True  # items of the first dimensions are picked
     return _as_part(t, part, whole, along, type(mine) is slice)
 
 

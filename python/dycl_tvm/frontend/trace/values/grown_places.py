@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted
 from dycl_tvm.frontend.trace.values.extents import as_number
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, masked, new, refuse_call, valid
@@ -36,34 +36,46 @@ def check_places(t: Grown, index: torch.Tensor, error: Exception, from_end: bool
     require(item(inside.all()), error)
 
 
-def gather(func: Any, t: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False) -> Any:
+def _with_room(whole: torch.Tensor, t: torch.Tensor, index: torch.Tensor, dims: list[int], error: Exception) -> torch.Tensor:
+    """Return the buffer of a tensor, as long as that of places along dimensions; the places must not be longer than it is there."""
+    rank, room = rank_of(t), buffer_of(index).shape
+    for d in dims:
+        own, asked = extent_at(t, rank - d), extent_at(index, rank - d)
+        assert own is not None and asked is not None
+        if combine("le", asked, own) is not True:
+            require(as_number(asked) <= as_number(own), error)
+        whole = fitted(whole, d, max(int(room[d]), int(whole.shape[d])))
+    return whole
+
+
+def _longer(func: Any) -> RuntimeError:
+    return RuntimeError(f"the index of {func.__name__}() is longer than a tensor in a dimension whose length is known only at run time")
+
+
+def gather(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False) -> Any:
     """Take the elements at places along a dimension."""
-    rank = rank_of(t)
+    rank = rank_of(x)
     if type(dim) is not int or rank_of(index) != rank:
-        return refuse_call(func, t, index)
-    dim, whole, at = dim % rank, buffer_of(t), buffer_of(index)
+        return refuse_call(func, x, index)
+    dim, whole, at = dim % rank, buffer_of(x), buffer_of(index)
     if isinstance(index, Grown):
         at = masked(at, index.along, index.length, 0)
-    if isinstance(t, Grown) and t.along == dim:
-        check_places(t, index, RuntimeError("an index of gather() is out of bounds of a dimension whose length is known only at run time"))
+    if isinstance(x, Grown) and x.along == dim:
+        check_places(x, index, RuntimeError("an index of gather() is out of bounds of a dimension whose length is known only at run time"))
         at = at.clamp(0, max(int(whole.shape[dim]) - 1, 0))  # where there are no rows there are no places
-    elif isinstance(t, Grown):
-        if not isinstance(index, Grown) or t.along != index.along:
-            return refuse_call(func, t, index)
-        if not is_same(t.length, index.length):
-            require(number(index.length) <= number(t.length), RuntimeError("the index of gather() is longer than what it is taken from"))
-        whole = fitted(whole, t.along, int(at.shape[t.along]))
-    if any(at.shape[d] > whole.shape[d] for d in range(rank) if d != dim) or not whole.shape[dim]:
-        return refuse_call(func, t, index)
+    if not whole.shape[dim]:
+        return refuse_call(func, x, index)
+    whole = _with_room(whole, x, index, [d for d in range(rank) if d != dim], _longer(func))
     made = func(whole, dim, at)
     return new(made, index.along, index.length) if isinstance(index, Grown) else made
 
 
-def _spare(t: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return a tensor with one more row behind it."""
-    more = list(t.shape)
+def _spare(whole: torch.Tensor, dim: int, at: torch.Tensor, along: int, length: Length) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor with one more row behind it, and places, of which those that there are not lead there, and no others do."""
+    more, size = list(whole.shape), int(whole.shape[dim])
     more[dim] = 1
-    return torch.cat([t, torch.zeros(more, dtype=t.dtype)], dim)
+    at = masked(torch.where(at < size, at, at + 1), along, length, size)
+    return torch.cat([whole, torch.zeros(more, dtype=whole.dtype)], dim), at
 
 
 def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,25 +84,18 @@ def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any,
     if type(dim) is not int or rank_of(index) != rank or (isinstance(src, torch.Tensor) and rank_of(src) not in (0, rank)):
         return refuse_call(func, x, index, src)
     dim, whole, at = dim % rank, buffer_of(x), buffer_of(index)
-    size = int(whole.shape[dim])
+    shape = whole.shape
     if isinstance(x, Grown) and x.along == dim:
         check_places(x, index, RuntimeError("an index of scatter() is out of bounds of a dimension whose length is known only at run time"))
-    elif isinstance(x, Grown) and not (isinstance(index, Grown) and x.along == index.along and is_same(x.length, index.length)):
-        return refuse_call(func, x, index, src)
     if isinstance(index, Grown):
-        at = masked(at, index.along, index.length, size)
+        whole, at = _spare(whole, dim, at, index.along, index.length)
     if isinstance(src, torch.Tensor) and rank_of(src):
-        if isinstance(src, Grown) and not (isinstance(index, Grown) and index.along == src.along):
-            return refuse_call(func, x, index, src)
-        if isinstance(index, Grown):
-            room, own = int(at.shape[index.along]), extent_at(src, rank - index.along)
-            if combine("ge", own, index.length) is not True:  # type: ignore[arg-type]  # it has the dimension
-                few = RuntimeError("there are fewer elements than places for them, in a dimension whose length is known only at run time")
-                require(as_number(own) >= number(index.length), few)  # type: ignore[arg-type]
-            src = fitted(buffer_of(src), index.along, room)
-    if any(at.shape[d] > whole.shape[d] for d in range(rank) if d != dim):
-        return refuse_call(func, x, index, src)
-    made = func(_spare(whole, dim), dim, at, src, *args, **kwargs).narrow(dim, 0, size).clone()
+        src = _with_room(buffer_of(src), src, index, list(range(rank)), _longer(func))
+    whole = _with_room(whole, x, index, [d for d in range(rank) if d != dim], _longer(func))
+    made = func(whole, dim, at, src, *args, **kwargs)
+    for d in range(rank):
+        made = made.narrow(d, 0, int(shape[d])) if made.shape[d] > shape[d] else made
+    made = made.clone(memory_format=torch.contiguous_format)
     return new(made, x.along, x.length) if isinstance(x, Grown) else made
 
 
@@ -104,18 +109,21 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
         error = IndexError("an index is out of range of a dimension whose length is known only at run time")
         check_places(x, index, error, from_end=fills)
         at = torch.where(at < 0, at + to_tensor(number(x.length), torch.int64), at)
-    elif isinstance(x, Grown):
+    elif isinstance(x, Grown) and (isinstance(index, Grown) or (not fills and (not isinstance(source, Grown) or source.along != x.along))):
         return refuse_call(func, x, index, source)
     elif fills:
         at = torch.where(at < 0, at + int(whole.shape[dim]), at)
-    if isinstance(source, Grown) and (fills or source.along != dim):
+    across = isinstance(x, Grown) and x.along != dim
+    if isinstance(source, Grown) and not across and (fills or source.along != dim):
         return refuse_call(func, x, index, source)
-    if not fills:
+    if across and not fills:
+        (whole, source), _ = equalized([x, source], [x.along, x.along])  # type: ignore[attr-defined]  # it has one
+    elif not fills:
         (at, source), length = equalized([new(at, 0, length) if isinstance(length, Length) else at, source], [0, dim])
     size = int(whole.shape[dim])
     if isinstance(length, Length):
-        at = masked(at, 0, length, size)
-    made = func(_spare(whole, dim), dim, at, source, *args, **kwargs).narrow(dim, 0, size).clone()
+        whole, at = _spare(whole, dim, at, 0, length)
+    made = func(whole, dim, at, source, *args, **kwargs).narrow(dim, 0, size).clone()
     return new(made, x.along, x.length) if isinstance(x, Grown) else made
 
 

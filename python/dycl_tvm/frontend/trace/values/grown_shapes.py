@@ -259,6 +259,11 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
         at, length = wanted.index(-1), t.length
     asked = [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]
+    free = [i for i, n in enumerate(wanted) if i != at and type(n) is int and n == -1]
+    if at is not None and len(free) == 1 and (rest := math.prod(n for i, n in enumerate(wanted) if i not in (at, *free))):
+        left = t.length.bounds[1] * others // max(bounds_of(length)[1] * rest, 1)
+        if is_same(combine("mul", t.length, others), combine("mul", length, rest * left)):
+            wanted[free[0]] = left
     if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
         if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
             return _in_order(func, t, wanted)
@@ -287,13 +292,15 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
     """Give all elements, in their order, another shape, of which one size may follow from how many there are."""
     others = math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along)
     total, at = combine("mul", t.length, others), [d for d, n in enumerate(wanted) if type(n) is not int or n == -1]
-    if not isinstance(total, Length) or len(at) > 1 or (func is _T.view and not t.contiguous_):
+    if not isinstance(total, Length) or len(at) > 1:
         return refuse_call(func, t)
     wrong, row = RuntimeError("the shape is invalid for the number of elements"), math.prod(n for d, n in enumerate(wanted) if d not in at)
-    if not row:
+    if not row or (func is _T.view and not t.contiguous_ and not _are_split(t, wanted, at)):
         return refuse_call(func, t)
     if not at or wanted[at[0]] != -1:
         require(number(total) == (row * wanted[at[0]] if at else row), wrong)
+    if at and math.prod(wanted[: at[0]]) == math.prod(t.buffer.shape[: t.along]):
+        return _in_rows(t, wanted, at[0], _divided(total, row, wrong))
     elements = at_front(t).reshape(-1)
     if not at:
         made = elements.narrow(0, 0, row).view(wanted) if row <= elements.shape[0] else refuse_call(func, t)
@@ -307,6 +314,26 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
         elements = elements.index_select(0, places.reshape(-1).clamp(max=max(int(elements.shape[0]) - 1, 0)))
     whole = elements.narrow(0, 0, room * row).view([room if d in at else n for d, n in enumerate(wanted)])
     made = grown_or_plain(whole, at[0], size, True)
+    stands_for_a_view(made, t)
+    return made
+
+
+def _are_split(t: Grown, wanted: list[Any], at: list[int]) -> bool:
+    """Whether dimensions are only split, also the one of unknown length."""
+    shape, behind = t.buffer.shape, wanted[at[0] + 1 :] if at else []
+    rest = math.prod(shape[t.along + 1 :])
+    parts, left = divmod(math.prod(behind), rest) if rest else (0, 1)
+    split = not left and parts > 0 and t.length.factor % parts == 0 and t.length.constant % parts == 0
+    return bool(at) and split and _splits(shape[: t.along], wanted[: at[0]]) and _splits([parts, *shape[t.along + 1 :]], behind)
+
+
+def _in_rows(t: Grown, wanted: list[Any], at: int, size: Extent) -> Any:
+    """Give what lies in the dimension of unknown length, and behind it, another shape: it stays at the front of its row of the buffer."""
+    rows, room, behind = math.prod(wanted[:at]), bounds_of(size)[1], math.prod(wanted[at + 1 :])
+    each = math.prod(t.buffer.shape[t.along :])
+    whole = t.padded().reshape(rows, each)
+    whole = whole if room * behind == each else whole.narrow(1, 0, room * behind)
+    made = grown_or_plain(whole.reshape([room if d == at else n for d, n in enumerate(wanted)]), at, size, t.contiguous_)
     stands_for_a_view(made, t)
     return made
 

@@ -109,7 +109,7 @@ COMPARE = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operat
 
 
 def combine(op: str, a: Affine, b: Affine) -> Affine | None:
-    """Return the sum, difference or product of lengths, or the truth of a comparison; None if it is no length, or not known."""
+    """Return what arithmetic makes of lengths, or the truth of a comparison; None if it is no length, or not known."""
     if op in ("add", "sub"):
         sign = 1 if op == "add" else -1
         return _sum(a, b, sign)
@@ -117,6 +117,8 @@ def combine(op: str, a: Affine, b: Affine) -> Affine | None:
         if isinstance(a, int):
             a, b = b, a
         return _made(a.counter, a.factor * b, a.constant * b) if isinstance(a, Length) and isinstance(b, int) else None
+    if op in ("floordiv", "mod") and isinstance(a, Length) and isinstance(b, int) and b > 0 and a.factor % b == 0:
+        return _made(a.counter, a.factor // b, a.constant // b) if op == "floordiv" else a.constant % b
     if op in COMPARE:
         difference = _sum(a, b, -1)
         if isinstance(difference, int):

@@ -342,6 +342,8 @@ def _bounds(op: str, a: Any, b: Any) -> tuple[int, int] | None:
     if op == "mod" and isinstance(b, int) and b > 0:
         return (0, b - 1)
     of_a, of_b = bounds_of(a), bounds_of(b)
+    if op == "floordiv" and isinstance(b, int) and b > 0 and of_a is not None:
+        return (of_a[0] // b, of_a[1] // b)
     if of_a is None or of_b is None or op not in ("add", "sub", "mul"):
         return None
     corners = [getattr(operator, op)(x, y) for x in of_a for y in of_b]
