@@ -204,13 +204,14 @@ void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, c
     if (alike && (d + 1 == from.ndim || from.shape[d + 1] == dims[d + 1])) compact = d;
     stride *= from.shape[d];
   }
-  if (bytes != room) memset(to, 0, room);
-  if (bytes == 0) return;
-  if (compact == 0) {
+  if (compact == 0 && bytes != 0) {
+    // It may lie here already: the last run has returned this input.
     memmove(to, data, bytes);
-  } else {
-    CopyAxis(from, 0, compact, data, item_bytes, dims, to);
+    memset(to + bytes, 0, room - bytes);
+    return;
   }
+  if (bytes != room) memset(to, 0, room);
+  if (bytes != 0) CopyAxis(from, 0, compact, data, item_bytes, dims, to);
 }
 
 bool IsFront(const DLTensor& t, const int64_t* dims) {

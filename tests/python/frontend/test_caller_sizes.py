@@ -11,6 +11,7 @@ from torch import nn
 import dycl_tvm
 from dycl_tvm.errors import InputError, UnsupportedError, UsageError
 from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import LimitError
 from dycl_tvm.hcfg.sizes import Dim
 
 N = Dim("N", min=1, max=6)
@@ -57,6 +58,26 @@ def early_exit(x):
 @pytest.mark.parametrize("model", [Layers(), by_its_size, in_a_loop, early_exit], ids=["layers", "by_its_size", "in_a_loop", "early_exit"])
 def test_right(model):
     check(model, rows(2, 1, 3, 4, 5, 6), dynamic_shapes=({0: N},))
+
+
+def known_first_trips(x):
+    picked, last = [], None
+    for k in range(len(x)):
+        last = k
+        if x[k].sum() > 0:
+            picked.append(x[k])
+    return picked, last
+
+
+@pytest.mark.parametrize("least", [0, 1, 3])
+def test_a_loop_whose_first_trips_there_are_for_sure(least):
+    check(known_first_trips, rows(3, 4, 5), dynamic_shapes=[[Dim("N", min=least, max=5), None]], paths=3)
+
+
+def test_more_trips_than_the_limit_for_sure():
+    call = stage(known_first_trips, rows(3)[0], dynamic_shapes=[[Dim("N", min=3, max=5), None]], max_loop_trips=2).interpret()
+    with pytest.raises(LimitError, match="a loop runs more than max_loop_trips = 2 times"):
+        call(*rows(3)[0])
 
 
 def test_an_empty_batch():

@@ -138,9 +138,11 @@ class For(Loop):
         index = counted.start
         while self._trips < self._loop.unroll:
             cond = self._in_range(index, counted)
-            if not isinstance(cond, Value):
+            if not cond:
                 break
-            if not self._peel(cond, self._variables):
+            if not isinstance(cond, Value):
+                self._trips += 1  # so many there are on all paths
+            elif not self._peel(cond, self._variables):
                 self.completed = True
                 self._leave_normally(capture_path(self._variables, self._outer.mark))
                 return
@@ -154,6 +156,10 @@ class For(Loop):
         if self._bounded() or not cond:
             if isinstance(cond, Value):
                 self._end_at_bound(cond, self._variables)
+            elif cond:
+                self._raise_bound()
+                self._dead = True
+                return
             self.completed = True
             self._leave_normally(capture_path(self._variables, self._outer.mark))
             return
