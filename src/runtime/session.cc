@@ -290,6 +290,17 @@ int32_t DyclSession::BindSizes(const DyclValue* inputs) {
   return dycl::Measure(inputs, input_scalars_ + kProgram.num_given());
 }
 
+bool DyclSession::IsStaged(const char* data) const {
+  for (uint32_t k = 0; k < kProgram.inputs.size; ++k) {
+    if (kProgram.inputs[k].kind != Kind::kTensor) continue;
+    const char* begin = staging_[k];
+    if (data >= begin && data < begin + BytesOf(kProgram.tensors[kProgram.inputs[k].tensor])) {
+      return true;
+    }
+  }
+  return false;
+}
+
 int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
   const dycl::InputDesc& want = kProgram.inputs[k];
   const TensorDesc& desc = kProgram.tensors[want.tensor];
@@ -302,6 +313,13 @@ int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
   // A view of this session's own memory (the output of its last run) would be written over.
   bool own = data + bytes > block_ && data < block_ + block_bytes_;
   char* staging = staging_[desc.index];
+  // A view of an input that the last run has returned, and the inputs before may have been written
+  // over.
+  if (own && (data != staging || !dycl::IsContiguous(*given)) && IsStaged(data)) {
+    return dycl::InputError(
+        "input '%s': the tensor lies where the session keeps inputs that it copied; give a copy",
+        want.name);
+  }
   if (bytes == 0) {
     PlaceInput(desc.index, staging);
   } else if (aligned && !own && whole && dycl::IsContiguous(*given)) {

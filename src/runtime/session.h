@@ -59,6 +59,8 @@ struct DyclSession {
   void Bind();
   int32_t SeedOnDevice(char* state, uint64_t seed);
   int32_t BindInput(uint32_t k, const DyclValue& value);
+  // Whether an address is in the memory for inputs that are copied.
+  bool IsStaged(const char* data) const;
   int32_t BindSizes(const DyclValue* inputs);
   int32_t BindTensor(uint32_t k, const DLTensor* given);
   int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);

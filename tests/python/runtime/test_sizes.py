@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 import dycl_tvm
 from dycl_tvm.errors import InputError
+from dycl_tvm.runtime import capi
 
 
 class Net(nn.Module):
@@ -87,3 +89,23 @@ def test_other_sizes_are_errors(built: tuple[Net, dycl_tvm.Module], ids: tuple[i
         module(x, np.zeros(weights, np.float32))
     with pytest.raises(InputError, match=r"expected a tensor int64\[N<=5, 7\]"):
         module(3, np.zeros(weights, np.float32))
+
+
+def test_an_input_that_was_returned_is_given_back(tmp_path: Path) -> None:
+    """The views that a host gets of such outputs lie in the session's memory for its inputs."""
+    size = dycl_tvm.Dim("N", min=1, max=6)
+    artifact = dycl_tvm.build(
+        lambda a, b: (a, b, (a * b).sum()), (torch.ones(2), torch.ones(2)), dynamic_shapes={"a": {0: size}, "b": {0: size}}
+    )
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "net.so", embed_params=True))
+    library, values = module._library, (capi.Value * 2)()
+    for n in (1, 6, 3):  # the last one is copied
+        a, b = np.arange(1.0, n + 1, dtype=np.float32), np.full(n, 2, np.float32)
+        module(a, b)
+        for k in range(2):  # each is a tensor and its length
+            assert library.dycl_output(module._session, 2 * k, ctypes.byref(values[k])) == 0
+        capi.check(library, library.dycl_run(module._session, values, 2, ctypes.byref(ctypes.c_int32())))
+        assert [x.tolist() for x in module._collect(0, torch_like=False)] == [a.tolist(), b.tolist(), float((a * b).sum())]
+    values[0], values[1] = values[1], values[0]
+    with pytest.raises(InputError, match="'a': the tensor lies where the session keeps inputs that it copied"):
+        capi.check(library, library.dycl_run(module._session, values, 2, ctypes.byref(ctypes.c_int32())))
