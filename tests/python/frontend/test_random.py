@@ -272,7 +272,8 @@ def distributions_that_check_what_they_are_given(x):
     return *made, code.log_prob(x) if kl > 9 else d.Laplace(x, 1.0).sample(), code.entropy()
 
 
-def test_distributions_with_the_checks_that_they_make_by_default():
+def test_distributions_with_the_checks_that_they_make_by_default(monkeypatch):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # torch.compile takes them away, from the whole process
     program = distributions_that_check_what_they_are_given
     x = torch.linspace(-2, 2, 6).reshape(2, 3)
     call = dycl_tvm.stage(program, (x,)).interpret()

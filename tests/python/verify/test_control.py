@@ -6,10 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -210,20 +208,6 @@ def test_leaves_no_trace() -> None:
         assert model.sum.eq(0).all() and model.array.tolist() == [0, 0, 0] and model.space.n == 0 and model.names == {"a": [1]}
         assert torch.equal(torch.get_rng_state(), random)
     assert model.ids is ids and next(ids) == 3
-
-
-def test_logs_nothing(tmp_path: Path) -> None:
-    log, written = logging.getLogger("of a user"), tmp_path / "log"
-    log.addHandler(logging.FileHandler(written))
-
-    def model(x):
-        log.warning("the sum is %s", x.sum())
-        return x * 2 if x.sum() > 0 and log.isEnabledFor(logging.ERROR) else x
-
-    found = check_control(model, stage(model, (X,)), (X,), {}, budget=Budget(1.0))
-    assert found is not None and found.edges == found.edges_total and not written.read_text()
-    model(X)
-    assert written.read_text().startswith("the sum is")
 
 
 def test_what_cannot_be_put_back_is_said() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from dycl_tvm.errors import StateError, UnsupportedError
@@ -109,6 +110,10 @@ def _parts(x: Any, said: Callable[[Any], Any]) -> Any:
     if program().state.lives_on(x):
         return id(x)
     space = [(k, said(v)) for k, v in (space_of(x) or {}).items()]
+    if isinstance(x, np.dtype):
+        return repr(x)
+    if isinstance(x, type) and not is_python(x):  # it does not change
+        return id(x)
     if kind is weakref.ref:
         return id(x()) if program().state.lives_on(x()) else None
     if kind is types.FunctionType:
