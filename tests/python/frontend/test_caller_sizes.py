@@ -84,19 +84,6 @@ def test_an_empty_batch():
     check(lambda x: (x * 2, x.sum(0), len(x)), rows(2, 0, 1, 3), dynamic_shapes=[[Dim("N", min=0, max=3), None]])
 
 
-def test_no_rows_leave_a_size_open():
-    inputs = rows(2, 0, 1, 3)
-    check(lambda x: (x.view(len(x), -1) + 1, x.reshape(2, len(x), -1)), inputs, dynamic_shapes=[{0: Dim("N", min=0, max=3)}])
-
-
-def test_no_rows_of_the_data_leave_a_size_open():
-    def model(x):
-        found = x[x[:, 0] > 0]
-        return found.view(len(found), -1)
-
-    check(model, [(x.abs(),) for (x,) in rows(2)] + [(-x.abs(),) for (x,) in rows(2)])
-
-
 def test_along_the_sequence():
     torch.manual_seed(0)
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()

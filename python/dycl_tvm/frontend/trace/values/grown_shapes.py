@@ -260,9 +260,6 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
         at, length = wanted.index(-1), t.length
     asked = [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]
     free = [i for i, n in enumerate(wanted) if i != at and type(n) is int and n == -1]
-    for i in asked if free else ():
-        if (scalars.bounds_of(wanted[i]) or (0, 0))[0] <= 0:
-            require(wanted[i] != 0, RuntimeError("the unspecified dimension size -1 can be any value and is ambiguous"))
     if at is not None and len(free) == 1 and (rest := math.prod(n for i, n in enumerate(wanted) if i not in (at, *free))):
         left = t.length.bounds[1] * others // max(bounds_of(length)[1] * rest, 1)
         if is_same(combine("mul", t.length, others), combine("mul", length, rest * left)):
