@@ -136,8 +136,7 @@ class _Function:
 
     def _entry(self) -> list[str]:
         lines = []
-        names = [*self.program.input_names, *(size.name for size in self.program.sizes)]
-        for k, (home, name) in enumerate(zip(self.program.inputs, names, strict=True)):
+        for k, (home, name) in enumerate(zip(self.program.inputs, self.program.entry_names, strict=True)):
             if isinstance(home, Reg):
                 lines.append(f"{register(home)} = f.inputs[{k}].{_MEMBER[home.kind]};  // {comment(name)}")
         for k, state in enumerate(self.program.state):

@@ -182,8 +182,7 @@ class Tables:
 
     def _input_rows(self) -> list[str]:
         rows = []
-        names = [*self.program.input_names, *(size.name for size in self.program.sizes)]
-        for name, place in zip(names, self.program.inputs, strict=True):
+        for name, place in zip(self.program.entry_names, self.program.inputs, strict=True):
             kind = "Tensor" if isinstance(place, Slot) else place.kind.capitalize()
             tensor = str(self.tensor(place)) if isinstance(place, Slot) else "kNone"
             rows.append(f"{{{string(name)}, Kind::k{kind}, {tensor}}},")

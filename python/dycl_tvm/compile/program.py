@@ -348,6 +348,11 @@ class Program:
     left_out: list[str] = field(default_factory=list)
     sizes: list[InputSize] = field(default_factory=list)
 
+    @property
+    def entry_names(self) -> list[str]:
+        """The names of ``inputs``: those that the caller gives, and then the sizes."""
+        return [*self.input_names, *(size.name for size in self.sizes)]
+
     def calls(self) -> list[KernelCall]:
         """Return the kernel calls in the order of their numbers."""
         found = [i for b in self.blocks for i in b.instrs if isinstance(i, KernelCall)]

@@ -12,7 +12,7 @@ from dycl_tvm.hcfg.cuda_draws import KINDS
 from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR
 from dycl_tvm.hcfg.interpreter import Watcher, graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin, Return, Switch
-from dycl_tvm.hcfg.sizes import measure, shape_text
+from dycl_tvm.hcfg.sizes import shape_text
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.path import Decision, Path, SourceLine
 from dycl_tvm.runtime.seeds import seed_bits
@@ -91,15 +91,14 @@ class InterpretedModule:
         for k, (value, (name, leaf)) in enumerate(zip(self.graph.inputs, named)):
             if isinstance(value.type, TensorType):
                 found = TensorType(tuple(leaf.shape), str(leaf.dtype).removeprefix("torch.")) if isinstance(leaf, torch.Tensor) else None
-                if found is not None and len(found.shape) == len(value.type.shape):
-                    largest = [n if (k, d) in free else m for d, (n, m) in enumerate(zip(value.type.shape, found.shape))]
-                    alike = TensorType(tuple(largest), found.dtype) == value.type
-                else:
-                    alike = False
-                if not alike:
+                alike = found is not None and found.dtype == value.type.dtype and len(found.shape) == len(value.type.shape)
+                if (
+                    found is None
+                    or not alike
+                    or any(n != m and (k, d) not in free for d, (n, m) in enumerate(zip(found.shape, value.type.shape)))
+                ):
                     expected = shape_text(value.type, k, self.graph.sizes)
                     raise InputError(f"input '{name}': expected a tensor {expected}, got {found or f'a {type(leaf).__name__}'}")
-        measure(self.graph.sizes, [leaf for _, leaf in named], self.graph.input_names)
         self._check_pairs(named)
         return [leaf for _, leaf in named]
 

@@ -53,10 +53,7 @@ class Dim:
         if type(root.max) is not int:
             raise UsageError(f"the size {root.__name__} has no largest value, which memory is planned for: Dim({root.__name__!r}, max=512)")
         made = Dim(root.__name__, min=int(root.min), max=root.max)
-        if root is not size:
-            made.constant = size.fn(0)
-            made.factor = size.fn(1) - made.constant
-        return made
+        return made if root is size else made._made(size.fn(1) - size.fn(0), size.fn(0))
 
     def _made(self, factor: int, constant: int) -> Dim:
         if type(factor) is not int or type(constant) is not int or factor < 1:
@@ -126,12 +123,12 @@ class InputSize:
 
 
 def shape_text(type_: TensorType, number: int, sizes: Sequence[InputSize]) -> str:
-    """Return the type of an input as messages write it: ``int64[1, T <= 512]``."""
+    """Return the type of an input as messages write it, those of artefacts too: ``int64[1, T<=512]``."""
     shown = list(map(str, type_.shape))
     for size in sizes:
         for d in size.dims:
             if d.input == number:
-                shown[d.dim] = f"{d.text(size.name)} from {d.at(size.least)} to {d.at(size.most)}"
+                shown[d.dim] = f"{d.text(size.name)}<={type_.shape[d.dim]}"
     return f"{type_.dtype}[{', '.join(shown)}]"
 
 

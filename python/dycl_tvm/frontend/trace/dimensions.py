@@ -39,16 +39,16 @@ class Dimensions:
         with one for each dimension. None and the size of the example stand for fixed ones.
     structure : Structure
         Of the inputs.
-    names, types : list
-        Of the leaves. ``types`` are those of the examples.
+    types : list of TensorType
+        Of the example leaves.
 
     Attributes
     ----------
     sizes : list of InputSize
     """
 
-    def __init__(self, written: Any, structure: Structure, names: Sequence[str], types: Sequence[TensorType]) -> None:
-        self._names, self._types = names, types
+    def __init__(self, written: Any, structure: Structure, types: Sequence[TensorType]) -> None:
+        self._types = types
         self._found: dict[str, _Written] = {}
         parameters = structure["dict"]
         if isinstance(written, Mapping):

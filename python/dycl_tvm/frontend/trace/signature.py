@@ -73,7 +73,7 @@ class Inputs:
                 self.structure[entries[kind]] = name
         self.sizes: list[InputSize] = []
         if dynamic_shapes is not None:
-            dimensions = Dimensions(dynamic_shapes, self.structure, self.names, self.types)
+            dimensions = Dimensions(dynamic_shapes, self.structure, self.types)
             self.sizes, self.types = dimensions.sizes, dimensions.bounded()
             for k in {d.input for size in self.sizes for d in size.dims}:
                 self._examples[k].enlarge(self.types[k].shape, self.names[k])
