@@ -16,6 +16,7 @@ from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.cuda_draws import CUDA, moved
 from dycl_tvm.hcfg.draws import STATE, is_draw
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
+from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
@@ -175,7 +176,7 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
 class _Checker:
     def __init__(self, lowered: Lowered, kernels: CompiledKernels, accuracy: str, seed: int) -> None:
         self.program, self.kernels, self.accuracy, self.seed = lowered.program, kernels, accuracy, seed
-        self.memory = Memory(lowered.program)
+        self.memory, self.fronts, self.size_slots = Memory(lowered.program), lowered.fronts, lowered.placement.sizes
         self.result = Kernels()
 
     def check(self, site: _Site, number: int, wide: torch.dtype) -> bool:
@@ -200,14 +201,16 @@ class _Checker:
                 continue
         else:
             return False
+        sizes = self.place_sizes(noise)
+        cut = self.fronts.cut(site.sub.name, [r.type for r in site.step.outputs], sizes)
         got = self.run(site)
-        found = compare(expected, got)
+        found = compare(expected, got, cut=cut)
         if found.error > 1:  # in doubt: more samples, what eager itself gives, and what fused multiplications give
             with torch.no_grad():
                 others = [reference.in_own_types(args), reference.fused(args)]
             more = reference.expect(args, _MORE_SAMPLES if site.work.seconds(1, wide) < 0.1 else 6, self.seed + 1)
             more.samples += expected.samples
-            found = compare(more, got, others)
+            found = compare(more, got, others, cut)
             if found.error > 1:
                 self.fail(site, regime, found)
         self.result = dataclasses.replace(self.result, runs=self.result.runs + 1)
@@ -240,6 +243,13 @@ class _Checker:
             for a, s in zip(site.step.args, site.args)
         ]
 
+    def place_sizes(self, noise: torch.Generator) -> list[int]:
+        """Choose the sizes of a call, and put them where kernels read them."""
+        sizes = [draw_size(s, noise) for s in self.program.sizes]
+        for k, slot in self.size_slots.items():
+            self.memory.tensor(slot).fill_(sizes[k])
+        return sizes
+
     def run(self, site: _Site) -> list[torch.Tensor | None]:
         """Run the kernels of a call; nothing but their own results may change. None stands for results that have no memory."""
         before = self.memory.arena.clone()
@@ -268,6 +278,14 @@ class _Checker:
             f"a compiled sub-DNN differs from PyTorch: {site.sub.name}{where}, on operands of the kind {regime.name!r}: {found.text}\n"
             f"operators: {ops}\nkernels: {symbols}\nThe build is wrong, and nothing was written. Please report it."
         )
+
+
+def draw_size(size: InputSize, noise: torch.Generator) -> int:
+    """Return a size within its bounds, often one of them."""
+    ends = (size.least, size.most)
+    return ends[int(torch.randint(0, 2, (), generator=noise))] if torch.rand((), generator=noise) < 0.4 else int(
+        torch.randint(size.least, size.most + 1, (), generator=noise)
+    )
 
 
 def _trusts_indices(sub: SubDNN) -> bool:

@@ -31,6 +31,9 @@ SCHEDULED = "dycl.scheduled"
 IN_PLACE = "dycl.in_place"
 #: LLVM's names of features whose instructions a function is written in: only CPUs that have them run it, or even compile it.
 INSTRUCTIONS = "dycl.instructions"
+#: For each input, of each of its dimensions: the dimension of the output of which row r depends on row r of the input alone, or -1.
+#: What is missing behind has none; a dimension of another extent than the output's is broadcast, and wanted whole.
+ROWS = "dycl.rows"
 #: What a kernel is called in symbols and reports; a kernel without it has the name of its function.
 NAME = "dycl.name"
 
