@@ -3,7 +3,7 @@
 
 The kernel is made and scheduled for the largest size. Then each loop gets a test whether its trip writes anything that is wanted: the
 least index that the trip can store at, against the size, which is one more input. Trips that write behind it are skipped; a tile that
-reaches over it is computed whole. So every family and every schedule has run-time extents, and static kernels are as they were.
+reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. So every family and every schedule has run-time extents, and static kernels are as they were.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm.ir.expr import Var
 
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted
+from dycl_tvm.backends.tir_cpu.loops import LAUNCHES
 
 #: Of a function: what is wanted of its one output, as rows (dimension, number of the size's input, factor, constant).
 FRONT = "dycl.front"
@@ -94,7 +95,19 @@ class _Skips:
         needed = self._needed(stmt)
         if needed is not None:
             body = tirx.IfThenElse(needed, body, None)
-        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
+        loop = tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
+        return loop if needed is None or int(stmt.kind) != tirx.ForKind.PARALLEL else self._launched(loop)
+
+    def _launched(self, loop: Any) -> Any:
+        """Return a parallel loop whose threads take every so-many-th trip, as the last ones may be skipped, and one where little is left."""
+        wanted, shape = self.wanted[0][1], [int(s) for s in self.out.shape]
+        launches = int(loop.annotations.get(LAUNCHES, 1))
+        # the work is in proportion to what is wanted
+        few = [(self.sizes[e.size] * e.factor + e.constant) * launches < n for e, n in zip(wanted, shape) if e is not None]
+        alone = tirx.any(*few) if len(few) > 1 else few[0]
+        hint = tirx.Evaluate(tirx.call_extern("int32", "dycl_next_launch_alone", alone.astype("int32")))
+        strided = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_parallel_stride_pattern", tirx.const(1, "int32"), loop)
+        return tirx.SeqStmt([hint, tirx.AttrStmt(tirx.const(0, "int32"), "pragma_parallel_launch_point", tirx.const(1, "int32"), strided)])
 
     def _needed(self, loop: Any) -> Any:
         """Return whether a trip writes what is wanted; None if that does not depend on the trip, or cannot be told."""
