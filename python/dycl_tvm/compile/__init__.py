@@ -124,7 +124,7 @@ def lower(
     with _timed(stats, "legalise"):
         legal = legalise(prepare_half(parts.mod, constants, half) if on_device else rms_norm.join(parts.mod), target)
     with _timed(stats, "layouts"):
-        selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph))
+        selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph), bool(graph.sizes))
         kernels = Kernels(selector)
         # the families are kernels of CPUs
         packed, layouts = (legal, None) if on_device else choose_kernels(graph, legal, kernels, constants)
@@ -132,7 +132,7 @@ def lower(
             selector.save()
     with _timed(stats, "passes"):
         low = to_kernels(packed, target)
-    table = KernelSet(dedup=dedup)
+    table = KernelSet(dedup=dedup, makers=kernels.makers)
     with _timed(stats, "call lists"):
         lists = {s.name: call_list(s.name, low, table, parts.backend_of) for s in sub_dnns}
     fronts = Fronts(Bounds([]))

@@ -21,7 +21,7 @@ from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.pipeline import KernelSet
-from dycl_tvm.compile.wanted import Counts, Fact, Holds, Kernel, Mask
+from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Number
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Return, SubDNNCall, Value
 from dycl_tvm.hcfg.types import TensorType, Type
@@ -39,12 +39,26 @@ class Fronts:
     ----------
     bounds : Bounds
         Of the sizes.
+    facts : dict
+        ``id`` of a value of the graph to what the kernels take for granted of it.
     results : dict
         Name of a sub-DNN to what is wanted of each of its results, in the shape of the array in memory; None for nothing.
     """
 
     bounds: Bounds
+    facts: dict[int, Fact] = field(default_factory=dict)
     results: dict[str, list[Wanted | None]] = field(default_factory=dict)
+
+    def known(self, value: Value, drawn: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """Return a random tensor as it may be for a value: what is known of the value holds."""
+        fact = self.facts.get(id(value))
+        if isinstance(fact, Holds):
+            return torch.full_like(drawn, fact.extent.at(sizes))
+        if isinstance(fact, (Mask, Closed)):
+            shape = [-1 if d == fact.dim else 1 for d in range(drawn.dim())]
+            inside = (torch.arange(drawn.shape[fact.dim]) < fact.extent.at(sizes)).view(shape).expand_as(drawn)
+            return inside.clone() if isinstance(fact, Mask) else torch.where(inside, drawn, -torch.inf)
+        return drawn
 
     def cut(self, name: str, types: Sequence[Type], sizes: Sequence[int]) -> list[tuple[slice, ...]]:
         """Return what is computed of the results of a sub-DNN, of these types, where the sizes are these."""
@@ -102,7 +116,7 @@ class _Planner:
             self._round(number >= _ROUNDS)
             if self.wanted == before:
                 break
-        found = Fronts(self.bounds)
+        found = Fronts(self.bounds, self.facts)
         for name, lst in self.lists.items():
             wanted = self._wanted_of_results(name)
             found.results[name] = wanted
@@ -163,9 +177,9 @@ class _Planner:
             if of_args and of_args[0] is not None and all(f == of_args[0] for f in of_args):
                 found[k] = of_args[0]
         for number, data in lst.constants.items():
-            counts = _counts(torch.as_tensor(data))
-            if counts is not None:
-                found[number] = counts
+            known = _constant_fact(torch.as_tensor(data))
+            if known is not None:
+                found[number] = known
         for number in range(len(lst.types)):
             self._view_fact(lst, number, found)
         for call in lst.calls:
@@ -187,10 +201,10 @@ class _Planner:
     def _fact_of(self, value: Value) -> Fact | None:
         if isinstance(value, Constant):
             if id(value) not in self.facts:
-                counts = _counts(value.data) if isinstance(value.data, torch.Tensor) else None
-                if counts is None:
+                known = _constant_fact(value.data) if isinstance(value.data, torch.Tensor) else None
+                if known is None:
                     return None
-                self.facts[id(value)] = counts
+                self.facts[id(value)] = known
             return self.facts[id(value)]
         return self.facts.get(id(value))
 
@@ -333,13 +347,27 @@ class _Planner:
             return call
         wanted = tuple(e if e is not None and e.factor else None for e in wanted)
         sizes = tuple(sorted({e.size for e in wanted if e is not None}))
-        if not sizes:
+        keys = self._keys_of(lst, call, wanted)
+        if not sizes and keys is None:
             return call
-        return replace(call, symbol=self.table.front(call.symbol, wanted), sizes=sizes)
+        return replace(call, symbol=self.table.front(call.symbol, wanted, keys), sizes=(*(() if keys is None else (keys.size,)), *sizes))
+
+    def _keys_of(self, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:
+        """Return how many keys of an attention count: the others are masked, or come after all rows that are wanted."""
+        maker = self.table.makers.get(call.symbol)
+        if maker is None:
+            return None
+        facts = self._known_facts(lst.name)
+        closed = [f.extent for f in map(facts.get, (call.inputs[k] for k in maker.closing())) if isinstance(f, Closed)]
+        rows = wanted[maker.rows_dim]
+        found = closed[0] if closed else rows if maker.work.causal else None
+        return self.bounds.clipped(found, maker.work.keys)
 
 
-def _counts(data: torch.Tensor) -> Counts | None:
-    """Return along which dimension the elements of a constant count from 0."""
+def _constant_fact(data: torch.Tensor) -> Counts | Number | None:
+    """Return along which dimension the elements of a constant count from 0, or which number it is."""
+    if data.numel() == 1 and data.dtype == torch.float32:
+        return Number(float(data))
     if data.dtype not in (torch.int64, torch.int32) or data.numel() < 2 or data.numel() != max(data.shape):
         return None
     flat = data.detach().reshape(-1)
@@ -348,13 +376,13 @@ def _counts(data: torch.Tensor) -> Counts | None:
 
 def _reshaped(fact: Fact, shape: Sequence[int], other: Sequence[int]) -> Fact | None:
     """Return what is known of the same elements in a shape that has dimensions of 1 more or fewer."""
-    if isinstance(fact, Holds):
+    if isinstance(fact, (Holds, Number)):
         return fact
     dims, others = list(_long(shape)), list(_long(other))
     if [shape[d] for d in dims] != [other[d] for d in others] or fact.dim not in dims:
         return None
     dim = others[dims.index(fact.dim)]
-    return Counts(dim) if isinstance(fact, Counts) else Mask(dim, fact.extent)
+    return replace(fact, dim=dim)
 
 
 def _long(shape: Sequence[int]) -> Iterator[int]:

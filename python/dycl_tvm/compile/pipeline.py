@@ -15,9 +15,10 @@ import tvm_ffi
 from tvm import relax
 
 from dycl_tvm.backends import tir_cpu
-from dycl_tvm.backends.extents import Wanted
+from dycl_tvm.backends.extents import Extent, Wanted
 from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.expression import elementwise
+from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.front import add_sizes, with_front
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
@@ -85,10 +86,13 @@ class KernelSet:
     ----------
     functions : dict
         Symbol to PrimFunc, in order of first use.
+    makers : dict
+        Name of a function of the module, and later its symbol, to what makes it again for fewer keys.
     """
 
     functions: dict[str, Any] = field(default_factory=dict)
     dedup: bool = True
+    makers: dict[str, Maker] = field(default_factory=dict)
     _by_hash: dict[int, list[str]] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
     _known: dict[Any, str] = field(default_factory=dict)
@@ -116,14 +120,19 @@ class KernelSet:
             self.functions[symbol] = plain
             same.append(symbol)
         self._known[gv.name_hint] = symbol
+        if gv.name_hint in self.makers:
+            self.makers[symbol] = self.makers[gv.name_hint]
         return symbol
 
-    def front(self, symbol: str, wanted: Wanted) -> str:
-        """Return the symbol of the kernel that computes only what is wanted of the output of another one."""
-        key = (symbol, wanted)
+    def front(self, symbol: str, wanted: Wanted, keys: Extent | None) -> str:
+        """Return the symbol of the kernel that computes only what is wanted of the output of another one, of so many keys."""
+        key = (symbol, wanted, keys)
         if key not in self._known:
             self._known[key] = f"{symbol}_front_{sum(isinstance(k, tuple) for k in self._known)}"
-            self.functions[self._known[key]] = with_front(self.functions[symbol], wanted)
+            fn = self.functions[symbol]
+            if keys is not None:
+                fn = self.makers[symbol](keys).with_attr(ROWS, fn.attrs[ROWS])
+            self.functions[self._known[key]] = with_front(fn, wanted)
         return self._known[key]
 
 

@@ -9,6 +9,7 @@ address or divides a whole number: a number that nobody computed must not get th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -21,6 +22,12 @@ from tvm.ir.expr import TensorLoad
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
 from dycl_tvm.backends.tir_cpu.loops import ROWS, SCHEDULED
 from dycl_tvm.backends.tir_cpu.stages import Stage, inlined, loads_of, read_stages
+
+#: What reads both of its operands at the place at which it is computed itself.
+_BINARY = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max),
+    *(tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or),
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,22 @@ class Mask:
     extent: Extent
 
 
-Fact = Union[Counts, Holds, Mask]
+@dataclass(frozen=True)
+class Number:
+    """A tensor of one element that is a constant."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A tensor that is -inf behind the first elements along a dimension."""
+
+    dim: int
+    extent: Extent
+
+
+Fact = Union[Counts, Holds, Mask, Number, Closed]
 
 
 class Kernel:
@@ -92,15 +114,15 @@ class Kernel:
             return None
         stage, reads = self.stages[0], _Reads(self, facts, bounds)
         reads.open(stage)
-        if not stage.axes:
+        if math.prod(stage.extents) == 1:
             extent = reads.extent(stage.value)
             return None if extent is None else Holds(extent)
-        tests = reads.tests(stage.value)
-        if tests is None or len(tests) != 1:
-            return None
-        position, extent = tests[0]
-        dim = next((d for d, a in enumerate(stage.axes) if a.same_as(position)), None)
-        return None if dim is None else Mask(dim, extent)
+        tests, closed = reads.tests(stage.value), reads.closed(stage.value)
+        for position, extent in tests if tests is not None and len(tests) == 1 else closed:
+            dim = next((d for d, a in enumerate(stage.axes) if a.same_as(position)), None)
+            if dim is not None:
+                return Closed(dim, extent) if tests is None else Mask(dim, extent)
+        return None
 
 
 class _Reads:
@@ -152,10 +174,11 @@ class _Reads:
         elif isinstance(expr, tirx.Select):
             self._choice(expr.condition, expr.true_value, expr.false_value, limits, own)
         elif isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") == "tirx.if_then_else":
-            self._choice(*expr.args, limits, own)
+            condition, then, orelse = expr.args
+            self._choice(condition, then, orelse, limits, own)
         elif isinstance(expr, (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)) and "float" not in str(expr.ty.dtype):
             self._whole(expr, own)
-        elif isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.And, tirx.Or)):  # fmt: skip
+        elif isinstance(expr, _BINARY):
             self._visit(expr.a, limits, own)
             self._visit(expr.b, limits, own)
         elif isinstance(expr, tirx.Not):
@@ -173,7 +196,7 @@ class _Reads:
 
     def _choice(self, condition: Any, then: Any, orelse: Any, limits: list[tuple[Any, Extent]], own: Any) -> None:
         self._visit(condition, limits, own)
-        self._visit(then, [*(self.tests(condition) or ()), *limits], own)
+        self._visit(then, [*self.needs(condition), *limits], own)
         self._visit(orelse, limits, own)
 
     def _whole(self, expr: Any, own: Any) -> None:
@@ -184,6 +207,9 @@ class _Reads:
 
     def _limit(self, index: Any, size: int, limits: list[tuple[Any, Extent]]) -> Extent | None:
         """Return how many elements of a dimension an index reads of at most."""
+        at = self.extent(index)
+        if at is not None:
+            return self.bounds.clipped(at.scaled(1, 1), size)
         index = self.analyzer.simplify(index)
         for expr, extent in limits:
             if tvm_ffi.structural_equal(index, expr):
@@ -198,8 +224,8 @@ class _Reads:
                 return None
             if not stride:
                 continue
-            extent = next((e for a, e in limits if a.same_as(axis)), None)
-            last = Extent.number(whole) if extent is None else extent
+            limit = next((e for a, e in limits if a.same_as(axis)), None)
+            last = Extent.number(whole) if limit is None else limit
             if total.factor and last.factor:
                 return None
             symbol = last if last.factor else total
@@ -228,6 +254,31 @@ class _Reads:
         fact = self._fact(expr)
         return [(self.analyzer.simplify(expr.indices[fact.dim]), fact.extent)] if isinstance(fact, Mask) else None
 
+    def closed(self, expr: Any) -> list[tuple[Any, Extent]]:
+        """Return positions and extents behind which an expression is -inf."""
+        if isinstance(expr, tirx.Select):
+            condition, then, orelse = expr.condition, expr.true_value, expr.false_value
+        elif isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") == "tirx.if_then_else":
+            condition, then, orelse = expr.args
+        else:
+            fact = self._fact(expr)
+            return [(self.analyzer.simplify(expr.indices[fact.dim]), fact.extent)] if isinstance(fact, Closed) else []
+        if self._is_minus_infinity(orelse):
+            return [*self.needs(condition), *self.closed(then)]
+        first, second = self.closed(then), self.closed(orelse)
+        return [(p, e) for p, e in first if any(tvm_ffi.structural_equal(p, q) and e == f for q, f in second)]
+
+    def needs(self, condition: Any) -> list[tuple[Any, Extent]]:
+        """Return comparisons without which a condition is false."""
+        if isinstance(condition, tirx.And):
+            return [*self.needs(condition.a), *self.needs(condition.b)]
+        return self.tests(condition) or []
+
+    def _is_minus_infinity(self, expr: Any) -> bool:
+        fact = self._fact(expr)
+        value = fact.value if isinstance(fact, Number) else float(expr.value) if isinstance(expr, tirx.FloatImm) else 0.0
+        return value == -math.inf
+
     def extent(self, expr: Any) -> Extent | None:
         """Return the extent that an expression is, None if it is anything else."""
         if isinstance(expr, tirx.IntImm):
@@ -236,13 +287,26 @@ class _Reads:
             return self.extent(expr.value)
         if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul)) and str(expr.ty.dtype) == "int64":
             a, b = self.extent(expr.a), self.extent(expr.b)
-            if a is None or b is None or (b.factor and (a.factor or isinstance(expr, tirx.Sub))):
+            if a is None or b is None:
+                return None
+            if b.factor and (a.factor or isinstance(expr, tirx.Sub)):
                 return None
             if isinstance(expr, tirx.Mul):
                 return a.scaled(b.constant) if not b.factor else b.scaled(a.constant)
-            if b.factor:
-                a, b = b, a
-            return a.scaled(1, -b.constant if isinstance(expr, tirx.Sub) else b.constant)
+            left, right = (b, a) if b.factor else (a, b)
+            return left.scaled(1, -right.constant if isinstance(expr, tirx.Sub) else right.constant)
+        if isinstance(expr, (tirx.Min, tirx.Max)):
+            a, b = self.extent(expr.a), self.extent(expr.b)
+            if a is None or b is None or not (self.bounds.covers(a, b) or self.bounds.covers(b, a)):
+                return None
+            return a if self.bounds.covers(a, b) == isinstance(expr, tirx.Max) else b
+        if isinstance(expr, tirx.Select) and isinstance(expr.condition, tirx.LT):
+            a, b = self.extent(expr.condition.a), self.extent(expr.condition.b)
+            if a is None or b is None:
+                return None
+            # a < b is false for sure where a covers b, and true where b covers a + 1
+            known = False if self.bounds.covers(a, b) else True if self.bounds.covers(b, a.scaled(1, 1)) else None
+            return None if known is None else self.extent(expr.true_value if known else expr.false_value)
         fact = self._fact(expr)
         return fact.extent if isinstance(fact, Holds) else None
 

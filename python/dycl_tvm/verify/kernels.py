@@ -192,16 +192,18 @@ class _Checker:
         if number and not floats:
             draws.remove((0, 1))  # that was tried with the first regime
         noise = torch.Generator().manual_seed(self.seed * 1009 + number)
+        sizes = [draw_size(s, noise) for s in self.program.sizes]
         for whole in draws:
             try:
-                args = self.place(site, regime, whole, noise)
+                args = self.place(site, regime, whole, noise, sizes)
                 expected = reference.expect(args, _SAMPLES, self.seed)
                 break
             except Undefined:
                 continue
         else:
             return False
-        sizes = self.place_sizes(noise)
+        for k, slot in self.size_slots.items():
+            self.memory.tensor(slot).fill_(sizes[k])
         cut = self.fronts.cut(site.sub.name, [r.type for r in site.step.outputs], sizes)
         got = self.run(site)
         found = compare(expected, got, cut=cut)
@@ -226,13 +228,14 @@ class _Checker:
             return True
         return spreads_infinities(sub) or has_complex(sub) or (has_products(sub) and self.accuracy not in ("default", "strict"))
 
-    def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> list[torch.Tensor]:
+    def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Fill the memory with operands; return what a kernel finds there."""
         self.memory.poison()
         for value, slot in zip(site.step.args, site.args):
             if isinstance(value, Constant) or slot is None:
                 continue
-            array = pack(_operand(site.sub, value.type, regime, whole, noise), slot.type)  # type: ignore[arg-type]
+            drawn = self.fronts.known(value, _operand(site.sub, value.type, regime, whole, noise), sizes)  # type: ignore[arg-type]
+            array = pack(drawn, slot.type)
             if slot.space == "arena":
                 self.memory.tensor(slot).copy_(array)
             else:
@@ -242,13 +245,6 @@ class _Checker:
             a.data if isinstance(a, Constant) else unpack(self.memory.tensor(s), a.type).clone()  # type: ignore[union-attr, arg-type]
             for a, s in zip(site.step.args, site.args)
         ]
-
-    def place_sizes(self, noise: torch.Generator) -> list[int]:
-        """Choose the sizes of a call, and put them where kernels read them."""
-        sizes = [draw_size(s, noise) for s in self.program.sizes]
-        for k, slot in self.size_slots.items():
-            self.memory.tensor(slot).fill_(sizes[k])
-        return sizes
 
     def run(self, site: _Site) -> list[torch.Tensor | None]:
         """Run the kernels of a call; nothing but their own results may change. None stands for results that have no memory."""
@@ -283,8 +279,10 @@ class _Checker:
 def draw_size(size: InputSize, noise: torch.Generator) -> int:
     """Return a size within its bounds, often one of them."""
     ends = (size.least, size.most)
-    return ends[int(torch.randint(0, 2, (), generator=noise))] if torch.rand((), generator=noise) < 0.4 else int(
-        torch.randint(size.least, size.most + 1, (), generator=noise)
+    return (
+        ends[int(torch.randint(0, 2, (), generator=noise))]
+        if torch.rand((), generator=noise) < 0.4
+        else int(torch.randint(size.least, size.most + 1, (), generator=noise))
     )
 
 

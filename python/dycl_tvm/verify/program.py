@@ -190,7 +190,7 @@ class _Lockstep:
         sizes = dict(zip(self.graph.inputs[len(self.graph.input_names) :], self.graph.sizes))
         self.truth, self.path, self.stack, self.machine.stack = {}, [], [], []
         for home, value in zip(self.program.inputs, self.graph.inputs, strict=True):
-            given = self._draw(value) if value not in sizes else draw_size(sizes[value], self.noise)
+            given: Any = self._draw(value) if value not in sizes else draw_size(sizes[value], self.noise)
             if isinstance(home, Slot):
                 self.memory.inputs[home.index] = given.clone()
             else:

@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu.families import relayout
+from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels, Rows
 from dycl_tvm.backends.tir_cpu.loops import NAME, ROWS
@@ -43,6 +44,8 @@ class ModuleEmitter:
         """Return the global variable of a kernel."""
         if key not in self._made:
             self._made[key] = self.bb.add_func(make().with_attr(NAME, name).with_attr(ROWS, [list(r) for r in rows]), name)
+            if isinstance(make, Maker):
+                self.kernels.makers[self._made[key].name_hint] = make
         return self._made[key]
 
 

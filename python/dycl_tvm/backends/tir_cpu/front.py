@@ -3,7 +3,8 @@
 
 The kernel is made and scheduled for the largest size. Then each loop gets a test whether its trip writes anything that is wanted: the
 least index that the trip can store at, against the size, which is one more input. Trips that write behind it are skipped; a tile that
-reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. So every family and every schedule has run-time extents, and static kernels are as they were.
+reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. So every family and every
+schedule has run-time extents, and static kernels are as they were.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _MOST_STORES = 6
 def with_front(fn: Any, wanted: Wanted) -> Any:
     """Return a function that is to be given a front: :func:`add_sizes` gives it the inputs, :func:`skip_behind` the tests."""
     sizes = sorted({e.size for e in wanted if e is not None})
+    if not sizes:
+        return fn
     rows = [[d, sizes.index(e.size), e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
     return fn.with_attr(FRONT, rows).with_attr(SIZES, sizes)
 
@@ -99,7 +102,7 @@ class _Skips:
         return loop if needed is None or int(stmt.kind) != tirx.ForKind.PARALLEL else self._launched(loop)
 
     def _launched(self, loop: Any) -> Any:
-        """Return a parallel loop whose threads take every so-many-th trip, as the last ones may be skipped, and one where little is left."""
+        """Return a parallel loop that has a launch only if enough is left, and whose last trips are not all of one thread."""
         wanted, shape = self.wanted[0][1], [int(s) for s in self.out.shape]
         launches = int(loop.annotations.get(LAUNCHES, 1))
         # the work is in proportion to what is wanted

@@ -61,6 +61,8 @@ class Kernels:
         self.offload = Offload()
         self.families: Counter[str] = Counter()
         self.left: list[str] = []
+        #: By the name of its function, what makes a kernel again for fewer keys.
+        self.makers: dict[str, attention.Maker] = {}
 
     def want(self, node: Node) -> Want:
         """Return the layout that a node asks for."""
@@ -230,7 +232,7 @@ class Kernels:
         ]
         key = ("attention", work, between.key, between.operands, epilogue.key, epilogue.operands)
         rows = [(), (), (), *(() for _ in between.operands), *(_same(t, work.y) for t in epilogue.operands)]
-        make = functools.partial(attention.kernel, work, self.machine, between, epilogue)
+        make = attention.Maker(work, self.machine, between, epilogue)
         out.write(node.last, work.y, out.call(_name("attention", node), key, make, args, work.y, rows))
         return "attention"
 
