@@ -25,7 +25,6 @@ from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, N
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Return, SubDNNCall, Value
 from dycl_tvm.hcfg.types import TensorType, Type
-from dycl_tvm.runtime.structure import parts_of
 
 #: Rounds after which what still changes is wanted whole: an extent may grow by one in each trip of a loop.
 _ROUNDS = 12
@@ -233,7 +232,7 @@ class _Planner:
                         self._want_all(operand)
 
     def _returned(self, term: Return) -> None:
-        cut = parts_of(term.site.structure)
+        cut = term.site.cut
         for k, value in enumerate(term.values):
             if not isinstance(value, Value) or not isinstance(value.type, TensorType):
                 continue
