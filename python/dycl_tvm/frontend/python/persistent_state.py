@@ -21,6 +21,7 @@ import torch
 from dycl_tvm.errors import StateError, UnsupportedError
 from dycl_tvm.frontend.python.finalizers import Finalizers
 from dycl_tvm.frontend.python.holders import Holders
+from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
 from dycl_tvm.frontend.python.twins import Twins
@@ -58,6 +59,8 @@ from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
 Path = tuple[Any, ...]
 #: The path of the state variable that says of which kinds the places are.
 _KINDS: Path = ("kinds",)
+#: How the paths of those begin that are lengths.
+_LENGTH = "length"
 _MADE_ANEW = frozenset(["list", "dict", "set", "deque", "OrderedDict", "Counter"])
 
 
@@ -114,6 +117,9 @@ class ModelState:
         #: The kinds of contents of containers that calls leave with other items than they had.
         self._contents: dict[Any, ContentsVariants] = {}
         self._kinds = Kinds()
+        #: Where these are told apart; the lengths of tensors, and what the path at hand leaves of them.
+        self._with_kinds, self._lengths = set[Path](), KeptLengths()
+        self._left_lengths: dict[Path, tuple[Kept, TensorLeaf, str]] = {}
         #: Of which kinds the path at hand leaves places; where the program first asked for one.
         self._left_kinds: dict[Path, int] = {}
         self._asked: Origin | None = None
@@ -212,13 +218,29 @@ class ModelState:
         self._twins.put_back(lambda x: True)
 
     def begin_round(self) -> None:
-        """Let something stand for the containers that may be unread, and for none that was found to be read."""
+        """Let something stand for the containers that may be unread, and for none that was found to be read; group the lengths."""
+        self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != _LENGTH}
+        for number, name, initial in self._lengths.begin_round([(p, self._leaves[p].name, one) for p, one in self._kept()]):
+            self._leaves[_LENGTH, number] = _Leaf(name, scalars.ScalarType("int"), initial)
         self._twins.put_back(self.unread.is_read)
         for x in self.unread.begin_round():
             try:
                 self._twins.put(self._reachable.values(), {id(x): (x, self.unread.stand_in(x))})
             except UnsupportedError:
                 self.unread.forget(x)
+
+    def _kept(self) -> list[tuple[Path, Kept]]:
+        """Return the tensors whose lengths are state variables."""
+        return [((*path, i), v.kept) for path, kinds in self._variants.items() for i, v in enumerate(kinds.known) if v.kept is not None]
+
+    def is_complete(self, known: tuple[int, ...]) -> bool:
+        """Whether a round has found nothing new since the size was ``known``, and no buffer is longer than it has to be."""
+        if self.size != known:
+            return False
+        narrower = [(path, one) for path, one in self._kept() if one.narrow()]
+        for path, one in narrower:
+            self._leaves[path] = _Leaf(self._leaves[path].name, one.form.type, one.constant())
+        return not narrower
 
     @property
     def left_out(self) -> list[str]:
@@ -243,7 +265,7 @@ class ModelState:
     def size(self) -> tuple[int, ...]:
         """Differs with everything found. It is no sum: what is known of one thing is forgotten where another is found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        return (*map(len, found), count_unset(self._poisoned), self._kinds.found, *self._count_kinds(), *self.unread.size)
+        return (*map(len, found), count_unset(self._poisoned), self._kinds.found, self._lengths.found, *self._count_kinds(), *self.unread.size)
 
     def _count_kinds(self) -> tuple[int, ...]:
         widened = sum([v.widened for v in self._variants.values()])
@@ -258,6 +280,7 @@ class ModelState:
             self._kinds.begin()
         for space, owner in self._spaces:
             current().heap.is_namespace(space, owner)
+        self._lengths.begin_run()
         made = self._made = {}
         assert self._contents.keys() <= self._places.keys(), "contents of a place that is not written"
         if _KINDS in self._entry:
@@ -292,6 +315,8 @@ class ModelState:
             variant = self._variants[path].known[i]
             if isinstance(variant.obj, Items):
                 return self._at_entry((*path, i), variant.obj, made)
+            if variant.kept is not None:
+                return self._kept_at_entry((*path, i), variant.kept, made)
             return variant.obj if variant.type is None else self._value_at_entry((*path, i), variant.obj, made)
         if path in self._entry:
             value = self._value_at_entry(path, Layout.of(c.obj) if isinstance(c, TensorLeaf) else None, made)
@@ -318,17 +343,26 @@ class ModelState:
         made[path] = fresh.storage_
         return fresh
 
+    def _kept_at_entry(self, path: Path, kept: Kept, made: dict[Path, Storage]) -> Any:
+        """Return a tensor whose length is a state variable too."""
+        buffer = self._entry[path]
+        assert isinstance(buffer, Value)
+        tensor = self._lengths.at_entry(path, kept, buffer, self._entry[_LENGTH, self._lengths.number_of(path)])
+        mark_outside(tensor, "state")
+        made[path] = tensor.storage_
+        return tensor
+
     def _tell_apart(self, path: Path) -> bool:
         """Let the kinds of a path be told apart from the next round on; return whether they can."""
         if path in self._variants:
             return True  # Python asked once before, and did not pass on what that raised
-        name, first = self._first[path]
+        first = self._first[path][1]
         if path in self._inseparable or not can_vary(first, self.lives_on):
             return False
         del self._poisoned[path]
         self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
         self._variants[path] = Variants(first, self.lives_on)
-        self._add_kinds(name)
+        self._asked = self._asked or current().origin()
         if isinstance(first, TensorLeaf):
             self._links.add(((*path, 0), first.obj))
         self._keep_variables(path)
@@ -344,8 +378,17 @@ class ModelState:
     def _keep_variables(self, path: Path) -> None:
         """Give variables to the kinds of a path."""
         name = Name(f"`{self._first[path][0]}`")
-        for i, variant in enumerate(self._variants[path].known):
-            if variant.type is not None:
+        known = self._variants[path].known
+        if any(v.kept is not None for v in known):  # other kinds may have gone
+            self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
+            self._kinds.forget()
+        if len(known) > 1 and path not in self._with_kinds:
+            self._with_kinds.add(path)
+            self._add_kinds(name.plain)
+        for i, variant in enumerate(known):
+            if variant.kept is not None:
+                self._leaves[*path, i] = _Leaf(name.plain, variant.kept.form.type, variant.kept.constant())
+            elif variant.type is not None:
                 self._leaves.setdefault((*path, i), _Leaf(name.plain, variant.type, variant.initial))
             elif i and isinstance(variant.obj, Items):
                 self._keep_blank((*path, i), variant.obj, name)
@@ -376,7 +419,9 @@ class ModelState:
             raise Again
         self._left_kinds[path] = which
         contents, kind = (*path, which), self._variants[path].known[which]
-        if isinstance(now, TensorLeaf):
+        if isinstance(now, TensorLeaf) and kind.kept is not None:
+            left[contents], self._left_lengths[contents] = now, (kind.kept, now, name.plain)
+        elif isinstance(now, TensorLeaf):
             left[contents], found[contents] = now, now.value
         elif isinstance(now, NumberLeaf):
             found[contents] = now.operand
@@ -388,7 +433,7 @@ class ModelState:
         session = current()
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
-        known_kinds, self._left_kinds = self._count_kinds(), {}
+        known_kinds, self._left_kinds, self._left_lengths = self._count_kinds(), {}, {}
         changes = session.journal.changes(mark)
         before = session.journal.before(mark)  # of these: what is asked from here on is no change of the program's
         first = ChainMap(self._raw, before)
@@ -409,6 +454,8 @@ class ModelState:
             raise Again
         self.finalizers.check()
         self._note_sharing(left, [(p, first[key]) for key, p in changes.items() if self.lives_on(p.owner)])
+        for where, operand in self._lengths.leave(self._left_lengths).items():
+            found[where if isinstance(where, tuple) else (_LENGTH, where)] = operand
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
 
     def refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:

@@ -181,7 +181,7 @@ def _stage(
                 continue
             finally:
                 program.trampolines.restore()
-            if state.size == known:
+            if state.is_complete(known):
                 break
         else:
             raise StagingLimitError(
