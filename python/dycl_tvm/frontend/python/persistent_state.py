@@ -362,14 +362,20 @@ class ModelState:
         del self._poisoned[path]
         self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
         self._variants[path] = Variants(first, self.lives_on)
-        self._asked = self._asked or current().origin()
-        if isinstance(first, TensorLeaf):
+        if isinstance(first, TensorLeaf):  # other tensors may be of one kind with it
+            self._asked = self._asked or current().origin()
             self._links.add(((*path, 0), first.obj))
+        else:
+            self._add_kinds(path)
         self._keep_variables(path)
         return True
 
-    def _add_kinds(self, name: str) -> None:
+    def _add_kinds(self, path: Path, name: str | None = None) -> None:
         """Have a variable say of which kind a place is, beside what it says of others."""
+        if path in self._with_kinds:
+            return
+        self._with_kinds.add(path)
+        name = self._first[path][0] if name is None else name
         self._kinds.forget()
         self._asked = self._asked or current().origin()
         before = f"{self._leaves[_KINDS].name}, " if _KINDS in self._leaves else "the kind of "
@@ -382,9 +388,8 @@ class ModelState:
         if any(v.kept is not None for v in known):  # other kinds may have gone
             self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
             self._kinds.forget()
-        if len(known) > 1 and path not in self._with_kinds:
-            self._with_kinds.add(path)
-            self._add_kinds(name.plain)
+        if len(known) > 1:
+            self._add_kinds(path)
         for i, variant in enumerate(known):
             if variant.kept is not None:
                 self._leaves[*path, i] = _Leaf(name.plain, variant.kept.form.type, variant.kept.constant())
@@ -519,7 +524,7 @@ class ModelState:
         kind = variants.which(now)
         if kind is not None and key not in self._contents:
             self._contents[key] = variants
-            self._add_kinds(name)
+            self._add_kinds((key,), name)
         if len(variants.known) > known:
             for i, (c, label) in enumerate(zip(variants.known[known].items, now.place.labels(now.raw))):
                 self._keep_blank((*_contents(key, known), i), c, Name(f"`{name}`").item(label))
