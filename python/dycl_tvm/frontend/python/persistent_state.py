@@ -362,10 +362,10 @@ class ModelState:
         del self._poisoned[path]
         self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
         self._variants[path] = Variants(first, self.lives_on)
-        if isinstance(first, TensorLeaf):  # other tensors may be of one kind with it
-            self._asked = self._asked or current().origin()
+        self._asked = self._asked or current().origin()
+        if isinstance(first, TensorLeaf):
             self._links.add(((*path, 0), first.obj))
-        else:
+        if not isinstance(first, TensorLeaf) or current().limits.length is None:  # else others may be of one kind with it
             self._add_kinds(path)
         self._keep_variables(path)
         return True
