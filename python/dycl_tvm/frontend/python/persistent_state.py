@@ -84,16 +84,18 @@ class ModelState:
         Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
     unread : Unread
         The containers that calls fill and that none reads; a layer above knows what stands for them.
+    lists : KeptLists
+        The lists of tensors that grow from call to call.
     """
 
-    def __init__(self, reached: Reached, twin: Callable[[Any], Any], unread: Any) -> None:
+    def __init__(self, reached: Reached, twin: Callable[[Any], Any], unread: Any, lists: Any) -> None:
         #: By identity, the objects that live on, and the user's names for them.
         self._reachable: dict[int, Any] = {}
         self._labels: dict[int, str] = {}
         #: The ``__dict__`` of objects to which another way leads too, or that two objects share.
         self._spaces: list[tuple[dict[str, Any], Any]] = []
         self.memory = ReachedMemory()
-        self._twin, self.unread = twin, unread
+        self._twin, self.unread, self.lists = twin, unread, lists
         #: The functions that have run, and whether one of them comes to modules by ``sys.modules``.
         self._ran, self._all_modules = set[int](), False
         #: Functions of the user's that a library calls and that nothing leads to.
@@ -222,12 +224,24 @@ class ModelState:
         self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != _LENGTH}
         for number, name, initial in self._lengths.begin_round([(p, self._leaves[p].name, one) for p, one in self._kept()]):
             self._leaves[_LENGTH, number] = _Leaf(name, scalars.ScalarType("int"), initial)
-        self._twins.put_back(self.unread.is_read)
+        self._twins.put_back(lambda x: self.unread.is_read(x) and not self.lists.stands_for(x))
         for x in self.unread.begin_round():
             try:
                 self._twins.put(self._reachable.values(), {id(x): (x, self.unread.stand_in(x))})
             except UnsupportedError:
                 self.unread.forget(x)
+        for x, made, items in self.lists.begin_round():
+            self._twins.put(self._reachable.values(), {id(x): (x, made)})
+            self._forget(Contents(x).key)
+            self._reach([(self._labels[id(x)], made), (f"{self._labels[id(x)]}", items)])
+
+    def _forget(self, key: Any) -> None:
+        """Forget what was found of the contents of a container: something stands for it now."""
+        for known in (self._places, self._raw, self._contents):
+            known.pop(key, None)
+        self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != key}
+        self._growing.clear()
+        self._kinds.forget()
 
     def _kept(self) -> list[tuple[Path, Kept]]:
         """Return the tensors whose lengths are state variables."""
@@ -265,7 +279,15 @@ class ModelState:
     def size(self) -> tuple[int, ...]:
         """Differs with everything found. It is no sum: what is known of one thing is forgotten where another is found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        return (*map(len, found), count_unset(self._poisoned), self._kinds.found, self._lengths.found, *self._count_kinds(), *self.unread.size)
+        return (
+            *map(len, found),
+            count_unset(self._poisoned),
+            self._kinds.found,
+            self._lengths.found,
+            *self._count_kinds(),
+            *self.unread.size,
+            *self.lists.size,
+        )
 
     def _count_kinds(self) -> tuple[int, ...]:
         widened = sum([v.widened for v in self._variants.values()])
@@ -392,7 +414,7 @@ class ModelState:
             self._add_kinds(path)
         for i, variant in enumerate(known):
             if variant.kept is not None:
-                self._leaves[*path, i] = _Leaf(name.plain, variant.kept.form.type, variant.kept.constant())
+                self._leaves[(*path, i)] = _Leaf(name.plain, variant.kept.form.type, variant.kept.constant())
             elif variant.type is not None:
                 self._leaves.setdefault((*path, i), _Leaf(name.plain, variant.type, variant.initial))
             elif i and isinstance(variant.obj, Items):
@@ -505,9 +527,12 @@ class ModelState:
         kind: int | None = 0
         if isinstance(place, Contents) and initial.structure != now.structure and self.unread.try_one(place.owner):
             raise Again
+        if isinstance(place, Contents) and initial.structure != now.structure and current().limits.length is not None:
+            self._try_list(initial, now)
         if isinstance(place, Contents) and (key in self._contents or initial.structure != now.structure):
             kind = self._keep_contents(key, initial, now, name)
         if kind is None or (kind == 0 and initial.structure != now.structure):
+            self._try_list(initial, now)
             self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), verb_of(place))
             self._growing.setdefault(name, type(place.owner).__name__)
             return
@@ -516,6 +541,10 @@ class ModelState:
             initial = self._contents[key].known[kind]
         for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(initial.raw))):
             self._compare((*_contents(key, kind), i), old, new, Name(f"`{name}`").item(label), found, left)
+
+    def _try_list(self, initial: PlaceState, now: PlaceState) -> None:
+        if isinstance(initial.place, Contents) and self.lists.try_one(initial, now):
+            raise Again
 
     def _keep_contents(self, key: Any, initial: PlaceState, now: PlaceState, name: str) -> int | None:
         """Return of which kind the contents of a container are at the end of a path; a new kind gets variables."""
@@ -540,7 +569,8 @@ class ModelState:
                 ),
                 current().origin(),
                 f"make it anew at the beginning of the forward{f' (`{name} = {kind}()`)' if kind in _MADE_ANEW else ''}, or bound it "
-                f"(it may have {MOST_CONTENTS} lengths or sets of keys); tensors and numbers, and no new objects, are what calls can keep",
+                f"(it may have {MOST_CONTENTS} lengths or sets of keys; a list of tensors of one shape may have any up to max_length, "
+                "build(..., max_length=1000)); tensors and numbers, and no new objects, are what calls can keep",
             )
 
     def _compare(
