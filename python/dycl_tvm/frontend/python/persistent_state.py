@@ -9,26 +9,22 @@ the value that the model happened to have when it was built.
 
 from __future__ import annotations
 
-import sys
-import types
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import StateError, UnsupportedError
-from dycl_tvm.frontend.python.finalizers import Finalizers
 from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
+from dycl_tvm.frontend.python.lives_on import LivesOn
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
-from dycl_tvm.frontend.python.twins import Twins
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place, space_of
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, reach
+from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place
+from dycl_tvm.frontend.trace.heap.reach import Reached
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -48,10 +44,8 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled
 from dycl_tvm.frontend.trace.session import Session, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.generators import key_of
 from dycl_tvm.frontend.trace.values.grown import same_kind
 from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside
-from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
@@ -73,7 +67,7 @@ class _Leaf:
     initial: Constant | int | float | bool
 
 
-class ModelState:
+class ModelState(LivesOn):
     """The state variables of a model, found while it is staged.
 
     Parameters
@@ -89,23 +83,8 @@ class ModelState:
     """
 
     def __init__(self, reached: Reached, twin: Callable[[Any], Any], unread: Any, lists: Any) -> None:
-        #: By identity, the objects that live on, and the user's names for them.
-        self._reachable: dict[int, Any] = {}
-        self._labels: dict[int, str] = {}
-        #: The ``__dict__`` of objects to which another way leads too, or that two objects share.
-        self._spaces: list[tuple[dict[str, Any], Any]] = []
-        self.memory = ReachedMemory()
-        self._twin, self.unread, self.lists = twin, unread, lists
-        #: The functions that have run, and whether one of them comes to modules by ``sys.modules``.
-        self._ran, self._all_modules = set[int](), False
-        #: Functions of the user's that a library calls and that nothing leads to.
-        self.registered: list[types.FunctionType] = []
-        #: Places of the model that hold such an object, and what stands for it there.
-        self._twins = Twins()
-        #: The objects whose end the program would be told of.
-        self.finalizers = Finalizers()
-        self.finalizers.reached_from(reached.steps[:1])
-        self._note(reached)
+        super().__init__(reached, twin)
+        self.unread, self.lists = unread, lists
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
         self._raw: dict[Any, Any] = {}
@@ -142,79 +121,6 @@ class ModelState:
         self._links: set[tuple[Path, Any]] = set()
         self._decision = NoDecision()
 
-    def add_function(self, function: types.FunctionType) -> None:
-        """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
-        if id(function) in self._ran:
-            return
-        self._ran.add(id(function))
-        if id(function) not in self._reachable:
-            self._reach([(function.__name__, function)])
-        if not self._all_modules and leads_to_all_modules(function, code_of):
-            self._all_modules = True
-            self._reach([(f"sys.modules[{n!r}]", m) for n, m in list(sys.modules.items())])
-
-    def add_registered(self, functions: list[types.FunctionType]) -> bool:
-        """Take down functions that a library has in its hands; return whether they were not known before."""
-        new = [f for f in functions if not any(f is known for known in self.registered)]
-        self.registered += new
-        return bool(new)
-
-    def add_module(self, module: types.ModuleType) -> None:
-        """Take down what a module holds that the program came to by another way than a name of its own."""
-        if id(module) not in self._reachable:
-            self._reach([(module.__name__, module)])
-
-    def adopt(self, found: Iterable[Step]) -> None:
-        """Take down what was found to live on, though the model does not reach it."""
-        found = list(found)
-        self.finalizers.reached_from(found)
-        self._note(Reached(found))
-
-    def _reach(self, roots: list[Step]) -> None:
-        """Take down the objects that can be reached, with the user's name for each."""
-        self.finalizers.reached_from(roots)
-        self._note(reach(roots, is_library, code_of).complete())
-
-    def _note(self, reached: Reached) -> None:
-        twins: dict[int, tuple[Any, Any]] = {}
-        roots: list[Step] = []
-        reachable, labels = self._reachable, self._labels
-        empty = [*map(id, reached.empty)]  # most of what there is: the tables of hooks of modules
-        found = {id(x) for _, x in reached.steps if type(x) is dict}.union(empty)
-        for label, x in reached.steps:
-            if id(x) not in reachable:
-                reachable[id(x)], labels[id(x)] = x, label
-            kind: Any = type(x)
-            if kind is dict or kind is list or kind is tuple:  # can be neither referred to weakly nor memory
-                continue
-            self.memory.note(x)
-            self.finalizers.note(label, x)
-            space = space_of(x)
-            if space is not None:
-                if type(space) is dict and (id(space) in found or id(space) in self._reachable) and not isinstance(x, types.ModuleType):
-                    self._spaces.append((space, x))
-                self._add(label, space)
-            if kind is types.FunctionType:
-                self._add("", x.__globals__)
-            made = self._twin(x)
-            if made is not x:
-                twins[id(x)] = (x, made)
-                roots.append((label, made))
-        if reachable.keys().isdisjoint(empty):
-            reachable.update(zip(empty, reached.empty))
-            labels.update(zip(reversed(empty), reversed(reached.empty_labels)))  # the first one counts
-        else:
-            for key, label, x in zip(empty, reached.empty_labels, reached.empty):
-                if key not in reachable:
-                    reachable[key], labels[key] = x, label
-        if twins:
-            self._twins.put(self._reachable.values(), twins)
-            self._reach(roots)
-
-    def _add(self, label: str, x: Any) -> None:
-        if id(x) not in self._reachable:
-            self._reachable[id(x)], self._labels[id(x)] = x, label
-
     def close(self) -> None:
         """Put the model's own objects back."""
         self._twins.put_back(lambda x: True)
@@ -223,7 +129,7 @@ class ModelState:
         """Let something stand for the containers that may be unread, and for none that was found to be read; group the lengths."""
         self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != _LENGTH}
         for number, name, initial in self._lengths.begin_round([(p, self._leaves[p].name, one) for p, one in self._kept()]):
-            self._leaves[_LENGTH, number] = _Leaf(name, scalars.ScalarType("int"), initial)
+            self._leaves[(_LENGTH, number)] = _Leaf(name, scalars.ScalarType("int"), initial)
         self._twins.put_back(lambda x: self.unread.is_read(x) and not self.lists.stands_for(x))
         for x in self.unread.begin_round():
             try:
@@ -231,15 +137,21 @@ class ModelState:
             except UnsupportedError:
                 self.unread.forget(x)
         for x, made, items in self.lists.begin_round():
-            self._twins.put(self._reachable.values(), {id(x): (x, made)})
+            try:
+                self._twins.put(self._reachable.values(), {id(x): (x, made)})
+            except UnsupportedError as refusal:
+                self.lists.give_up(refusal)
+                return
             self._forget(Contents(x).key)
-            self._reach([(self._labels[id(x)], made), (f"{self._labels[id(x)]}", items)])
+            self._reach([(self._labels[id(x)], made), (self._labels[id(x)], items)])
 
     def _forget(self, key: Any) -> None:
         """Forget what was found of the contents of a container: something stands for it now."""
         for known in (self._places, self._raw, self._contents):
             known.pop(key, None)
-        self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != key}
+        for paths in (self._leaves, self._variants, self._poisoned):
+            for path in [p for p in paths if p[0] == key]:
+                del paths[path]  # type: ignore[attr-defined]  # a dict
         self._growing.clear()
         self._kinds.forget()
 
@@ -260,15 +172,6 @@ class ModelState:
     def left_out(self) -> list[str]:
         """The names of the containers that are filled, and never read."""
         return [self._labels[id(x)] for x in self.unread.containers]
-
-    def lives_on(self, x: Any) -> bool:
-        """Whether an object is one of the model's."""
-        return self._reachable.get(id(x), MISSING) is x
-
-    def name_of(self, generator: torch.Generator) -> str | None:
-        """Return the user's name for a generator of random numbers; None if it is none of the model's."""
-        known = (i for i, x in self._reachable.items() if isinstance(x, torch.Generator) and key_of(x) == key_of(generator))
-        return next((self._labels[i] for i in known), None)
 
     @property
     def variables(self) -> list[StateVar]:
@@ -413,12 +316,13 @@ class ModelState:
         if len(known) > 1:
             self._add_kinds(path)
         for i, variant in enumerate(known):
+            at = (*path, i)
             if variant.kept is not None:
-                self._leaves[(*path, i)] = _Leaf(name.plain, variant.kept.form.type, variant.kept.constant())
+                self._leaves[at] = _Leaf(name.plain, variant.kept.form.type, variant.kept.constant())
             elif variant.type is not None:
-                self._leaves.setdefault((*path, i), _Leaf(name.plain, variant.type, variant.initial))
+                self._leaves.setdefault(at, _Leaf(name.plain, variant.type, variant.initial))
             elif i and isinstance(variant.obj, Items):
-                self._keep_blank((*path, i), variant.obj, name)
+                self._keep_blank(at, variant.obj, name)
 
     def _keep_blank(self, path: Path, c: Captured, name: Name) -> None:
         """Give variables to what was not there before the first call; containers in it are made anew in each."""
@@ -504,22 +408,6 @@ class ModelState:
         changed = session.journal.changes(mark).items()
         places = [p for key, p in changed if p not in (SETTINGS, CONTEXT) or p.read() != before[key]]
         return any(self.name_of_place(place) is not None for place in places)
-
-    def name_of_place(self, place: Place) -> str | None:
-        """Return the user's name for a place of the model; None for a place that does not live on."""
-        if current().heap.is_newer(place.owner, current().heap.run_started):
-            return None
-        if isinstance(place, Storage):
-            real = place.real
-            return None if real is None else constants().names.get(id(real)) or self._labels.get(id(real), "a tensor")
-        if place is SETTINGS:
-            return place.text
-        if not self.lives_on(place.owner):
-            return _shared_name(place)
-        label = self._labels[id(place.owner)]
-        if isinstance(place, Attribute):
-            return f"{label}.{place.name}" if label and not isinstance(place.owner, types.ModuleType) else place.name
-        return label
 
     def _compare_place(self, key: Any, initial: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         place = initial.place
@@ -670,13 +558,3 @@ class ModelState:
 def _contents(key: Any, kind: int) -> Path:
     """Return the path of what a place holds, if its contents are of some kind."""
     return (key, f"kind {kind}") if kind else (key,)
-
-
-def _shared_name(place: Place) -> str | None:
-    """Return the name of what all programs share: a variable of a module, class or function of a library. It lives on."""
-    owner = place.owner
-    if not isinstance(owner, (type, types.ModuleType, types.FunctionType)) or not is_library(owner):
-        return None
-    if isinstance(owner, type) and is_rewritten_class(owner):
-        return None  # a number for each handle of a hook
-    return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__

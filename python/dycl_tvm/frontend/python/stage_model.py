@@ -178,7 +178,7 @@ def _stage(
                 continue
             except UnsupportedError as refusal:
                 if not state.lists.give_up(refusal) and not state.unread.try_otherwise():
-                    raise state.lists.refusal or refusal
+                    raise state.lists.refusal or refusal from None
                 continue
             finally:
                 program.trampolines.restore()
