@@ -21,7 +21,7 @@ from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
 from dycl_tvm.frontend.python.lives_on import LivesOn
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
-from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary
+from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary, sort_of
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place
 from dycl_tvm.frontend.trace.heap.reach import Reached
@@ -95,6 +95,10 @@ class ModelState(LivesOn):
         #: The kinds of paths where these are told apart; the paths where they cannot be.
         self._variants: dict[Path, Variants] = {}
         self._inseparable: set[Path] = set()
+        #: What sorts of values calls find and leave at the paths that were not told apart.
+        self._sorts: dict[Path, tuple[Any, Any]] = {}
+        #: Whether the end of the path at hand has found what the next round is staged with.
+        self._again = False
         #: The kinds of contents of containers that calls leave with other items than they had.
         self._contents: dict[Any, ContentsVariants] = {}
         self._kinds = Kinds()
@@ -281,9 +285,16 @@ class ModelState(LivesOn):
         """Let the kinds of a path be told apart from the next round on; return whether they can."""
         if path in self._variants:
             return True  # Python asked once before, and did not pass on what that raised
+        found, sort = [path], self._sorts.get(path)
+        if current().limits.length is not None and sort is not None:  # the caches of many layers are one round of staging
+            found = [p for p in self._sorts if p in self._poisoned and self._sorts[p] == sort]
+        found = [p for p in found if p not in self._inseparable and can_vary(self._first[p][1], self.lives_on)]
+        for one in found:
+            self._tell_one_apart(one)
+        return path in found
+
+    def _tell_one_apart(self, path: Path) -> None:
         first = self._first[path][1]
-        if path in self._inseparable or not can_vary(first, self.lives_on):
-            return False
         del self._poisoned[path]
         self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
         self._variants[path] = Variants(first, self.lives_on)
@@ -293,7 +304,6 @@ class ModelState(LivesOn):
         if not isinstance(first, TensorLeaf) or current().limits.length is None:  # else others may be of one kind with it
             self._add_kinds(path)
         self._keep_variables(path)
-        return True
 
     def _add_kinds(self, path: Path, name: str | None = None) -> None:
         """Have a variable say of which kind a place is, beside what it says of others."""
@@ -344,10 +354,12 @@ class ModelState(LivesOn):
             self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
             self._inseparable.add(path)
             self._poisoned[path] = self._differing.add(name, sides_of([self._first[path][1], now]), unset=True)
-            raise Again
+            self._again = True
+            return
         if self.size != known:
             self._keep_variables(path)
-            raise Again
+            self._again = True
+            return
         self._left_kinds[path] = which
         contents, kind = (*path, which), self._variants[path].known[which]
         if isinstance(now, TensorLeaf) and kind.kept is not None:
@@ -364,7 +376,7 @@ class ModelState(LivesOn):
         session = current()
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
-        known_kinds, self._left_kinds, self._left_lengths = self._count_kinds(), {}, {}
+        known_kinds, self._left_kinds, self._left_lengths, self._again = self._count_kinds(), {}, {}, False
         changes = session.journal.changes(mark)
         before = session.journal.before(mark)  # of these: what is asked from here on is no change of the program's
         first = ChainMap(self._raw, before)
@@ -378,6 +390,8 @@ class ModelState(LivesOn):
             self._compare_place(key, capture_place(place, first[key], first), name, found, left)
             if self.size != known and key not in self._places:
                 self._places[key], self._raw[key] = place, before[key]
+        if self._again:
+            raise Again
         self._refuse_growing()
         if _KINDS in self._leaves:
             found[_KINDS] = self._kinds.leave(self._left_kinds)
@@ -514,6 +528,7 @@ class ModelState(LivesOn):
                     self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
             self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
+            self._sorts[path] = (sort_of(initial), sort_of(now))
 
     def _note_sharing(self, left: dict[Path, Captured], changed: list[tuple[Place, Any]]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""

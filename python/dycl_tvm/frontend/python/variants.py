@@ -34,7 +34,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
 from dycl_tvm.frontend.trace.values.layouts import marks_of, with_marks
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -268,6 +268,11 @@ def can_vary(c: Captured, lives_on: Callable[[Any], bool]) -> bool:
     if isinstance(c, NumberLeaf):
         return scalars.mixed_of(c.obj) is None
     return isinstance(c, Plain) and (c.obj is MISSING or same_plain([c.obj, c.obj]) or lives_on(c.obj)) and not isinstance(c.obj, Poison)
+
+
+def sort_of(c: Captured) -> Any:
+    """Return what tells apart the values that a place may hold, for places that are alike."""
+    return buffer_type(c.obj) if isinstance(c, TensorLeaf) else (type(c.obj), len(c.items)) if isinstance(c, Items) else type(c.obj)
 
 
 def _variant(c: Captured) -> Variant:
