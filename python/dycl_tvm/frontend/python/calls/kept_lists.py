@@ -197,7 +197,13 @@ def call_with_list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _plain(x: Any) -> Any:
-    return list(x) if issubclass(type(x), KeptList) else x
+    return _as_it_was(x) if issubclass(type(x), KeptList) else x
+
+
+def _as_it_was(x: Any) -> Any:
+    """Return a list or deque of the items."""
+    kind, items = object.__getattribute__(x, "_kind"), list(x)
+    return current().heap.born(items if kind is list else kind(items, _items_of(x).most))
 
 
 def _stacked(callee: Any, x: Any, dim: Any = 0) -> torch.Tensor | None:
@@ -254,6 +260,16 @@ class KeptLists:
     def stands_for(self, x: Any) -> bool:
         """Whether something stands for a list."""
         return id(x) in self._stand_ins
+
+    def in_results(self, value: Any) -> Any:
+        """Return what the network returns, with the items of such lists one by one."""
+        if not self._stand_ins:
+            return value
+        if issubclass(type(value), KeptList):
+            return _as_it_was(value)
+        if type(value) in (tuple, list):
+            return type(value)([self.in_results(v) for v in value])
+        return {k: self.in_results(v) for k, v in value.items()} if type(value) is dict else value
 
     def give_up(self, refusal: UnsupportedError) -> bool:
         """Begin anew with the lists themselves, as the program was refused; whether there are any."""
