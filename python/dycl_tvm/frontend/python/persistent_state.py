@@ -53,6 +53,7 @@ from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
 Path = tuple[Any, ...]
 #: The path of the state variable that says of which kinds the places are.
 _KINDS: Path = ("kinds",)
+_FLAG = scalars.ScalarType("bool")
 #: How the paths of those begin that are lengths.
 _LENGTH = "length"
 _MADE_ANEW = frozenset(["list", "dict", "set", "deque", "OrderedDict", "Counter"])
@@ -107,6 +108,7 @@ class ModelState(LivesOn):
         self._left_lengths: dict[Path, tuple[Kept, TensorLeaf, str]] = {}
         #: Of which kinds the path at hand leaves places; where the program first asked for one.
         self._left_kinds: dict[Path, int] = {}
+        self._known_flags: dict[Path, bool] = {}
         self._asked: Origin | None = None
         self._differing = between_calls()
         #: The containers that a path leaves with other items than variables can keep, and their types.
@@ -210,6 +212,7 @@ class ModelState(LivesOn):
         for space, owner in self._spaces:
             current().heap.is_namespace(space, owner)
         self._lengths.begin_run()
+        self._known_flags.clear()
         made = self._made = {}
         assert self._contents.keys() <= self._places.keys(), "contents of a place that is not written"
         if _KINDS in self._entry:
@@ -248,6 +251,10 @@ class ModelState(LivesOn):
                 return self._kept_at_entry((*path, i), variant.kept, made)
             return variant.obj if variant.type is None else self._value_at_entry((*path, i), variant.obj, made)
         if path in self._entry:
+            leaf = self._leaves[path]
+            if leaf.type == _FLAG and _KINDS in self._entry and (flag := self._kinds.flag_at_entry(path, bool(leaf.initial))) is not None:
+                self._known_flags[path] = flag
+                return flag
             value = self._value_at_entry(path, Layout.of(c.obj) if isinstance(c, TensorLeaf) else None, made)
             if isinstance(c, TensorLeaf):
                 value.storage_.shared = storage_of(c.obj).shared
@@ -395,6 +402,7 @@ class ModelState(LivesOn):
         self._refuse_growing()
         if _KINDS in self._leaves:
             found[_KINDS] = self._kinds.leave(self._left_kinds)
+            self._leave_flags(found)
         if self._count_kinds() != known_kinds:
             raise Again
         self.finalizers.check()
@@ -402,6 +410,13 @@ class ModelState(LivesOn):
         for where, operand in self._lengths.leave(self._left_lengths).items():
             found[where if isinstance(where, tuple) else (_LENGTH, where)] = operand
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
+
+    def _leave_flags(self, found: dict[Path, Operand]) -> None:
+        """Note what the path at hand leaves of the flags, by what it leaves of other kinds."""
+        for path, leaf in self._leaves.items():
+            left = found.get(path, self._known_flags.get(path))
+            if leaf.type == _FLAG and left is not None and left is not self._entry.get(path):
+                self._kinds.leave_flag(int(found[_KINDS]), path, None if isinstance(left, Value) else bool(left))  # type: ignore[arg-type]
 
     def refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
         """Refuse a path that leaves a context variable with another value."""

@@ -189,10 +189,13 @@ class Kinds:
         self._told_apart = self.known
         #: Of which kind a place is in the run at hand; the first, if it is not here.
         self._at_hand: dict[Any, int] = {}
+        #: What flags are in a combination, by its number; None where calls leave both. A flag is mostly set with what it tells of.
+        self._flags: dict[tuple[int, Any], bool | None] = {}
 
     def forget(self) -> None:
         """Find the combinations anew: another place has kinds."""
         self.known = [{}]
+        self._flags.clear()
         self.found += 1
 
     def begin(self) -> None:
@@ -211,6 +214,18 @@ class Kinds:
     def at_entry(self, place: Any) -> int:
         """Return of which kind a place is in the run at hand."""
         return self._at_hand.get(place, 0)
+
+    def flag_at_entry(self, flag: Any, initial: bool) -> bool | None:
+        """Return what a flag is in the run at hand; None if that is not known."""
+        self._flags.setdefault((0, flag), initial)
+        return self._flags.get((self._told_apart.index(self._at_hand), flag))
+
+    def leave_flag(self, combination: int, flag: Any, value: bool | None) -> None:
+        """Note what a path leaves of a flag, with the number of the combination that it leaves; None if it may be both."""
+        known = self._flags.setdefault((combination, flag), value)
+        if known is not None and known != value:
+            self._flags[combination, flag] = None
+            self.found += 1
 
     def leave(self, changed: dict[Any, int]) -> int:
         """Return the number of the combination that a path leaves, if it has changed the kinds of some places."""
