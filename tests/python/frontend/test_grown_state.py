@@ -105,6 +105,20 @@ RIGHT = {
     "changed in place": kept(
         "self.h = torch.cat([self.h, x], 1)\nself.h.mul_(0.9)\nreturn self.h.clone()", "self.h = torch.zeros(1, 0, 4)"
     ),
+    "a flag tells": kept(
+        "if self.ready:\n    self.h = torch.cat([self.h, x], 1)\nelse:\n    self.h, self.ready = x, True\nreturn self.h.sum(1)",
+        "self.h, self.ready = None, False",
+    ),
+    "a cache for each layer that comes to be": kept(
+        "for i, layer in enumerate(self.layers):\n    k = layer(x)\n    if i in self.d: k = torch.cat([self.d[i], k], 1)\n"
+        "    self.d[i] = k\n    x = x + (x @ k.mT).softmax(-1) @ k\nreturn x",
+        "self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])\nself.d = {}",
+    ),
+    "chunks go when they are full": kept(
+        "self.h = torch.cat([self.h, x], 1)\ny = x.new_zeros(1, 4)\nwhile self.h.shape[1] >= 3:\n    y = y + self.h[:, :3].mean(1)\n"
+        "    self.h = self.h[:, 3:]\nreturn y, self.h.shape[1]",
+        "self.h = torch.zeros(1, 0, 4)",
+    ),
     "a list": kept("self.h.append(x)\nreturn torch.stack(self.h).mean(0), len(self.h), self.h[-1], self.h[0]", "self.h = []"),
     "lists of keys and values": kept(
         "self.k.append(x)\nself.v += [x * 2]\nreturn (x @ torch.cat(self.k, 1).mT).softmax(-1) @ torch.cat(self.v, dim=1)",
@@ -240,6 +254,33 @@ def test_a_library(tmp_path: Any) -> None:
             with pytest.raises(dycl_tvm.RunError, match=r"`past\[0\]` is longer after the call than max_length = 12"):
                 module(CALLS[6])
         module.reset_state()
+
+
+def test_a_cache_of_a_library() -> None:
+    """What transformers keep: made once, its layers have no tensors before the first call, and flags tell so."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
+    )
+
+    class Streaming(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.model, self.past = transformers.LlamaModel(config), transformers.DynamicCache(config=config)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.model(ids, past_key_values=self.past, use_cache=True).last_hidden_state
+
+    model = Streaming().eval()
+    calls = [torch.randint(0, 16, (1, 3)) for _ in range(4)]
+    graph, eager = stage(model, (calls[0],), max_length=MOST), copy.deepcopy(model)
+    assert len(graph.return_sites()) <= 2
+    call = graph.interpret()
+    for ids in calls:
+        assert same(outcome(lambda ids=ids: eager(ids)), call(ids))
+    with pytest.raises(LimitError):
+        call(calls[0])
 
 
 def test_caches_of_many_layers_have_one_length() -> None:

@@ -86,6 +86,11 @@ class ModelState(LivesOn):
     def __init__(self, reached: Reached, twin: Callable[[Any], Any], unread: Any, lists: Any) -> None:
         super().__init__(reached, twin)
         self.unread, self.lists = unread, lists
+        self._holders = Holders(self._reachable)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Know nothing of what calls leave."""
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
         self._raw: dict[Any, Any] = {}
@@ -118,7 +123,6 @@ class ModelState(LivesOn):
         self._shared: set[Path] = set()
         #: Where calls leave another container than there was, and which of the model's own they leave there.
         self._replaced: dict[Path, dict[int, Any]] = {}
-        self._holders = Holders(self._reachable)
         self._session: Session | None = None
         self._copied, self._guarded = set[Path](), set[Path]()
         #: Leaves that a call may leave as one of its inputs.
@@ -133,10 +137,12 @@ class ModelState(LivesOn):
 
     def begin_round(self) -> None:
         """Let something stand for the containers that may be unread, and for none that was found to be read; group the lengths."""
+        if self.lists.begin_anew():
+            self._begin_anew()
         self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != _LENGTH}
         for number, name, initial in self._lengths.begin_round([(p, self._leaves[p].name, one) for p, one in self._kept()]):
             self._leaves[(_LENGTH, number)] = _Leaf(name, scalars.ScalarType("int"), initial)
-        self._twins.put_back(lambda x: self.unread.is_read(x) and not self.lists.stands_for(x))
+        self._twins.put_back(lambda x: (self.unread.is_read(x) or self.lists.is_given_up(x)) and not self.lists.stands_for(x))
         for x in self.unread.begin_round():
             try:
                 self._twins.put(self._reachable.values(), {id(x): (x, self.unread.stand_in(x))})

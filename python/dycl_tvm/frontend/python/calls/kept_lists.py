@@ -224,6 +224,7 @@ class KeptLists:
         self._stand_ins: dict[int, tuple[Any, Any]] = {}
         self._given_up: dict[int, Any] = {}
         self._tried: list[tuple[Any, torch.Tensor]] = []
+        self._anew = False
         #: Why the program was refused where these stood for their lists.
         self.refusal: UnsupportedError | None = None
 
@@ -252,7 +253,7 @@ class KeptLists:
     def _stand_in(self, x: Any, like: torch.Tensor) -> tuple[Any, Items]:
         kind: Any = type(x)
         items = Items(like, getattr(x, "maxlen", None))
-        made = _kind_of(kind)(kind, lambda: self._forget(x))
+        made = _kind_of(kind)(kind, lambda: self._used(x))
         object.__setattr__(made, "_items", items)
         self._stand_ins[id(x)] = (x, made)
         return made, items
@@ -271,17 +272,29 @@ class KeptLists:
             return type(value)([self.in_results(v) for v in value])
         return {k: self.in_results(v) for k, v in value.items()} if type(value) is dict else value
 
+    def is_given_up(self, x: Any) -> bool:
+        """Whether an object is a list that was found to be used otherwise."""
+        return id(x) in self._given_up
+
+    def begin_anew(self) -> bool:
+        """Whether lists were given up since this was asked: what was found of them is not so of the lists themselves."""
+        anew, self._anew = self._anew, False
+        return anew
+
     def give_up(self, refusal: UnsupportedError) -> bool:
         """Begin anew with the lists themselves, as the program was refused; whether there are any."""
         found = [x for x, _ in self._stand_ins.values()]
         for x in found:
-            self._given_up[id(x)] = self._stand_ins.pop(id(x))[0]
+            self._forget(x)
         if found:
             self.refusal = self.refusal or refusal
         return bool(found)
 
     def _forget(self, x: Any) -> None:
-        self._given_up[id(x)] = self._stand_ins.pop(id(x))[0]
+        self._given_up[id(x)], self._anew = self._stand_ins.pop(id(x))[0], True
+
+    def _used(self, x: Any) -> None:
+        self._forget(x)
         again = Again()
         program().trampolines.passing = again  # a handler may swallow it
         raise again
