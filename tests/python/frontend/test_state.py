@@ -147,7 +147,7 @@ class Growing(nn.Module):
 
 
 def test_a_list_that_grows_from_call_to_call_is_refused():
-    with pytest.raises(UnsupportedError, match="`outputs`"):
+    with pytest.raises(UnsupportedError, match=r"`outputs`(.|\n)*build\(\.\.\., max_length=1000\)"):
         stage(Growing().eval(), (X[0],))
 
 
@@ -170,13 +170,10 @@ class KeepsWhatIsPicked(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("last", [None, torch.zeros(3)])
-def test_a_state_of_run_time_length(last):
-    with pytest.raises(UnsupportedError, match="`last` is .* whose length n is known only at run time") as error:
-        stage(KeepsWhatIsPicked(last).eval(), (X[0],))
-    assert "y = x if self.last is None" in str(error.value) and "self.kept[: len(y)] = y" in str(error.value)
+@pytest.mark.parametrize(("last", "count"), [(None, None), (torch.zeros(3), None), (torch.zeros(2), 0)])
+def test_a_state_of_run_time_length(last, count):
     calls = [torch.tensor([[a, b]]) for a, b in ((1.0, 2.0), (-1.0, 3.0), (-1.0, -1.0), (2.0, 1.0))]
-    model = KeepsWhatIsPicked(torch.zeros(2), 0).eval()
+    model = KeepsWhatIsPicked(last, count).eval()
     eager, call = copy.deepcopy(model), stage(model, (calls[0],)).interpret()
     for x in calls:
         assert same(eager(x), call(x))

@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList
 from dycl_tvm.frontend.python.calls.searches import equal_item
 from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
@@ -263,7 +264,7 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(index, Poison):
         use(index)
     index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
-    if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)):
+    if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)) and not issubclass(type(obj), KeptList):
         return switch(obj, index)
     if scalars.is_symbolic(index) and type(obj) is np.ndarray and obj.ndim == 1:
         return switch(list(obj), index)  # numbers of their own: what is written to the array later is not in them

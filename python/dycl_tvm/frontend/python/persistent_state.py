@@ -9,25 +9,22 @@ the value that the model happened to have when it was built.
 
 from __future__ import annotations
 
-import sys
-import types
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import StateError, UnsupportedError
-from dycl_tvm.frontend.python.finalizers import Finalizers
 from dycl_tvm.frontend.python.holders import Holders
-from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_rewritten_class
+from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
+from dycl_tvm.frontend.python.lives_on import LivesOn
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
-from dycl_tvm.frontend.python.twins import Twins
-from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary
+from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary, sort_of
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
-from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place, space_of
-from dycl_tvm.frontend.trace.heap.reach import Reached, Step, leads_to_all_modules, reach
+from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place
+from dycl_tvm.frontend.trace.heap.reach import Reached
 from dycl_tvm.frontend.trace.heap.settings import CONTEXT, SETTINGS
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -47,10 +44,8 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled
 from dycl_tvm.frontend.trace.session import Session, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.generators import key_of
 from dycl_tvm.frontend.trace.values.grown import same_kind
 from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside
-from dycl_tvm.frontend.trace.values.real_memory import ReachedMemory
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
@@ -58,6 +53,9 @@ from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
 Path = tuple[Any, ...]
 #: The path of the state variable that says of which kinds the places are.
 _KINDS: Path = ("kinds",)
+_FLAG = scalars.ScalarType("bool")
+#: How the paths of those begin that are lengths.
+_LENGTH = "length"
 _MADE_ANEW = frozenset(["list", "dict", "set", "deque", "OrderedDict", "Counter"])
 
 
@@ -70,7 +68,7 @@ class _Leaf:
     initial: Constant | int | float | bool
 
 
-class ModelState:
+class ModelState(LivesOn):
     """The state variables of a model, found while it is staged.
 
     Parameters
@@ -81,26 +79,18 @@ class ModelState:
         Returns what stands for an object while the model is staged (an iterator stays where it is); most objects as they are.
     unread : Unread
         The containers that calls fill and that none reads; a layer above knows what stands for them.
+    lists : KeptLists
+        The lists of tensors that grow from call to call.
     """
 
-    def __init__(self, reached: Reached, twin: Callable[[Any], Any], unread: Any) -> None:
-        #: By identity, the objects that live on, and the user's names for them.
-        self._reachable: dict[int, Any] = {}
-        self._labels: dict[int, str] = {}
-        #: The ``__dict__`` of objects to which another way leads too, or that two objects share.
-        self._spaces: list[tuple[dict[str, Any], Any]] = []
-        self.memory = ReachedMemory()
-        self._twin, self.unread = twin, unread
-        #: The functions that have run, and whether one of them comes to modules by ``sys.modules``.
-        self._ran, self._all_modules = set[int](), False
-        #: Functions of the user's that a library calls and that nothing leads to.
-        self.registered: list[types.FunctionType] = []
-        #: Places of the model that hold such an object, and what stands for it there.
-        self._twins = Twins()
-        #: The objects whose end the program would be told of.
-        self.finalizers = Finalizers()
-        self.finalizers.reached_from(reached.steps[:1])
-        self._note(reached)
+    def __init__(self, reached: Reached, twin: Callable[[Any], Any], unread: Any, lists: Any) -> None:
+        super().__init__(reached, twin)
+        self.unread, self.lists = unread, lists
+        self._holders = Holders(self._reachable)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Know nothing of what calls leave."""
         self._places: dict[Any, Place] = {}
         #: What the places held before the first run: the poison or parameter of the entry stands for it later.
         self._raw: dict[Any, Any] = {}
@@ -111,11 +101,19 @@ class ModelState:
         #: The kinds of paths where these are told apart; the paths where they cannot be.
         self._variants: dict[Path, Variants] = {}
         self._inseparable: set[Path] = set()
+        #: What sorts of values calls find and leave at the paths that were not told apart.
+        self._sorts: dict[Path, tuple[Any, Any]] = {}
+        #: Whether the end of the path at hand has found what the next round is staged with.
+        self._again = False
         #: The kinds of contents of containers that calls leave with other items than they had.
         self._contents: dict[Any, ContentsVariants] = {}
         self._kinds = Kinds()
+        #: Where these are told apart; the lengths of tensors, and what the path at hand leaves of them.
+        self._with_kinds, self._lengths = set[Path](), KeptLengths()
+        self._left_lengths: dict[Path, tuple[Kept, TensorLeaf, str]] = {}
         #: Of which kinds the path at hand leaves places; where the program first asked for one.
         self._left_kinds: dict[Path, int] = {}
+        self._known_flags: dict[Path, bool] = {}
         self._asked: Origin | None = None
         self._differing = between_calls()
         #: The containers that a path leaves with other items than variables can keep, and their types.
@@ -125,7 +123,6 @@ class ModelState:
         self._shared: set[Path] = set()
         #: Where calls leave another container than there was, and which of the model's own they leave there.
         self._replaced: dict[Path, dict[int, Any]] = {}
-        self._holders = Holders(self._reachable)
         self._session: Session | None = None
         self._copied, self._guarded = set[Path](), set[Path]()
         #: Leaves that a call may leave as one of its inputs.
@@ -134,105 +131,59 @@ class ModelState:
         self._links: set[tuple[Path, Any]] = set()
         self._decision = NoDecision()
 
-    def add_function(self, function: types.FunctionType) -> None:
-        """Take down what a function of the user's can change: globals, defaults, attributes, closure."""
-        if id(function) in self._ran:
-            return
-        self._ran.add(id(function))
-        if id(function) not in self._reachable:
-            self._reach([(function.__name__, function)])
-        if not self._all_modules and leads_to_all_modules(function, code_of):
-            self._all_modules = True
-            self._reach([(f"sys.modules[{n!r}]", m) for n, m in list(sys.modules.items())])
-
-    def add_registered(self, functions: list[types.FunctionType]) -> bool:
-        """Take down functions that a library has in its hands; return whether they were not known before."""
-        new = [f for f in functions if not any(f is known for known in self.registered)]
-        self.registered += new
-        return bool(new)
-
-    def add_module(self, module: types.ModuleType) -> None:
-        """Take down what a module holds that the program came to by another way than a name of its own."""
-        if id(module) not in self._reachable:
-            self._reach([(module.__name__, module)])
-
-    def adopt(self, found: Iterable[Step]) -> None:
-        """Take down what was found to live on, though the model does not reach it."""
-        found = list(found)
-        self.finalizers.reached_from(found)
-        self._note(Reached(found))
-
-    def _reach(self, roots: list[Step]) -> None:
-        """Take down the objects that can be reached, with the user's name for each."""
-        self.finalizers.reached_from(roots)
-        self._note(reach(roots, is_library, code_of).complete())
-
-    def _note(self, reached: Reached) -> None:
-        twins: dict[int, tuple[Any, Any]] = {}
-        roots: list[Step] = []
-        reachable, labels = self._reachable, self._labels
-        empty = [*map(id, reached.empty)]  # most of what there is: the tables of hooks of modules
-        found = {id(x) for _, x in reached.steps if type(x) is dict}.union(empty)
-        for label, x in reached.steps:
-            if id(x) not in reachable:
-                reachable[id(x)], labels[id(x)] = x, label
-            kind: Any = type(x)
-            if kind is dict or kind is list or kind is tuple:  # can be neither referred to weakly nor memory
-                continue
-            self.memory.note(x)
-            self.finalizers.note(label, x)
-            space = space_of(x)
-            if space is not None:
-                if type(space) is dict and (id(space) in found or id(space) in self._reachable) and not isinstance(x, types.ModuleType):
-                    self._spaces.append((space, x))
-                self._add(label, space)
-            if kind is types.FunctionType:
-                self._add("", x.__globals__)
-            made = self._twin(x)
-            if made is not x:
-                twins[id(x)] = (x, made)
-                roots.append((label, made))
-        if reachable.keys().isdisjoint(empty):
-            reachable.update(zip(empty, reached.empty))
-            labels.update(zip(reversed(empty), reversed(reached.empty_labels)))  # the first one counts
-        else:
-            for key, label, x in zip(empty, reached.empty_labels, reached.empty):
-                if key not in reachable:
-                    reachable[key], labels[key] = x, label
-        if twins:
-            self._twins.put(self._reachable.values(), twins)
-            self._reach(roots)
-
-    def _add(self, label: str, x: Any) -> None:
-        if id(x) not in self._reachable:
-            self._reachable[id(x)], self._labels[id(x)] = x, label
-
     def close(self) -> None:
         """Put the model's own objects back."""
         self._twins.put_back(lambda x: True)
 
     def begin_round(self) -> None:
-        """Let something stand for the containers that may be unread, and for none that was found to be read."""
-        self._twins.put_back(self.unread.is_read)
+        """Let something stand for the containers that may be unread, and for none that was found to be read; group the lengths."""
+        if self.lists.begin_anew():
+            self._begin_anew()
+        self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != _LENGTH}
+        for number, name, initial in self._lengths.begin_round([(p, self._leaves[p].name, one) for p, one in self._kept()]):
+            self._leaves[(_LENGTH, number)] = _Leaf(name, scalars.ScalarType("int"), initial)
+        self._twins.put_back(lambda x: (self.unread.is_read(x) or self.lists.is_given_up(x)) and not self.lists.stands_for(x))
         for x in self.unread.begin_round():
             try:
                 self._twins.put(self._reachable.values(), {id(x): (x, self.unread.stand_in(x))})
             except UnsupportedError:
                 self.unread.forget(x)
+        for x, made, items in self.lists.begin_round():
+            try:
+                self._twins.put(self._reachable.values(), {id(x): (x, made)})
+            except UnsupportedError as refusal:
+                self.lists.give_up(refusal)
+                return
+            self._forget(Contents(x).key)
+            self._reach([(self._labels[id(x)], made), (self._labels[id(x)], items)])
+
+    def _forget(self, key: Any) -> None:
+        """Forget what was found of the contents of a container: something stands for it now."""
+        for known in (self._places, self._raw, self._contents):
+            known.pop(key, None)
+        for paths in (self._leaves, self._variants, self._poisoned):
+            for path in [p for p in paths if p[0] == key]:
+                del paths[path]  # type: ignore[attr-defined]  # a dict
+        self._growing.clear()
+        self._kinds.forget()
+
+    def _kept(self) -> list[tuple[Path, Kept]]:
+        """Return the tensors whose lengths are state variables."""
+        return [((*path, i), v.kept) for path, kinds in self._variants.items() for i, v in enumerate(kinds.known) if v.kept is not None]
+
+    def is_complete(self, known: tuple[int, ...]) -> bool:
+        """Whether a round has found nothing new since the size was ``known``, and no buffer is longer than it has to be."""
+        if self.size != known:
+            return False
+        narrower = [(path, one) for path, one in self._kept() if one.narrow()]
+        for path, one in narrower:
+            self._leaves[path] = _Leaf(self._leaves[path].name, one.form.type, one.constant())
+        return not narrower
 
     @property
     def left_out(self) -> list[str]:
         """The names of the containers that are filled, and never read."""
         return [self._labels[id(x)] for x in self.unread.containers]
-
-    def lives_on(self, x: Any) -> bool:
-        """Whether an object is one of the model's."""
-        return self._reachable.get(id(x), MISSING) is x
-
-    def name_of(self, generator: torch.Generator) -> str | None:
-        """Return the user's name for a generator of random numbers; None if it is none of the model's."""
-        known = (i for i, x in self._reachable.items() if isinstance(x, torch.Generator) and key_of(x) == key_of(generator))
-        return next((self._labels[i] for i in known), None)
 
     @property
     def variables(self) -> list[StateVar]:
@@ -243,7 +194,15 @@ class ModelState:
     def size(self) -> tuple[int, ...]:
         """Differs with everything found. It is no sum: what is known of one thing is forgotten where another is found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        return (*map(len, found), count_unset(self._poisoned), self._kinds.found, *self._count_kinds(), *self.unread.size)
+        return (
+            *map(len, found),
+            count_unset(self._poisoned),
+            self._kinds.found,
+            self._lengths.found,
+            *self._count_kinds(),
+            *self.unread.size,
+            *self.lists.size,
+        )
 
     def _count_kinds(self) -> tuple[int, ...]:
         widened = sum([v.widened for v in self._variants.values()])
@@ -258,6 +217,8 @@ class ModelState:
             self._kinds.begin()
         for space, owner in self._spaces:
             current().heap.is_namespace(space, owner)
+        self._lengths.begin_run()
+        self._known_flags.clear()
         made = self._made = {}
         assert self._contents.keys() <= self._places.keys(), "contents of a place that is not written"
         if _KINDS in self._entry:
@@ -292,8 +253,14 @@ class ModelState:
             variant = self._variants[path].known[i]
             if isinstance(variant.obj, Items):
                 return self._at_entry((*path, i), variant.obj, made)
+            if variant.kept is not None:
+                return self._kept_at_entry((*path, i), variant.kept, made)
             return variant.obj if variant.type is None else self._value_at_entry((*path, i), variant.obj, made)
         if path in self._entry:
+            leaf = self._leaves[path]
+            if leaf.type == _FLAG and _KINDS in self._entry and (flag := self._kinds.flag_at_entry(path, bool(leaf.initial))) is not None:
+                self._known_flags[path] = flag
+                return flag
             value = self._value_at_entry(path, Layout.of(c.obj) if isinstance(c, TensorLeaf) else None, made)
             if isinstance(c, TensorLeaf):
                 value.storage_.shared = storage_of(c.obj).shared
@@ -318,24 +285,45 @@ class ModelState:
         made[path] = fresh.storage_
         return fresh
 
+    def _kept_at_entry(self, path: Path, kept: Kept, made: dict[Path, Storage]) -> Any:
+        """Return a tensor whose length is a state variable too."""
+        buffer = self._entry[path]
+        assert isinstance(buffer, Value)
+        tensor = self._lengths.at_entry(path, kept, buffer, self._entry[_LENGTH, self._lengths.number_of(path)])
+        mark_outside(tensor, "state")
+        made[path] = tensor.storage_
+        return tensor
+
     def _tell_apart(self, path: Path) -> bool:
         """Let the kinds of a path be told apart from the next round on; return whether they can."""
         if path in self._variants:
             return True  # Python asked once before, and did not pass on what that raised
-        name, first = self._first[path]
-        if path in self._inseparable or not can_vary(first, self.lives_on):
-            return False
+        found, sort = [path], self._sorts.get(path)
+        if current().limits.length is not None and sort is not None:  # the caches of many layers are one round of staging
+            found = [p for p in self._sorts if p in self._poisoned and self._sorts[p] == sort]
+        found = [p for p in found if p not in self._inseparable and can_vary(self._first[p][1], self.lives_on)]
+        for one in found:
+            self._tell_one_apart(one)
+        return path in found
+
+    def _tell_one_apart(self, path: Path) -> None:
+        first = self._first[path][1]
         del self._poisoned[path]
         self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
         self._variants[path] = Variants(first, self.lives_on)
-        self._add_kinds(name)
+        self._asked = self._asked or current().origin()
         if isinstance(first, TensorLeaf):
             self._links.add(((*path, 0), first.obj))
+        if not isinstance(first, TensorLeaf) or current().limits.length is None:  # else others may be of one kind with it
+            self._add_kinds(path)
         self._keep_variables(path)
-        return True
 
-    def _add_kinds(self, name: str) -> None:
+    def _add_kinds(self, path: Path, name: str | None = None) -> None:
         """Have a variable say of which kind a place is, beside what it says of others."""
+        if path in self._with_kinds:
+            return
+        self._with_kinds.add(path)
+        name = self._first[path][0] if name is None else name
         self._kinds.forget()
         self._asked = self._asked or current().origin()
         before = f"{self._leaves[_KINDS].name}, " if _KINDS in self._leaves else "the kind of "
@@ -344,11 +332,20 @@ class ModelState:
     def _keep_variables(self, path: Path) -> None:
         """Give variables to the kinds of a path."""
         name = Name(f"`{self._first[path][0]}`")
-        for i, variant in enumerate(self._variants[path].known):
-            if variant.type is not None:
-                self._leaves.setdefault((*path, i), _Leaf(name.plain, variant.type, variant.initial))
+        known = self._variants[path].known
+        if any(v.kept is not None for v in known):  # other kinds may have gone
+            self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
+            self._kinds.forget()
+        if len(known) > 1:
+            self._add_kinds(path)
+        for i, variant in enumerate(known):
+            at = (*path, i)
+            if variant.kept is not None:
+                self._leaves[at] = _Leaf(name.plain, variant.kept.form.type, variant.kept.constant())
+            elif variant.type is not None:
+                self._leaves.setdefault(at, _Leaf(name.plain, variant.type, variant.initial))
             elif i and isinstance(variant.obj, Items):
-                self._keep_blank((*path, i), variant.obj, name)
+                self._keep_blank(at, variant.obj, name)
 
     def _keep_blank(self, path: Path, c: Captured, name: Name) -> None:
         """Give variables to what was not there before the first call; containers in it are made anew in each."""
@@ -370,13 +367,17 @@ class ModelState:
             self._leaves = {p: leaf for p, leaf in self._leaves.items() if p[: len(path)] != path}
             self._inseparable.add(path)
             self._poisoned[path] = self._differing.add(name, sides_of([self._first[path][1], now]), unset=True)
-            raise Again
+            self._again = True
+            return
         if self.size != known:
             self._keep_variables(path)
-            raise Again
+            self._again = True
+            return
         self._left_kinds[path] = which
         contents, kind = (*path, which), self._variants[path].known[which]
-        if isinstance(now, TensorLeaf):
+        if isinstance(now, TensorLeaf) and kind.kept is not None:
+            left[contents], self._left_lengths[contents] = now, (kind.kept, now, name.plain)
+        elif isinstance(now, TensorLeaf):
             left[contents], found[contents] = now, now.value
         elif isinstance(now, NumberLeaf):
             found[contents] = now.operand
@@ -388,7 +389,7 @@ class ModelState:
         session = current()
         found: dict[Path, Operand] = {}
         left: dict[Path, Captured] = {}
-        known_kinds, self._left_kinds = self._count_kinds(), {}
+        known_kinds, self._left_kinds, self._left_lengths, self._again = self._count_kinds(), {}, {}, False
         changes = session.journal.changes(mark)
         before = session.journal.before(mark)  # of these: what is asked from here on is no change of the program's
         first = ChainMap(self._raw, before)
@@ -402,14 +403,26 @@ class ModelState:
             self._compare_place(key, capture_place(place, first[key], first), name, found, left)
             if self.size != known and key not in self._places:
                 self._places[key], self._raw[key] = place, before[key]
+        if self._again:
+            raise Again
         self._refuse_growing()
         if _KINDS in self._leaves:
             found[_KINDS] = self._kinds.leave(self._left_kinds)
+            self._leave_flags(found)
         if self._count_kinds() != known_kinds:
             raise Again
         self.finalizers.check()
         self._note_sharing(left, [(p, first[key]) for key, p in changes.items() if self.lives_on(p.owner)])
+        for where, operand in self._lengths.leave(self._left_lengths).items():
+            found[where if isinstance(where, tuple) else (_LENGTH, where)] = operand
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
+
+    def _leave_flags(self, found: dict[Path, Operand]) -> None:
+        """Note what the path at hand leaves of the flags, by what it leaves of other kinds."""
+        for path, leaf in self._leaves.items():
+            left = found.get(path, self._known_flags.get(path))
+            if leaf.type == _FLAG and left is not None and left is not self._entry.get(path):
+                self._kinds.leave_flag(int(found[_KINDS]), path, None if isinstance(left, Value) else bool(left))  # type: ignore[arg-type]
 
     def refuse_context(self, before: dict[Any, Any], now: dict[Any, Any]) -> None:
         """Refuse a path that leaves a context variable with another value."""
@@ -431,31 +444,18 @@ class ModelState:
         places = [p for key, p in changed if p not in (SETTINGS, CONTEXT) or p.read() != before[key]]
         return any(self.name_of_place(place) is not None for place in places)
 
-    def name_of_place(self, place: Place) -> str | None:
-        """Return the user's name for a place of the model; None for a place that does not live on."""
-        if current().heap.is_newer(place.owner, current().heap.run_started):
-            return None
-        if isinstance(place, Storage):
-            real = place.real
-            return None if real is None else constants().names.get(id(real)) or self._labels.get(id(real), "a tensor")
-        if place is SETTINGS:
-            return place.text
-        if not self.lives_on(place.owner):
-            return _shared_name(place)
-        label = self._labels[id(place.owner)]
-        if isinstance(place, Attribute):
-            return f"{label}.{place.name}" if label and not isinstance(place.owner, types.ModuleType) else place.name
-        return label
-
     def _compare_place(self, key: Any, initial: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         place = initial.place
         now = capture_place(place, place.read())
         kind: int | None = 0
         if isinstance(place, Contents) and initial.structure != now.structure and self.unread.try_one(place.owner):
             raise Again
+        if isinstance(place, Contents) and initial.structure != now.structure and current().limits.length is not None:
+            self._try_list(initial, now)
         if isinstance(place, Contents) and (key in self._contents or initial.structure != now.structure):
             kind = self._keep_contents(key, initial, now, name)
         if kind is None or (kind == 0 and initial.structure != now.structure):
+            self._try_list(initial, now)
             self._differing.add(Name(f"`{name}`"), sides_of_contents([initial, now]), verb_of(place))
             self._growing.setdefault(name, type(place.owner).__name__)
             return
@@ -465,6 +465,10 @@ class ModelState:
         for i, (old, new, label) in enumerate(zip(initial.items, now.items, place.labels(initial.raw))):
             self._compare((*_contents(key, kind), i), old, new, Name(f"`{name}`").item(label), found, left)
 
+    def _try_list(self, initial: PlaceState, now: PlaceState) -> None:
+        if isinstance(initial.place, Contents) and self.lists.try_one(initial, now):
+            raise Again
+
     def _keep_contents(self, key: Any, initial: PlaceState, now: PlaceState, name: str) -> int | None:
         """Return of which kind the contents of a container are at the end of a path; a new kind gets variables."""
         variants = self._contents.get(key) or ContentsVariants(initial, self.lives_on)
@@ -472,7 +476,7 @@ class ModelState:
         kind = variants.which(now)
         if kind is not None and key not in self._contents:
             self._contents[key] = variants
-            self._add_kinds(name)
+            self._add_kinds((key,), name)
         if len(variants.known) > known:
             for i, (c, label) in enumerate(zip(variants.known[known].items, now.place.labels(now.raw))):
                 self._keep_blank((*_contents(key, known), i), c, Name(f"`{name}`").item(label))
@@ -488,7 +492,8 @@ class ModelState:
                 ),
                 current().origin(),
                 f"make it anew at the beginning of the forward{f' (`{name} = {kind}()`)' if kind in _MADE_ANEW else ''}, or bound it "
-                f"(it may have {MOST_CONTENTS} lengths or sets of keys); tensors and numbers, and no new objects, are what calls can keep",
+                f"(it may have {MOST_CONTENTS} lengths or sets of keys; a list of tensors of one shape may have any up to max_length, "
+                "build(..., max_length=1000)); tensors and numbers, and no new objects, are what calls can keep",
             )
 
     def _compare(
@@ -544,6 +549,7 @@ class ModelState:
                     self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
             self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
+            self._sorts[path] = (sort_of(initial), sort_of(now))
 
     def _note_sharing(self, left: dict[Path, Captured], changed: list[tuple[Place, Any]]) -> None:
         """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
@@ -588,13 +594,3 @@ class ModelState:
 def _contents(key: Any, kind: int) -> Path:
     """Return the path of what a place holds, if its contents are of some kind."""
     return (key, f"kind {kind}") if kind else (key,)
-
-
-def _shared_name(place: Place) -> str | None:
-    """Return the name of what all programs share: a variable of a module, class or function of a library. It lives on."""
-    owner = place.owner
-    if not isinstance(owner, (type, types.ModuleType, types.FunctionType)) or not is_library(owner):
-        return None
-    if isinstance(owner, type) and is_rewritten_class(owner):
-        return None  # a number for each handle of a hook
-    return f"{owner.__name__}.{place.name}" if isinstance(place, Attribute) else owner.__name__

@@ -16,6 +16,7 @@ from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, StateEr
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
 from dycl_tvm.frontend.python.calls.iterators import twin
+from dycl_tvm.frontend.python.calls.kept_lists import KeptLists
 from dycl_tvm.frontend.python.calls.sealed import seal
 from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_program, twin_of_generator
 from dycl_tvm.frontend.python.calls.unread import Unread
@@ -138,7 +139,7 @@ def _stage(
         no_trace(reached),
         no_new_threads(),
         default_generator_of_the_program(generators),
-        contextlib.closing(ModelState(reached, stand_in, Unread())) as state,
+        contextlib.closing(ModelState(reached, stand_in, Unread(), KeptLists())) as state,
     ):
         generators.name_of = state.name_of
         for _ in range(MAX_ROUNDS):
@@ -175,13 +176,13 @@ def _stage(
                 constants.check_unchanged()
             except Again:
                 continue
-            except UnsupportedError:
-                if not state.unread.try_otherwise():
-                    raise
+            except UnsupportedError as refusal:
+                if not state.lists.give_up(refusal) and not state.unread.try_otherwise():
+                    raise state.lists.refusal or refusal from None
                 continue
             finally:
                 program.trampolines.restore()
-            if state.size == known:
+            if state.is_complete(known):
                 break
         else:
             raise StagingLimitError(

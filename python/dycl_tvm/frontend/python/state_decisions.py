@@ -26,8 +26,8 @@ class NoDecision:
             with_others(f"{reason}: what one call leaves behind is read by the next, and changes its type", others),
             current().origin(),
             "set it at the beginning of the forward, or give it its final type in __init__; where it is made once and kept (a cache), "
-            "call the model once before it is built; what has another length in every call may be the front of a tensor of fixed shape, "
-            "with a number beside it: self.kept[: len(y)] = y; self.count = len(y)",
+            "call the model once before it is built; give what has another length after every call a bound, build(..., max_length=1000), "
+            "or a tensor of fixed shape with a number beside it: self.kept[: len(y)] = y; self.count = len(y)",
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.kept_lengths import Kept, kept
 from dycl_tvm.frontend.trace.heap.places import MISSING
 from dycl_tvm.frontend.trace.join.captured import (
     Captured,
@@ -33,9 +34,9 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
 from dycl_tvm.frontend.trace.values.layouts import marks_of, with_marks
-from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
+from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, Value
 from dycl_tvm.hcfg.types import ScalarType, Type
@@ -78,14 +79,19 @@ class Variant:
         That of tensors and numbers.
     initial : Constant or number
         What the variable of this kind holds before the first call.
+    kept : Kept or None
+        Of tensors whose length differs from call to call.
     """
 
     obj: Any
     type: Type | None = None
     initial: Constant | int | float | bool = 0
+    kept: Kept | None = None
 
     def is_of(self, c: Captured) -> bool:
         """Whether a value is of this kind."""
+        if self.kept is not None:
+            return isinstance(c, TensorLeaf) and self.kept.holds(c.obj)
         if isinstance(c, TensorLeaf):
             return not isinstance(c.obj, Grown) and self.type == tensor_type(c.obj) and self.obj == Layout.of(c.obj)
         if isinstance(c, NumberLeaf):
@@ -105,7 +111,7 @@ class Variants:
     def __init__(self, first: Captured, lives_on: Callable[[Any], bool]) -> None:
         self._lives_on = lives_on
         self.known = [_variant(_with_objects(first, lives_on))]
-        #: How many kinds that were one number have become a type of numbers.
+        #: How often a kind has become more: one number a type of numbers, one length any length.
         self.widened = 0
 
     def which(self, c: Captured) -> int | None:
@@ -117,11 +123,28 @@ class Variants:
         found = next((i for i, v in enumerate(self.known) if v.is_of(c)), None)
         if found is None and isinstance(c, NumberLeaf):
             return self._of_other_number(c)
+        if found is None and isinstance(c, TensorLeaf) and (found := self._of_other_length(c.obj)) is not None:
+            return found if found >= 0 else None
         most = MOST_CONTENTS if isinstance(c, Items) else _MOST
         if found is None and can_vary(c, self._lives_on) and len(self.known) < most:
             self.known.append(_variant(_blank(c)))
             found = len(self.known) - 1
         return found
+
+    def _of_other_length(self, t: torch.Tensor) -> int | None:
+        """Return the number of the kind of a tensor that differs in its length only; -1 if that has no end, None if it is of none."""
+        varies = current().limits.length is not None or isinstance(t, Grown) or len(self.known) == _MOST
+        for i, v in enumerate(self.known):
+            one = v.kept
+            if one is None and varies and isinstance(v.obj, Layout) and isinstance(v.initial, Constant):
+                one = kept(v.obj.meta(), v.initial.data, t)
+            if one is None or not one.is_alike(t):
+                continue
+            self.widened += 1
+            self.known[i] = Variant(None, one.form.type, v.initial, one)
+            self.known = [w for w in self.known if not isinstance(w.obj, Layout) or not one.is_alike(w.obj.meta())]
+            return i if one.widen(t) else -1
+        return None
 
     def _of_other_number(self, c: NumberLeaf) -> int | None:
         """Return the number of the kind of a number that is of none: one is known at build time as long as calls leave no other."""
@@ -166,10 +189,13 @@ class Kinds:
         self._told_apart = self.known
         #: Of which kind a place is in the run at hand; the first, if it is not here.
         self._at_hand: dict[Any, int] = {}
+        #: What flags are in a combination, by its number; None where calls leave both. A flag is mostly set with what it tells of.
+        self._flags: dict[tuple[int, Any], bool | None] = {}
 
     def forget(self) -> None:
         """Find the combinations anew: another place has kinds."""
         self.known = [{}]
+        self._flags.clear()
         self.found += 1
 
     def begin(self) -> None:
@@ -188,6 +214,18 @@ class Kinds:
     def at_entry(self, place: Any) -> int:
         """Return of which kind a place is in the run at hand."""
         return self._at_hand.get(place, 0)
+
+    def flag_at_entry(self, flag: Any, initial: bool) -> bool | None:
+        """Return what a flag is in the run at hand; None if that is not known."""
+        self._flags.setdefault((0, flag), initial)
+        return self._flags.get((self._told_apart.index(self._at_hand), flag))
+
+    def leave_flag(self, combination: int, flag: Any, value: bool | None) -> None:
+        """Note what a path leaves of a flag, with the number of the combination that it leaves; None if it may be both."""
+        known = self._flags.setdefault((combination, flag), value)
+        if known is not None and known != value:
+            self._flags[combination, flag] = None
+            self.found += 1
 
     def leave(self, changed: dict[Any, int]) -> int:
         """Return the number of the combination that a path leaves, if it has changed the kinds of some places."""
@@ -241,10 +279,15 @@ def can_vary(c: Captured, lives_on: Callable[[Any], bool]) -> bool:
     if isinstance(c, Items):
         return all(can_vary(i, lives_on) for i in (*c.items, *map(capture, c.keys)))
     if isinstance(c, TensorLeaf):
-        return not isinstance(c.value, Stale) and not isinstance(c.obj, Grown) and not storage_of(c.obj).shared
+        return not isinstance(c.value, Stale) and not storage_of(c.obj).shared
     if isinstance(c, NumberLeaf):
         return scalars.mixed_of(c.obj) is None
     return isinstance(c, Plain) and (c.obj is MISSING or same_plain([c.obj, c.obj]) or lives_on(c.obj)) and not isinstance(c.obj, Poison)
+
+
+def sort_of(c: Captured) -> Any:
+    """Return what tells apart the values that a place may hold, for places that are alike."""
+    return buffer_type(c.obj) if isinstance(c, TensorLeaf) else (type(c.obj), len(c.items)) if isinstance(c, Items) else type(c.obj)
 
 
 def _variant(c: Captured) -> Variant:
@@ -259,6 +302,8 @@ def _variant(c: Captured) -> Variant:
 def _zeros(like: torch.Tensor) -> torch.Tensor:
     """Return a real tensor: what a variable holds before there is anything to hold."""
     with unrecorded():
+        if isinstance(like, Grown):
+            return torch.zeros(like.buffer.shape, dtype=DTYPES[like.buffer.dtype])
         return with_marks(torch.empty_strided(tuple(like.shape), like.stride(), dtype=like.dtype).zero_(), *marks_of(like))
 
 

@@ -22,6 +22,7 @@ from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.progress import substitute_of as progress_bar
@@ -489,6 +490,8 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0].length()
     if isinstance(args[0], Grown) and args[0].along == 0:
         return number(args[0].length)
+    if issubclass(type(args[0]), KeptList):
+        return length_of(args[0])
     method = special_method(args[0], "__len__")
     return len(args[0]) if method is None else method()
 

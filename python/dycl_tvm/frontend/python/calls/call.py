@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatc
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, call_with_list
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches
 from dycl_tvm.frontend.python.calls.text_methods import make_text
@@ -489,6 +490,8 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             if type(a) is Text and _makes_exception(callee):
                 continue
             use(a)
+        if issubclass(type(a), KeptList):
+            return call_with_list(callee, args, kwargs)
         advancing(a)
         program().trampolines.hand_over(a)
         if isinstance(a, types.FunctionType):

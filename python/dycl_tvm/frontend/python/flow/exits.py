@@ -70,7 +70,7 @@ class Exits(OfOneRun):
 
     def leave_by_return(self, value: Any, origin: Origin | None = None) -> None:
         """End the path with a return site; or with several, where paths were joined that return different structures."""
-        parted = False
+        parted, value = False, program().state.lists.in_results(value)
         for view in part(value, origin):
             parted = True
             self._return(value, origin, self._state(), view)

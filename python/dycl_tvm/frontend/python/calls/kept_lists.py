@@ -1,0 +1,314 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Lists of tensors that calls of the model make longer: one tensor has the items as its rows, and is kept like any other that grows.
+
+While a model is staged something stands for such a list that knows what is done with histories. Any other use of it, and a refusal for
+another reason, begins staging anew with the list itself.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.trace.clock import OwnValue
+from dycl_tvm.frontend.trace.control_flow import Again
+from dycl_tvm.frontend.trace.heap.places import attribute_of
+from dycl_tvm.frontend.trace.join.captured import PlaceState, TensorLeaf
+from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
+from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
+from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, join_identities
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.layouts import marks_of
+from dycl_tvm.frontend.trace.values.storage import may_be_one
+from dycl_tvm.frontend.trace.values.tensors import storage_of
+
+
+class Items:
+    """What such a list holds: a place that lives on between calls."""
+
+    def __init__(self, like: torch.Tensor, most: int | None) -> None:
+        self.items = torch.zeros((0, *like.shape), dtype=like.dtype)
+        self.most = most
+
+
+class _OneOfThem:
+    """In the place of a decision: an item of such a list, and a tensor that may be one of them."""
+
+    index = -1
+
+    def refuse(self, reason: str, others: object = "") -> None:
+        """Refuse to read one after a change of the other, or to say whether they are one."""
+        raise UnsupportedError(reason, current().origin(), "append a copy: self.kept.append(x.clone())")
+
+
+class _Method(OwnValue):
+    """A method of such a list; it does not lead to it."""
+
+    __slots__ = ("_do",)
+
+    def __init__(self, do: Callable[..., Any]) -> None:
+        self._do = do
+
+    def __call__(self, *given: Any) -> Any:
+        """Do it; what is given by name is another use."""
+        return self._do(*given)
+
+
+class KeptList(Sealed):
+    """Stands for a list or deque; see :func:`_kind_of`."""
+
+    __slots__ = ("_items",)
+    written_by = frozenset(["append", "extend", "pop", "clear", "insert", "appendleft", "popleft", "__iadd__"])
+
+    def __getattribute__(self, name: str) -> Any:
+        found = Sealed.__getattribute__(self, name)
+        return _Method(found) if name in KeptList.written_by else found
+
+    def append(self, item: Any) -> None:
+        """Add a tensor behind the last."""
+        _put(self, _joined(self, item, lambda rows, row: [rows, row]), newest_last=True)
+
+    def appendleft(self, item: Any) -> None:
+        """Add a tensor before the first."""
+        _put(self, _joined(self, item, lambda rows, row: [row, rows]), newest_last=False)
+
+    def insert(self, index: Any, item: Any) -> None:
+        """Add a tensor before the first; elsewhere is another use."""
+        self.appendleft(item) if type(index) is int and index == 0 and _items_of(self).most is None else _give_up(self)
+
+    def extend(self, items: Any) -> None:
+        """Add tensors behind the last."""
+        for item in items:
+            self.append(item)
+
+    def pop(self, index: Any = -1) -> Any:
+        """Take the first or the last away."""
+        if type(index) is not int or index not in (0, -1):
+            _give_up(self)
+        item, rows = self[index], _items_of(self).items
+        _put(self, rows[1:] if index == 0 else rows[:-1], newest_last=True)
+        return item
+
+    def popleft(self) -> Any:
+        """Take the first away."""
+        return self.pop(0)
+
+    def clear(self) -> None:
+        """Take all away."""
+        _put(self, _items_of(self).items[:0], newest_last=True)
+
+    def __iadd__(self, items: Any) -> Any:
+        self.extend(items)
+        return self
+
+    def __len__(self) -> int:
+        rows = _items_of(self).items
+        return decided_length(rows) if isinstance(rows, Grown) else len(rows)
+
+    def __bool__(self) -> bool:
+        return bool(length_of(self) > 0)
+
+    def __getitem__(self, index: Any) -> Any:
+        rows = _items_of(self).items
+        if isinstance(index, slice):
+            if index.step not in (None, 1):
+                _give_up(self)
+            return current().heap.born(_listed(self, rows[index]))
+        return _is_item(self, rows[index])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_listed(self, _items_of(self).items))
+
+
+def _items_of(x: Any) -> Any:
+    return object.__getattribute__(x, "_items")
+
+
+def _give_up(x: Any) -> Any:
+    object.__getattribute__(x, "_used")()
+
+
+def length_of(x: Any) -> Any:
+    """Return how long a list is, which may be a number of the run."""
+    rows = _items_of(x).items
+    return as_number(rows.length) if isinstance(rows, Grown) else len(rows)
+
+
+def _joined(x: Any, item: Any, order: Callable[[Any, Any], list[Any]]) -> torch.Tensor:
+    """Return the rows with another one."""
+    rows = _items_of(x).items
+    shape = tuple((rows.buffer if isinstance(rows, Grown) else rows).shape[1:])
+    alike = isinstance(item, torch.Tensor) and not isinstance(item, Grown)
+    if not alike or tuple(item.shape) != shape or item.dtype != rows.dtype or any(marks_of(item)) or not is_contiguous(item):
+        _give_up(x)
+    made = torch.cat(order(rows, item.unsqueeze(0)))
+    both, decision = [storage_of(rows), storage_of(item)], _OneOfThem()
+    for storage in both:
+        may_be_one(storage_of(made), storage, decision)
+    join_identities(storage_of(made), both, decision, [Identity(born=current().heap.birth(made))])
+    known = current().get(_Appended).items.setdefault(id(x), [])
+    known.append(identity_of(item))
+    return made
+
+
+class _Appended(OfOneRun):
+    """The tensors that became items of a list, by the list."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, list[Identity]] = {}
+
+
+def _put(x: Any, rows: torch.Tensor, newest_last: bool) -> None:
+    items = _items_of(x)
+    if items.most is not None:
+        rows = rows[:0] if items.most == 0 else rows[-items.most :] if newest_last else rows[: items.most]
+    current().journal.touch(attribute_of(items, "items"))
+    items.items = rows
+
+
+def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
+    """Note that a row stands for a tensor that was appended in this call, or in an earlier one."""
+    known = current().get(_Appended).items.get(id(x), [])
+    join_identities(row, [], _OneOfThem(), [*known, Identity(outside="state")])
+    return row
+
+
+def _listed(x: Any, rows: torch.Tensor) -> list[torch.Tensor]:
+    """Return the items of a list one by one: each length is a path of its own."""
+    count = decided_length(rows) if isinstance(rows, Grown) else len(rows)
+    return [_is_item(x, rows[i]) for i in range(count)]
+
+
+def call_with_list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call native code with such lists: what stacks or joins the items takes the rows, all else gets the items."""
+    if args and callee in (torch.stack, torch.cat, torch.concat) and issubclass(type(args[0]), KeptList):
+        made = _stacked(callee, args[0], *args[1:], **kwargs)
+        if made is not None:
+            return made
+    return callee(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+
+
+def _plain(x: Any) -> Any:
+    return _as_it_was(x) if issubclass(type(x), KeptList) else x
+
+
+def _as_it_was(x: Any) -> Any:
+    """Return a list or deque of the items."""
+    kind, items = object.__getattribute__(x, "_kind"), list(x)
+    return current().heap.born(items if kind is list else kind(items, _items_of(x).most))
+
+
+def _stacked(callee: Any, x: Any, dim: Any = 0) -> torch.Tensor | None:
+    rows = _items_of(x).items
+    rank = len((rows.buffer if isinstance(rows, Grown) else rows).shape)
+    dims = rank if callee is torch.stack else rank - 1
+    if type(dim) is not int or not -dims <= dim < dims:
+        return None
+    require(length_of(x) > 0, RuntimeError("a non-empty list of tensors is expected"))
+    turned = torch.movedim(rows, 0, dim % dims)
+    return (turned if callee is torch.stack else turned.flatten(dim % dims, dim % dims + 1)).clone()
+
+
+class KeptLists:
+    """The lists of a model for which something stands, until a use shows that it cannot."""
+
+    def __init__(self) -> None:
+        self._stand_ins: dict[int, tuple[Any, Any]] = {}
+        self._given_up: dict[int, Any] = {}
+        self._tried: list[tuple[Any, torch.Tensor]] = []
+        self._anew = False
+        #: Why the program was refused where these stood for their lists.
+        self.refusal: UnsupportedError | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Differs with everything found."""
+        return len(self._stand_ins), len(self._given_up)
+
+    def try_one(self, initial: PlaceState, now: PlaceState) -> bool:
+        """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
+        x: Any = initial.place.owner
+        leaf = now.items[0] if now.items else None
+        if type(x) not in _KINDS or initial.items or not isinstance(leaf, TensorLeaf) or isinstance(leaf.obj, Grown):
+            return False
+        bounded = current().limits.length is not None or getattr(x, "maxlen", None) is not None
+        if not bounded or id(x) in self._given_up or id(x) in self._stand_ins:
+            return False
+        self._tried.append((x, torch.empty(tuple(leaf.obj.shape), dtype=leaf.obj.dtype, device="meta")))
+        return True
+
+    def begin_round(self) -> list[tuple[Any, Any, Items]]:
+        """Return the lists for which something stands from now on, what it is, and what holds the items."""
+        tried, self._tried = {id(x): (x, like) for x, like in self._tried}, []
+        return [(x, *self._stand_in(x, like)) for x, like in tried.values()]
+
+    def _stand_in(self, x: Any, like: torch.Tensor) -> tuple[Any, Items]:
+        kind: Any = type(x)
+        items = Items(like, getattr(x, "maxlen", None))
+        made = _kind_of(kind)(kind, lambda: self._used(x))
+        object.__setattr__(made, "_items", items)
+        self._stand_ins[id(x)] = (x, made)
+        return made, items
+
+    def stands_for(self, x: Any) -> bool:
+        """Whether something stands for a list."""
+        return id(x) in self._stand_ins
+
+    def in_results(self, value: Any) -> Any:
+        """Return what the network returns, with the items of such lists one by one."""
+        if not self._stand_ins:
+            return value
+        if issubclass(type(value), KeptList):
+            return _as_it_was(value)
+        if type(value) in (tuple, list):
+            return type(value)([self.in_results(v) for v in value])
+        return {k: self.in_results(v) for k, v in value.items()} if type(value) is dict else value
+
+    def is_given_up(self, x: Any) -> bool:
+        """Whether an object is a list that was found to be used otherwise."""
+        return id(x) in self._given_up
+
+    def begin_anew(self) -> bool:
+        """Whether lists were given up since this was asked: what was found of them is not so of the lists themselves."""
+        anew, self._anew = self._anew, False
+        return anew
+
+    def give_up(self, refusal: UnsupportedError) -> bool:
+        """Begin anew with the lists themselves, as the program was refused; whether there are any."""
+        found = [x for x, _ in self._stand_ins.values()]
+        for x in found:
+            self._forget(x)
+        if found:
+            self.refusal = self.refusal or refusal
+        return bool(found)
+
+    def _forget(self, x: Any) -> None:
+        self._given_up[id(x)], self._anew = self._stand_ins.pop(id(x))[0], True
+
+    def _used(self, x: Any) -> None:
+        self._forget(x)
+        again = Again()
+        program().trampolines.passing = again  # a handler may swallow it
+        raise again
+
+
+_KINDS = (list, collections.deque)
+_kinds: dict[type, Any] = {}
+
+
+def _kind_of(kind: type) -> Any:
+    """Return the class of what stands for containers of a class."""
+    if kind not in _kinds:
+        sealed = sealed_kind(kind)
+        own = {n: v for n, v in vars(KeptList).items() if n not in ("__dict__", "__weakref__", "_items", "__doc__")}
+        only = {n: v for n, v in own.items() if hasattr(kind, n) or not n.startswith("__") or n == "__bool__"}
+        _kinds[kind] = type(f"kept {kind.__name__}", (KeptList, sealed), {**only, "__slots__": ()})
+    return _kinds[kind]
