@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo generate test cost bench bench-dispatch bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test cost bench bench-dispatch bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ test: lint pytest  ## All checks: linters, then the tests
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
+
+# `make bench-sizes SIZES_ARGS="--networks 'transformer, tokens' --threads 2"`
+SIZES_ARGS ?=
+
+bench-sizes: setup  ## Measure networks whose callers decide a size against static builds of each size, and ONNX Runtime
+	$(BIN)/python benchmarks/sizes.py $(SIZES_ARGS)
 
 # `make bench-staging STAGING_ARGS="--against ../before SkipGates sdn_resnet56"` compares with another checkout.
 STAGING_ARGS ?=
