@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dycl_tvm import codegen, compile, passes
 from dycl_tvm.artifact import Artifact
 from dycl_tvm.compile import Accuracy
-from dycl_tvm.example_inputs import TensorSpec
+from dycl_tvm.example_inputs import TensorSpec, written_sizes
 from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_target
@@ -168,7 +168,7 @@ def build(
         "max_loop_trips": max_loop_trips,
         "max_recursion": max_recursion,
         "max_length": max_length,
-        "dynamic_shapes": dynamic_shapes,
+        "dynamic_shapes": written_sizes(example_inputs, example_kwargs) if dynamic_shapes is None else dynamic_shapes,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
         "keep_print": keep_print,
@@ -233,6 +233,8 @@ def stage(
     """
     check_passes(disable_passes)
     phases = Phases(progress)
+    if options.get("dynamic_shapes") is None:
+        options["dynamic_shapes"] = written_sizes(example_inputs, example_kwargs)
     graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **options)
     if passes:
         simplify(graph, disable_passes, phases)

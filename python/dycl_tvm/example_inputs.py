@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dycl_tvm.errors import UsageError
+from dycl_tvm.hcfg.sizes import Dim
 
 _HOW_TO_GIVE = (
     "give example inputs of the shapes that the artefact will run on, as the model takes them: "
@@ -38,12 +39,13 @@ class TensorSpec:
 
     Parameters
     ----------
-    shape : tuple of int
+    shape : tuple of int, Dim or str
+        A size that each call decides is a :class:`dycl_tvm.Dim`, or written as ``"T<=512"`` or ``"2<=T<=512"``.
     dtype : str or torch.dtype
         For example ``"float32"``.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int | Dim | str, ...]
     dtype: Any = "float32"
 
 
@@ -72,6 +74,33 @@ def normalise(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, .
     positional = tuple(_leaf(a, f"example_inputs[{i}]") for i, a in enumerate(args))
     named = {str(k): _leaf(v, f"example_kwargs[{k!r}]") for k, v in (kwargs or {}).items()}
     return positional, named
+
+
+def written_sizes(args: Any, kwargs: Mapping[str, Any] | None) -> Any:
+    """Return what ``dynamic_shapes`` would say of the sizes in specifications of inputs; None if there are none.
+
+    Raises
+    ------
+    UsageError
+        If positional and keyword arguments have some: those are named in ``dynamic_shapes``.
+    """
+    given = args if isinstance(args, (tuple, list)) else () if args is None else (args,)
+    positional, named = [_sizes_in(a) for a in given], {str(k): _sizes_in(v) for k, v in (kwargs or {}).items()}
+    by_position, by_name = any(s is not None for s in positional), any(s is not None for s in named.values())
+    if by_position and by_name:
+        raise UsageError("sizes stand in positional and in keyword examples: give them as dynamic_shapes, by the names of the parameters")
+    return tuple(positional) if by_position else {k: s for k, s in named.items() if s is not None} if by_name else None
+
+
+def _sizes_in(value: Any) -> Any:
+    if isinstance(value, TensorSpec):
+        found = {d: Dim.of(n) for d, n in enumerate(value.shape) if isinstance(n, (Dim, str))}
+        return found or None
+    children = value if isinstance(value, (tuple, list)) else list(value.values()) if isinstance(value, dict) else ()
+    found_below = [_sizes_in(v) for v in children]
+    if all(s is None for s in found_below):
+        return None
+    return dict(zip(value, found_below)) if isinstance(value, dict) else found_below
 
 
 def _is_spec(value: Any) -> bool:
@@ -111,6 +140,10 @@ def _leaf(value: Any, where: str) -> Any:
 def _static_shape(shape: Any, where: str) -> tuple[int, ...]:
     dims = []
     for dim in shape:
+        size = Dim.of(dim) if isinstance(dim, (Dim, str)) else None
+        if size is not None:
+            dims.append(size.largest)
+            continue
         if not isinstance(dim, (int, np.integer)) or int(dim) < 0:
             raise UsageError(
                 f"{where} has the dimension {dim!r}; shapes are fixed at build time, so give a number for each (build once for each shape)"

@@ -308,11 +308,13 @@ def test_zoo_check_compares_with_eager(small: Any, capsys: pytest.CaptureFixture
 
 def test_input_specs() -> None:
     positional, named = parse_inputs(["1x3x32x32", "4:int64", "scalar:float64", "mask=2x2:bool", "int:5", "float:0.5", "flag=bool:true"])
+    (sized,), _ = parse_inputs(["1xT<=512x2<=Max_x<=3:int64"])
+    assert sized.shape == (1, "T<=512", "2<=Max_x<=3")
     assert [(t.shape, t.dtype) for t in positional[:3]] == [((1, 3, 32, 32), "float32"), ((4,), "int64"), ((), "float64")]
     assert positional[3:] == (5, 0.5)
     assert named["mask"].dtype == "bool"
     assert named["flag"] is True
-    for wrong in ("1x3:float31", "1x", "int:a", "bool:2", "=1", "-1x2"):
+    for wrong in ("1x3:float31", "1x", "int:a", "bool:2", "=1", "-1x2", "1xT<5", "1xt<=5"):
         with pytest.raises(UsageError) as caught:
             parse_inputs([wrong])
         assert repr(wrong) in str(caught.value)

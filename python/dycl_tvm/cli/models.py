@@ -15,7 +15,9 @@ from dycl_tvm.errors import UsageError
 if TYPE_CHECKING:
     from dycl_tvm.zoo import Entry
 
-_SPEC = re.compile(r"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?$")
+#: A number, or a size that each call decides: ``T<=512``.
+_SIZE = r"(?:(?:\d+<=)?[A-Z]\w*<=\d+|\d+)"
+_SPEC = re.compile(rf"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>scalar|{_SIZE}(?:x{_SIZE})*)(?::(?P<dtype>\w+))?$")
 _NUMBER = re.compile(r"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<kind>int|float|bool):(?P<value>.+)$")
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -101,11 +103,13 @@ def _parse_one(spec: str) -> tuple[str | None, Any]:
         return number["name"], _number(number["kind"], number["value"], spec)
     found = _SPEC.match(spec)
     if not found:
-        raise UsageError(f"input {spec!r} cannot be read; write a shape such as 1x3x32x32, 1x16:int64, scalar:float32, name=1x8, or int:5")
+        raise UsageError(
+            f"input {spec!r} cannot be read; write a shape such as 1x3x32x32, 1x16:int64, 1xT<=512, scalar:float32, name=1x8, or int:5"
+        )
     dtype = found["dtype"] or "float32"
     if dtype not in _DTYPES:
         raise UsageError(f"input {spec!r}: there is no dtype {dtype!r}; there are {', '.join(_DTYPES)}")
-    shape = () if found["shape"] == "scalar" else tuple(int(d) for d in found["shape"].split("x"))
+    shape = () if found["shape"] == "scalar" else tuple(int(d) if d.isdigit() else d for d in re.findall(_SIZE, found["shape"]))
     return found["name"], TensorSpec(shape, dtype)
 
 

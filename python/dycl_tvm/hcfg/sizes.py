@@ -7,6 +7,7 @@ In the graph such an input is a buffer of the largest shape, and each size is on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ from dycl_tvm.hcfg.types import TensorType
 
 if TYPE_CHECKING:
     import torch  # a machine that only runs artefacts need not have it
+
+
+_WRITTEN = re.compile(r"(?:(?P<least>\d+) *<= *)?(?P<name>[A-Za-z_]\w*) *<= *(?P<most>\d+)")
 
 
 class Dim:
@@ -36,7 +40,7 @@ class Dim:
 
     @staticmethod
     def of(size: Any) -> Dim | None:
-        """Return a size of ours or of PyTorch's as one of ours; None for what is none.
+        """Return a size of ours or of PyTorch's, or one that is written as ``"T<=512"``, as one of ours; None for what is none.
 
         Raises
         ------
@@ -45,6 +49,9 @@ class Dim:
         """
         if isinstance(size, Dim):
             return size
+        if isinstance(size, str):
+            found = _WRITTEN.fullmatch(size)
+            return None if found is None else Dim(found["name"], min=int(found["least"] or 1), max=int(found["most"]))
         import torch
 
         root = getattr(size, "root", size)
@@ -61,6 +68,11 @@ class Dim:
         made = Dim(self.name, min=self.min, max=self.max)
         made.factor, made.constant = factor, constant
         return made
+
+    @property
+    def largest(self) -> int:
+        """The largest extent."""
+        return self.factor * self.max + self.constant
 
     def __mul__(self, k: int) -> Dim:
         return self._made(self.factor * k, self.constant * k)

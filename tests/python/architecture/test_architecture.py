@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"errors", "_version"},
     "zoo": set(),
     "target": {"errors", "runtime"},
-    "example_inputs": {"errors"},
+    "example_inputs": {"errors", "hcfg"},
     "onnx_export": {"errors", "hcfg", "runtime", "_version"},
     "coverage": {"errors", "hcfg", "runtime"},
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "runtime", "target", "onnx_export", "verify"},

@@ -32,6 +32,20 @@ class Layers(nn.Module):
         return y.softmax(-1), y.mean(0), x.shape[0]
 
 
+def test_sizes_in_specifications():
+    wide = {"x": {0: Dim("N", min=2, max=6)}}
+    for spec in (dycl_tvm.TensorSpec(("2<=N<=6", 4)), dycl_tvm.TensorSpec((Dim("N", min=2, max=6), 4))):
+        for graph in (dycl_tvm.stage(by_its_size, spec), dycl_tvm.stage(by_its_size, None, example_kwargs={"x": spec})):
+            assert graph.sizes == dycl_tvm.stage(by_its_size, rows(3)[0], dynamic_shapes=wide).sizes
+            for given in rows(2, 5, 6):
+                torch.testing.assert_close(graph.interpret()(*given), by_its_size(*given))
+    assert dycl_tvm.stage(by_its_size, (dycl_tvm.TensorSpec((2 * Dim("N", max=3), 4)),)).sizes[0].dims[0].factor == 2
+    with pytest.raises(UsageError, match="give them as dynamic_shapes"):
+        dycl_tvm.stage(torch.add, (spec,), example_kwargs={"other": spec})
+    with pytest.raises(UsageError, match="has the dimension 'N'"):
+        dycl_tvm.stage(by_its_size, dycl_tvm.TensorSpec(("N", 4)))
+
+
 def by_its_size(x):
     if x.shape[0] > 3:
         x = x * 2
