@@ -180,6 +180,8 @@ _WAYS = (
     "sample:dynamic:40:2:mask",
     "beam:dynamic:8:1:plain",
     "greedy:static:8:1:plain",
+    "sample:static:40:2:mask",
+    "beam:static:40:2:mask",
 )
 
 

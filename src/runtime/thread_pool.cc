@@ -21,6 +21,7 @@ constexpr int kMaxThreads = 256;
 
 thread_local ThreadPool* t_pool = nullptr;
 thread_local bool t_in_task = false;
+thread_local bool t_next_alone = false;
 
 std::atomic<uint32_t> g_fork_epoch{0};
 std::atomic<ThreadPool*> g_shared{nullptr};
@@ -176,8 +177,10 @@ static int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
 }
 
 int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
+  bool alone = t_next_alone;
+  t_next_alone = false;
   if (num_task == 0) num_task = num_threads() < kMaxTasks ? num_threads() : kMaxTasks;
-  if (num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
+  if (alone || num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
       busy_.exchange(true)) {
     return RunAlone(lambda, closure, num_task);
   }
@@ -253,4 +256,11 @@ static int ParallelBarrier(int /*task_id*/, ParallelGroupEnv* env) {
 extern "C" {
 void* __TVMBackendParallelLaunch = reinterpret_cast<void*>(dycl::ParallelLaunch);
 void* __TVMBackendParallelBarrier = reinterpret_cast<void*>(dycl::ParallelBarrier);
+
+// A kernel whose next parallel loop has too little work for other threads says so first: how much
+// there is depends on a size of the call.
+int dycl_next_launch_alone(int alone) {
+  dycl::t_next_alone = alone != 0;
+  return 0;
+}
 }

@@ -17,6 +17,8 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad, Var
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
+from dycl_tvm.backends.tir_cpu.front import skip_behind
+
 _NAME = "dycl"
 
 
@@ -58,7 +60,8 @@ def _flattening(flatten: Any) -> Any:
     @tvm.transform.module_pass(opt_level=0, name="dycl.FlattenBuffer")
     def run(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
         hidden = _Hidden()
-        mod = _each_body(mod, hidden.hide)
+        # between schedules and flat buffers: loops are plain, and indices are those of dimensions
+        mod = _each_body(tvm.IRModule({gv: skip_behind(fn) for gv, fn in mod.functions_items()}, attrs=mod.attrs), hidden.hide)
         return s_tir.transform.StmtSimplify()(_each_body(flatten(mod), hidden.show))
 
     return run

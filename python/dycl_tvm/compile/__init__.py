@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import tvm
 
+from dycl_tvm.backends.extents import Bounds
 from dycl_tvm.backends.partition import Offload, partition
 from dycl_tvm.backends.registry import active_backends, requested
 from dycl_tvm.backends.tir_cpu import attention, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import amx, reduction
+from dycl_tvm.backends.tir_cpu.front import same_front
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
@@ -28,6 +30,7 @@ from dycl_tvm.compile import templates
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.device import build_device_code, is_device
 from dycl_tvm.compile.device_branches import find_segments
+from dycl_tvm.compile.fronts import Fronts, plan_fronts
 from dycl_tvm.compile.half import prepare_half
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import Layouts, constant_params, plan_layouts
@@ -55,6 +58,8 @@ class Lowered:
     stats : CompileStats
     placement : Placement
         Where the graph is in the program.
+    fronts : Fronts
+        What is computed of the results of sub-DNNs.
     """
 
     program: Program
@@ -62,6 +67,7 @@ class Lowered:
     ir_module: tvm.IRModule
     stats: CompileStats
     placement: Placement
+    fronts: Fronts
 
 
 def lower(
@@ -118,7 +124,7 @@ def lower(
     with _timed(stats, "legalise"):
         legal = legalise(prepare_half(parts.mod, constants, half) if on_device else rms_norm.join(parts.mod), target)
     with _timed(stats, "layouts"):
-        selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph))
+        selector = Selector(machine_of(target), options or KernelOptions(), target, progress, _weight_bytes(graph), bool(graph.sizes))
         kernels = Kernels(selector)
         # the families are kernels of CPUs
         packed, layouts = (legal, None) if on_device else choose_kernels(graph, legal, kernels, constants)
@@ -126,9 +132,13 @@ def lower(
             selector.save()
     with _timed(stats, "passes"):
         low = to_kernels(packed, target)
-    table = KernelSet(dedup=dedup)
+    table = KernelSet(dedup=dedup, makers=kernels.makers)
     with _timed(stats, "call lists"):
         lists = {s.name: call_list(s.name, low, table, parts.backend_of) for s in sub_dnns}
+    fronts = Fronts(Bounds([]))
+    if not on_device:
+        with _timed(stats, "fronts"):
+            fronts = plan_fronts(graph, lists, table, layouts)
     with _timed(stats, "plan"):
         lowering = Lowering(graph, lists, table.functions, plan, layouts)
         lowering.prepare_folding()
@@ -138,7 +148,7 @@ def lower(
         wanted = {k.symbol: table.functions[k.symbol] for k in program.kernels if k.backend == "tvm"}
         if not on_device and "reduction" not in selector.options.disabled_families:
             reductions = {s: fn for s, fn in ((s, reduction.schedule(fn, selector.machine)) for s, fn in wanted.items()) if fn is not None}
-            wanted |= reductions
+            wanted |= {s: same_front(fn, wanted[s]) for s, fn in reductions.items()}
             kernels.families += Counter({"reduction": _num_calls(program, reductions)})
         if on_device:
             on_it = {b.name for b in backends if b.on_device}
@@ -173,7 +183,7 @@ def lower(
     stats.estimated = selector.choices() - stats.measured
     if on_device:
         stats.families = dict(sorted(Counter(rules.values()).items()))
-    return Lowered(program, library, imported, stats, lowering.placement())
+    return Lowered(program, library, imported, stats, lowering.placement(), fronts)
 
 
 def has_amx(target: tvm.target.Target) -> bool:

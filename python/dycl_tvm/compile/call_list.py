@@ -21,13 +21,17 @@ from dycl_tvm.hcfg.types import TensorType
 
 @dataclass(frozen=True)
 class Call:
-    """Run a kernel: tensors by number, inputs first, outputs last. ``in_place``: places of inputs that the output may overwrite."""
+    """Run a kernel: tensors by number, inputs first, outputs last.
+
+    ``in_place`` are places of inputs that the output may overwrite, ``sizes`` the sizes of the call that it takes behind its inputs.
+    """
 
     symbol: str
     backend: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     in_place: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass

@@ -59,6 +59,9 @@ from dycl_tvm.hcfg.nodes import (
 )
 from dycl_tvm.hcfg.types import ScalarKind, ScalarType, TensorType
 
+#: A size of the call, where kernels read it.
+SIZE = TensorType((), "int64")
+
 
 @dataclass
 class Placement:
@@ -74,12 +77,15 @@ class Placement:
         ``id`` of each host scalar to its register.
     instrs : dict
         ``id`` of each step to the numbers of its instructions in its block.
+    sizes : dict
+        Number of a size that kernels read to its slot; the entry begins with writing them.
     """
 
     blocks: list[Block] = field(default_factory=list)
     slots: dict[int, Slot] = field(default_factory=dict)
     regs: dict[int, Reg] = field(default_factory=dict)
     instrs: dict[int, range] = field(default_factory=dict)
+    sizes: dict[int, Slot] = field(default_factory=dict)
 
 
 class Lowering:
@@ -108,6 +114,7 @@ class Lowering:
         self.regs: list[ScalarKind] = []
         self.reg_of: dict[int, Reg] = {}  # by id of the Value, which the graph keeps alive
         self.place: dict[int, _Place] = {}
+        self.size_place: dict[int, _Place] = {}
         self.sizes: list[int] = []
         self.kernels: list[Kernel] = []
         self.kernel_index: dict[str, int] = {}
@@ -143,6 +150,8 @@ class Lowering:
             for p in block.params:
                 if id(p) not in self.place and id(p) not in self.reg_of:
                     self._define(p)
+        for k in sorted({k for lst in self.lists.values() for call in lst.calls for k in call.sizes}):
+            self.size_place[k] = _Place(storage=self._storage(SIZE))
         # definitions before uses: a definition's block dominates, and so comes first in this order
         draft_of = {id(block): self._draft(block) for block in self.order}
         drafts = [draft_of[id(block)] for block in self.graph.blocks]
@@ -171,7 +180,8 @@ class Lowering:
         """Return where the graph is in the Program that :meth:`run` gave."""
         values = [v for b in self.graph.blocks for v in (*b.params, *(r for s in b.steps for r in s.results()))]
         slots = {id(v): self._value_slot(v) for v in values if isinstance(v.type, TensorType) and self._where(v).constant is None}
-        return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs)
+        sizes = {k: self._slot(place, SIZE) for k, place in self.size_place.items()}
+        return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs, sizes)
 
     def _entry_places(self) -> list[Slot | Reg]:
         inputs: list[Slot | Reg] = []
@@ -228,6 +238,9 @@ class Lowering:
 
     def _draft(self, block: Block) -> list[Any]:
         draft: list[Any] = []
+        if block is self.graph.entry:
+            sizes = self.graph.inputs[len(self.graph.input_names) :]
+            draft += [("write", place, SIZE, self._reg(sizes[k])) for k, place in self.size_place.items()]
         for step in block.steps:
             start = len(draft)
             if isinstance(step, SubDNNCall):
@@ -276,7 +289,8 @@ class Lowering:
                 where[number] = _Place(storage=self._storage(lst.types[number]))
             for number in (*call.inputs, *call.outputs):
                 places.append((where[lst.root(number)], lst.types[number]))
-            draft.append(("call", self._kernel(call), places, len(call.inputs), step.callee.name, call.in_place))
+            places[len(call.inputs) : len(call.inputs)] = [(self.size_place[k], SIZE) for k in call.sizes]
+            draft.append(("call", self._kernel(call), places, len(call.inputs) + len(call.sizes), step.callee.name, call.in_place))
         for value, number in zip(step.outputs, lst.results):
             self.place[id(value)] = where[lst.root(number)]
         return draft

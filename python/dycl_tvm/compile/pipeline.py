@@ -15,11 +15,14 @@ import tvm_ffi
 from tvm import relax
 
 from dycl_tvm.backends import tir_cpu
+from dycl_tvm.backends.extents import Extent, Wanted
 from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.expression import elementwise
+from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
+from dycl_tvm.backends.tir_cpu.front import add_sizes, with_front
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
-from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, INSTRUCTIONS, NAME, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, INSTRUCTIONS, NAME, ROWS, SCHEDULED, in_place
 from dycl_tvm.compile.legalize import LEGALIZE
 from dycl_tvm.errors import CompileError
 
@@ -83,10 +86,13 @@ class KernelSet:
     ----------
     functions : dict
         Symbol to PrimFunc, in order of first use.
+    makers : dict
+        Name of a function of the module, and later its symbol, to what makes it again for fewer keys.
     """
 
     functions: dict[str, Any] = field(default_factory=dict)
     dedup: bool = True
+    makers: dict[str, Maker] = field(default_factory=dict)
     _by_hash: dict[int, list[str]] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
     _known: dict[Any, str] = field(default_factory=dict)
@@ -98,7 +104,7 @@ class KernelSet:
         # only what changes the code may tell functions apart: not the names, not the fusion's notes
         plain = fn
         for key in list(fn.attrs.keys()) if fn.attrs else []:
-            if key not in ("tirx.noalias", "s_tir", SCHEDULED, IN_PLACE, INSTRUCTIONS):
+            if key not in ("tirx.noalias", "s_tir", SCHEDULED, IN_PLACE, INSTRUCTIONS, ROWS):
                 plain = plain.without_attr(key)
         plain = _in_place(plain)
         code = tvm_ffi.structural_hash(plain, map_free_vars=True)
@@ -114,7 +120,20 @@ class KernelSet:
             self.functions[symbol] = plain
             same.append(symbol)
         self._known[gv.name_hint] = symbol
+        if gv.name_hint in self.makers:
+            self.makers[symbol] = self.makers[gv.name_hint]
         return symbol
+
+    def front(self, symbol: str, wanted: Wanted, keys: Extent | None) -> str:
+        """Return the symbol of the kernel that computes only what is wanted of the output of another one, of so many keys."""
+        key = (symbol, wanted, keys)
+        if key not in self._known:
+            self._known[key] = f"{symbol}_front_{sum(isinstance(k, tuple) for k in self._known)}"
+            fn = self.functions[symbol]
+            if keys is not None:
+                fn = self.makers[symbol](keys).with_attr(ROWS, fn.attrs[ROWS])
+            self.functions[self._known[key]] = with_front(fn, wanted)
+        return self._known[key]
 
 
 def _in_place(fn: Any) -> Any:
@@ -152,7 +171,7 @@ def build_kernels(functions: dict[str, Any], target: tvm.target.Target, progress
             if scheduled is None:
                 unscheduled.append(symbol)
                 scheduled = fn
-            chunk[symbol] = scheduled.with_attr("global_symbol", symbol)
+            chunk[symbol] = add_sizes(scheduled).with_attr("global_symbol", symbol)
         objects.append((f"{prefix}_{start // _SHARD}.o", _object(chunk, target, unscheduled, functions)))
     return Built(objects, sorted(set(unscheduled)))
 
@@ -168,7 +187,7 @@ def _object(chunk: dict[str, Any], target: tvm.target.Target, unscheduled: list[
                 good[symbol] = fn
             except Exception:
                 unscheduled.append(symbol)
-                good[symbol] = plain[symbol].with_attr("global_symbol", symbol)
+                good[symbol] = add_sizes(plain[symbol]).with_attr("global_symbol", symbol)
         try:
             module = _compile(good, target)
         except Exception as error:

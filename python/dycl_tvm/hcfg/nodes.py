@@ -18,6 +18,7 @@ from typing import Any, Union
 
 from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
+from dycl_tvm.runtime.structure import parts_of
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,11 @@ class ReturnSite:
 
     structure: Any
     origin: Origin | None = None
+
+    @property
+    def cut(self) -> dict[int, tuple[int, int]]:
+        """Which leaves are the first elements of a buffer only: the dimension that is cut, and the leaf that has its extent."""
+        return parts_of(self.structure)
 
 
 @dataclass(eq=False)

@@ -29,7 +29,7 @@ from dycl_tvm.hcfg.nodes import (
     terminator_operands,
 )
 from dycl_tvm.hcfg.types import BOOL, INT, ScalarType, TensorType, Type, scalar_type_of
-from dycl_tvm.runtime.structure import leaf_types, parts_of
+from dycl_tvm.runtime.structure import leaf_types
 
 
 def verify(graph: HCFG) -> None:
@@ -106,7 +106,7 @@ class _Verifier:
         for k, (kind, value) in enumerate(zip(want, term.values)):
             if _leaf_kind(operand_type(value)) != kind:
                 self.fail(f"returns {_show(value)} as leaf {k}, which is a {kind}", block)
-        for leaf, (along, length) in parts_of(term.site.structure).items():
+        for leaf, (along, length) in term.site.cut.items():
             whole, number = term.values[leaf], term.values[length]
             type_ = operand_type(whole)
             self.expect(

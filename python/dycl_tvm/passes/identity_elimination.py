@@ -73,6 +73,8 @@ def _tensor_identity(step: TensorOp, rest_unused: bool) -> Value | None:
     joined = name in ("cat", "concat", "concatenate", "hstack", "vstack") and len(source) == 1
     if joined:
         source = source[0]
+    if name == "slice_scatter" and isinstance(step.args[1], Value) and step.args[1].type == step.outputs[0].type:
+        return step.args[1]  # what is as large as all of the tensor takes the place of all of it
     if not isinstance(source, Value) or source.type != step.outputs[0].type or not isinstance(source.type, TensorType):
         return None
     return source if joined or _hands_on(step, name, source.type) else None

@@ -16,6 +16,7 @@ from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.cuda_draws import CUDA, moved
 from dycl_tvm.hcfg.draws import STATE, is_draw
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
+from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
@@ -175,7 +176,7 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
 class _Checker:
     def __init__(self, lowered: Lowered, kernels: CompiledKernels, accuracy: str, seed: int) -> None:
         self.program, self.kernels, self.accuracy, self.seed = lowered.program, kernels, accuracy, seed
-        self.memory = Memory(lowered.program)
+        self.memory, self.fronts, self.size_slots = Memory(lowered.program), lowered.fronts, lowered.placement.sizes
         self.result = Kernels()
 
     def check(self, site: _Site, number: int, wide: torch.dtype) -> bool:
@@ -191,23 +192,27 @@ class _Checker:
         if number and not floats:
             draws.remove((0, 1))  # that was tried with the first regime
         noise = torch.Generator().manual_seed(self.seed * 1009 + number)
+        sizes = [draw_size(s, noise) for s in self.program.sizes]
         for whole in draws:
             try:
-                args = self.place(site, regime, whole, noise)
+                args = self.place(site, regime, whole, noise, sizes)
                 expected = reference.expect(args, _SAMPLES, self.seed)
                 break
             except Undefined:
                 continue
         else:
             return False
+        for k, slot in self.size_slots.items():
+            self.memory.tensor(slot).fill_(sizes[k])
+        cut = self.fronts.cut(site.sub.name, [r.type for r in site.step.outputs], sizes)
         got = self.run(site)
-        found = compare(expected, got)
+        found = compare(expected, got, cut=cut)
         if found.error > 1:  # in doubt: more samples, what eager itself gives, and what fused multiplications give
             with torch.no_grad():
                 others = [reference.in_own_types(args), reference.fused(args)]
             more = reference.expect(args, _MORE_SAMPLES if site.work.seconds(1, wide) < 0.1 else 6, self.seed + 1)
             more.samples += expected.samples
-            found = compare(more, got, others)
+            found = compare(more, got, others, cut)
             if found.error > 1:
                 self.fail(site, regime, found)
         self.result = dataclasses.replace(self.result, runs=self.result.runs + 1)
@@ -223,13 +228,14 @@ class _Checker:
             return True
         return spreads_infinities(sub) or has_complex(sub) or (has_products(sub) and self.accuracy not in ("default", "strict"))
 
-    def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator) -> list[torch.Tensor]:
+    def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Fill the memory with operands; return what a kernel finds there."""
         self.memory.poison()
         for value, slot in zip(site.step.args, site.args):
             if isinstance(value, Constant) or slot is None:
                 continue
-            array = pack(_operand(site.sub, value.type, regime, whole, noise), slot.type)  # type: ignore[arg-type]
+            drawn = self.fronts.known(value, _operand(site.sub, value.type, regime, whole, noise), sizes)  # type: ignore[arg-type]
+            array = pack(drawn, slot.type)
             if slot.space == "arena":
                 self.memory.tensor(slot).copy_(array)
             else:
@@ -268,6 +274,16 @@ class _Checker:
             f"a compiled sub-DNN differs from PyTorch: {site.sub.name}{where}, on operands of the kind {regime.name!r}: {found.text}\n"
             f"operators: {ops}\nkernels: {symbols}\nThe build is wrong, and nothing was written. Please report it."
         )
+
+
+def draw_size(size: InputSize, noise: torch.Generator) -> int:
+    """Return a size within its bounds, often one of them."""
+    ends = (size.least, size.most)
+    return (
+        ends[int(torch.randint(0, 2, (), generator=noise))]
+        if torch.rand((), generator=noise) < 0.4
+        else int(torch.randint(size.least, size.most + 1, (), generator=noise))
+    )
 
 
 def _trusts_indices(sub: SubDNN) -> bool:

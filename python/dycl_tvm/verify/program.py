@@ -51,6 +51,7 @@ from dycl_tvm.hcfg.nodes import (
 )  # fmt: skip
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.budget import Budget
+from dycl_tvm.verify.kernels import draw_size
 from dycl_tvm.verify.machine import Machine, random_tensor
 from dycl_tvm.verify.memory import CompiledKernels, pack, unpack
 from dycl_tvm.verify.operation import Undefined
@@ -133,6 +134,7 @@ class _Lockstep:
         self, graph: HCFG, lowered: Lowered, compiled: CompiledKernels | None, accuracy: str, budget: Budget, reserve: float, seed: int
     ) -> None:
         self.graph, self.program, self.where, self.kernels = graph, lowered.program, lowered.placement, compiled
+        self.fronts, self.sizes = lowered.fronts, list[int]()
         self.accuracy, self.budget, self.reserve, self.seed = accuracy, budget, reserve, seed
         self.blocks = self.where.blocks
         self.index = {id(b): k for k, b in enumerate(self.blocks)}
@@ -185,14 +187,18 @@ class _Lockstep:
 
     def call(self) -> None:
         """Make one call."""
+        sizes = dict(zip(self.graph.inputs[len(self.graph.input_names) :], self.graph.sizes))
         self.truth, self.path, self.stack, self.machine.stack = {}, [], [], []
         for home, value in zip(self.program.inputs, self.graph.inputs, strict=True):
-            given = self._draw(value)
+            given: Any = self._draw(value) if value not in sizes else draw_size(sizes[value], self.noise)
             if isinstance(home, Slot):
                 self.memory.inputs[home.index] = given.clone()
             else:
                 self.regs[home.index] = given
             self.truth[id(value)] = given
+        self.sizes = [int(self.truth[id(v)]) for v in self.graph.inputs[len(self.graph.input_names) :]]
+        for instr in self.program.blocks[0].instrs[: len(self.where.sizes)]:
+            self.machine.execute(instr)
         for value, kept in zip(self.graph.entry.params[len(self.graph.inputs) :], self.state, strict=True):
             self.truth[id(value)] = kept
         at = 0
@@ -265,11 +271,12 @@ class _Lockstep:
             return False
         self.budget.spend(seconds)
         got = [self.truth[id(v)] for v in step.outputs]
+        cut = self.fronts.cut(step.callee.name, [v.type for v in step.outputs], self.sizes)
         try:
-            found = compare(callee.reference.expect(args, 1, self.seed), got)
+            found = compare(callee.reference.expect(args, 1, self.seed), got, cut=cut)
             if found.error > 1:
                 exact = Reference(step.callee, self.accuracy)
-                found = compare(exact.expect(args, 12, self.seed), got, [exact.in_own_types(args), exact.fused(args)])
+                found = compare(exact.expect(args, 12, self.seed), got, [exact.in_own_types(args), exact.fused(args)], cut)
         except Undefined:
             return False
         if found.error > 1:

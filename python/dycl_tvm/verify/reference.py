@@ -267,7 +267,12 @@ class Deviation:
     text: str
 
 
-def compare(expected: Expected, got: Sequence[torch.Tensor | None], others: Sequence[Sequence[torch.Tensor]] = ()) -> Deviation:
+def compare(
+    expected: Expected,
+    got: Sequence[torch.Tensor | None],
+    others: Sequence[Sequence[torch.Tensor]] = (),
+    cut: Sequence[tuple[slice, ...]] = (),
+) -> Deviation:
     """Return the worst element of all results; an error over 1.0 is a difference.
 
     Parameters
@@ -278,15 +283,18 @@ def compare(expected: Expected, got: Sequence[torch.Tensor | None], others: Sequ
     others : sequence of sequence of Tensor, optional
         Results of other ways to compute, such as PyTorch in the graph's own types: an element that agrees with one of them is right too.
         They differ where numbers overflow.
+    cut : sequence of tuple of slice, optional
+        What is looked at of each result; all of it where it is empty.
     """
     worst = Deviation(0.0, "")
     for k, (want, type_, have) in enumerate(zip(expected.results, expected.types, got)):
         if have is None:
             continue
-        want, have, samples = numbers(want), numbers(have), [numbers(s[k]) for s in expected.samples]
+        part = cut[k] if cut else ()
+        want, have, samples = numbers(want)[part], numbers(have)[part], [numbers(s[k])[part] for s in expected.samples]
         found = torch.where(wide(have) == want, 0.0, math.inf) if expected.exact else _ratios(want, samples, have, type_)
         for other in others if not expected.exact and bool((found > 1).any()) else ():
-            exact = wide(numbers(other[k]))
+            exact = wide(numbers(other[k]))[part]
             same = (exact - wide(have)).abs() <= 1e-5 * exact.abs() if have.is_floating_point() else exact == have
             same |= (exact == wide(have)) | (exact.isnan() & have.isnan() if have.is_floating_point() else False)
             found = torch.where(same, torch.zeros(()), found)

@@ -155,6 +155,18 @@ def positions_from_a_counter(x, limit):
     return y, n
 
 
+def positions_from_a_tensor(x, limit):
+    """A static cache's length is a tensor of rank 0 that is changed in place."""
+    n, y = torch.tensor(2) + (x[0, 0] > 0), x.sum() * 0
+    for _ in range(9):
+        at = torch.arange(n, n + 3 - 1, dtype=torch.long).expand(2, -1)
+        y = y + T[0, at].sum() + at.sum() + at.shape[1]
+        n.add_(1)
+        if y > limit:
+            break
+    return y, n
+
+
 def read_before_it_changes(x, limit):
     k, n, y = torch.zeros(2, 10), 1, x
     k[:, 0] = x[:, 0]
@@ -177,11 +189,28 @@ def read_after_a_loop_that_may_go_on(x, limit):
 
 @pytest.mark.parametrize(
     "program",
-    [longer_than_the_tensor, positions_from_a_counter, read_before_it_changes, read_after_a_loop_that_may_go_on],
+    [longer_than_the_tensor, positions_from_a_counter, positions_from_a_tensor, read_before_it_changes, read_after_a_loop_that_may_go_on],
     ids=lambda f: f.__name__,
 )
 def test_right(program):
     check(program, INPUTS, paths=3)
+
+
+@pytest.mark.parametrize("start", [0, 5, 2**63 - 2, 2**63 - 1, -(2**63)])
+def test_an_end_that_has_wrapped_round_is_an_error(start):
+    """The end is so far from the start unless the sum has left 64 bits: then it lies before it."""
+
+    def counted(n):
+        return torch.arange(n + 1, n + 2 + 1).shape[0], torch.arange(n - 1, n + 1)
+
+    check(counted, [(torch.tensor(3),), (torch.tensor(start),)])
+
+
+def test_an_end_that_has_wrapped_round_may_lie_behind_the_start():
+    def counted(n):
+        return torch.arange(n, n + 127 + 127 + 46).sum()
+
+    check(counted, [(torch.tensor(k, dtype=torch.int8),) for k in (0, 60)], max_length=300)
 
 
 def test_shapes_that_values_decide_are_refused_where_they_matter():

@@ -101,7 +101,42 @@ def with_a_mode(self, x):
         self.flag = int(torch.is_grad_enabled())
 
 
-@pytest.mark.parametrize("around", [restored, restored_if_set, twice, of_another_class, with_a_manager, with_a_mode])
+@contextlib.contextmanager
+def restoring(self, flag):
+    before, self.flag = self.flag, flag
+    try:
+        yield self
+    finally:
+        self.flag = before
+
+
+@contextlib.contextmanager
+def restoring_twice(self):
+    with restoring(self, 2) as same:
+        try:
+            with Restore(same):
+                yield
+        except KeyError:
+            self.flag = 9
+
+
+def with_a_generator(self, x):
+    with restoring(self, 3):
+        return rows(x) + self.flag
+
+
+def with_a_generator_in_a_generator(self, x):
+    with restoring_twice(self), restoring(self, 5):
+        return rows(x) + self.flag
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        *(restored, restored_if_set, twice, of_another_class, with_a_manager, with_a_mode),
+        *(with_a_generator, with_a_generator_in_a_generator),
+    ],
+)
 def test_a_check_in_a_loop_is_part_of_the_loop(around):
     graph = check(Model(around), X, paths=3, max_paths=1)
     assert len(graph.blocks) == len(stage(rows, X[0]).blocks)
@@ -152,6 +187,21 @@ class Translate:
 
 def translated(x):
     with Translate():
+        return rows(x)
+
+
+def translated_by_a_generator(x):
+    @contextlib.contextmanager
+    def translating():
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if not done:
+                raise Other("stopped")
+
+    with translating():
         return rows(x)
 
 
@@ -207,6 +257,7 @@ def sides_of_a_choice(x):
     "f",
     [
         *(variable_that_is_not_set, another_error, another_error_on_one_path, translated, remainder, raised_in_a_loop),
+        translated_by_a_generator,
         *(raised_where_a_function_returns, sides_of_a_choice),
     ],
 )
@@ -254,6 +305,55 @@ def test_a_generator_that_waits():
             if x.sum() > 8:
                 raise Other("large")
         return y, log
+
+    check(f, X, paths=2)
+
+
+def test_a_generator_that_waits_elsewhere():
+    """What is around the place where it waits sees no exception, though a manager within it was entered by a ``with``."""
+    log = []
+
+    @contextlib.contextmanager
+    def around():
+        try:
+            yield
+        finally:
+            log.append(1)
+
+    def numbers(x):
+        with around():
+            yield x
+            yield x + 1
+
+    def f(x):
+        waiting = numbers(x)
+        try:
+            y = TABLE[next(waiting)[0].long()]
+        except IndexError:
+            y = TABLE[len(log)]
+        return y, list(waiting), len(log)
+
+    def g(x):
+        log.clear()
+        return f(x)
+
+    check(g, X, paths=2)
+
+
+def test_a_manager_that_ends_it():
+    @contextlib.contextmanager
+    def suppressing():
+        with contextlib.nullcontext():
+            try:
+                yield
+            except IndexError:
+                pass
+
+    def f(x):
+        y = x
+        with suppressing():
+            y = TABLE[int(x[0])]
+        return y
 
     check(f, X, paths=2)
 

@@ -78,6 +78,14 @@ class ChannelwiseOp:
     result: Any
     reduction: Reduction | None
 
+    @property
+    def batch_rows(self) -> list[tuple[int, ...]]:
+        """Of each input, whether row r of the batch depends on its row r alone, as ``loops.ROWS`` has it."""
+        exprs = [self.value, *(() if self.reduction is None else (self.reduction.element, *self.reduction.guard))]
+        loads = [load for e in exprs for load in loads_of(e)]
+        firsts = [[load.indices[0] for load in loads if load.indices and load.source.same_as(p)] for p in self.params]
+        return [(0,) if found and all(i.same_as(self.axes[0]) for i in found) else () for found in firsts]
+
 
 def channelwise(fn: tirx.PrimFunc) -> ChannelwiseOp | None:
     """Return what an unscheduled function computes, channel by channel, or None if it does not.

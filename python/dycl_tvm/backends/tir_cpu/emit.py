@@ -11,9 +11,10 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu.families import relayout
+from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
-from dycl_tvm.backends.tir_cpu.kernels import Kernels
-from dycl_tvm.backends.tir_cpu.loops import NAME
+from dycl_tvm.backends.tir_cpu.kernels import Kernels, Rows
+from dycl_tvm.backends.tir_cpu.loops import NAME, ROWS
 from dycl_tvm.backends.tir_cpu.workload import Tensor
 
 
@@ -39,10 +40,12 @@ class ModuleEmitter:
             del built[f"{name}__packed"]
         return built
 
-    def kernel(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
+    def kernel(self, name: str, key: Any, make: Callable[[], Any], rows: Rows) -> Any:
         """Return the global variable of a kernel."""
         if key not in self._made:
-            self._made[key] = self.bb.add_func(make().with_attr(NAME, name), name)
+            self._made[key] = self.bb.add_func(make().with_attr(NAME, name).with_attr(ROWS, [list(r) for r in rows]), name)
+            if isinstance(make, Maker):
+                self.kernels.makers[self._made[key].name_hint] = make
         return self._made[key]
 
 
@@ -131,7 +134,7 @@ class _Function:
             return self._view(expr, target)
         name = "pack" if block > 1 else "unpack"
         machine = self.module.kernels.machine
-        return self.call(name, ("relayout", source, target), lambda: relayout.kernel(source, target, machine), [expr], target)
+        return self.call(name, ("relayout", source, target), lambda: relayout.kernel(source, target, machine), [expr], target, [(0,)])
 
     def _view(self, expr: Any, tensor: Tensor) -> Any:
         shape = tensor.physical
@@ -150,9 +153,9 @@ class _Function:
         """Return a tensor, seen as a matrix of ``shape``, with rows and columns exchanged."""
         return self.bb.emit(relax.op.permute_dims(self._view(self._stored(var, 1), Tensor(shape, var.tensor.dtype)), [1, 0]))
 
-    def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor) -> Any:
+    def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor, rows: Rows = ()) -> Any:
         """Emit a call of a PrimFunc."""
-        gv = self.module.kernel(name, key, make)
+        gv = self.module.kernel(name, key, make, [*rows, *([] for _ in args[len(rows) :])])
         return self.bb.emit(relax.call_tir(gv, list(args), _type(out)))
 
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:

@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.tir_cpu.loops import SCHEDULED
+from dycl_tvm.backends.tir_cpu.loops import LAUNCHES, SCHEDULED
 from dycl_tvm.backends.tir_cpu.machine import machine_of
 
 #: Floating point operations below which a kernel stays serial (a parallel launch costs microseconds).
@@ -241,7 +241,9 @@ class _Scheduler:
             if pieces >= 16:
                 break
         if pieces > 1:
-            sch.parallel(sch.fuse(*chosen) if len(chosen) > 1 else chosen[0])
+            loop = sch.fuse(*chosen) if len(chosen) > 1 else chosen[0]
+            sch.annotate(loop, LAUNCHES, max(1, work // _PARALLEL_FLOPS))
+            sch.parallel(loop)
 
 
 def _same_vars(indices: Any, own: list[Any]) -> bool:

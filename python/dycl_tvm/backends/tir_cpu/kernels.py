@@ -31,6 +31,12 @@ class Want(enum.Enum):
     PLAIN = "plain"
 
 
+#: Of inputs, of each of their dimensions, which dimension of the output has the same rows (``loops.ROWS``).
+Rows = Sequence[Sequence[int]]
+#: The batch alone: of images and what is added to them.
+_BATCH = (0,)
+
+
 class Emitter(Protocol):
     """What a node needs to write its calls into the new function."""
 
@@ -40,8 +46,8 @@ class Emitter(Protocol):
     def transposed(self, var: Var, shape: tuple[int, int]) -> Any:
         """Return a tensor, seen as a matrix of ``shape``, with rows and columns exchanged."""
 
-    def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor) -> Any:
-        """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``."""
+    def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor, rows: Rows = ()) -> Any:
+        """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``. ``rows`` are those of the first arguments."""
 
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:
         """Define a tensor of the function."""
@@ -55,6 +61,8 @@ class Kernels:
         self.offload = Offload()
         self.families: Counter[str] = Counter()
         self.left: list[str] = []
+        #: By the name of its function, what makes a kernel again for fewer keys.
+        self.makers: dict[str, attention.Maker] = {}
 
     def want(self, node: Node) -> Want:
         """Return the layout that a node asks for."""
@@ -136,6 +144,7 @@ class Kernels:
             lambda: family.kernel(work, plan, machine, epilogue),
             args,
             work.y,
+            [_BATCH, (), *(_BATCH for _ in operands)],
         )
         out.write(node.last, work.y, result)
         return str(family.name)
@@ -165,7 +174,8 @@ class Kernels:
             same = [k for k, t in enumerate((*inputs, *epilogue.operands)) if t == y]
             return in_place(fn, same) if node.elementwise is not None else fn
 
-        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y))
+        rows = [*op.batch_rows, *(_BATCH for _ in operands)]
+        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows))
         return "channelwise"
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:
@@ -175,7 +185,8 @@ class Kernels:
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, parts)), *self._read_operands(node, operands, out)]
         key = ("concat", tuple(parts), epilogue.key, epilogue.operands)
-        result = out.call(_name("concatenate", node), key, lambda: concat.kernel(parts, y, self.machine, epilogue), args, y)
+        rows = [_BATCH] * len(args)
+        result = out.call(_name("concatenate", node), key, lambda: concat.kernel(parts, y, self.machine, epilogue), args, y, rows)
         out.write(node.last, y, result)
         return "concatenate"
 
@@ -201,7 +212,12 @@ class Kernels:
         axis, log = int(node.value.attrs.axis), node.anchor.endswith("log_softmax")
         name = node.anchor.removeprefix("relax.nn.")
         result = out.call(
-            name, (name, x.tensor, axis), lambda: softmax(x.tensor.shape, axis, self.machine, log), [out.read(x, x.tensor)], x.tensor
+            name,
+            (name, x.tensor, axis),
+            lambda: softmax(x.tensor.shape, axis, self.machine, log),
+            [out.read(x, x.tensor)],
+            x.tensor,
+            [[-1 if d == axis % len(x.tensor.shape) else d for d in range(len(x.tensor.shape))]],
         )
         out.write(node.output, x.tensor, result)
         return "softmax"
@@ -215,8 +231,9 @@ class Kernels:
             *self._read_operands(node, epilogue.operands, out),
         ]
         key = ("attention", work, between.key, between.operands, epilogue.key, epilogue.operands)
-        make = functools.partial(attention.kernel, work, self.machine, between, epilogue)
-        out.write(node.last, work.y, out.call(_name("attention", node), key, make, args, work.y))
+        rows = [(), (), (), *(() for _ in between.operands), *(_same(t, work.y) for t in epilogue.operands)]
+        make = attention.Maker(work, self.machine, between, epilogue)
+        out.write(node.last, work.y, out.call(_name("attention", node), key, make, args, work.y, rows))
         return "attention"
 
     def _emit_norm(self, node: Node, out: Emitter) -> str:
@@ -230,8 +247,10 @@ class Kernels:
             return ""
         x = read[0]
         shape, eps = x.tensor.shape, float(attrs.epsilon)
+        rows = [0]
         if node.anchor != "relax.nn.group_norm":
             rest = len(attrs.axes)
+            rows = list(range(len(shape) - rest))
             if sorted(int(a) % len(shape) for a in attrs.axes) != list(range(len(shape) - rest, len(shape))):
                 return ""
             make = functools.partial(layer_norm, shape, rest, eps, self.machine, there[0], there[1], centred)
@@ -239,7 +258,7 @@ class Kernels:
             rest = int(attrs.num_groups)
             make = functools.partial(group_norm, shape, rest, eps, self.machine, *there)
         name = node.anchor.removeprefix("relax.nn.")
-        result = out.call(name, (name, x.tensor, rest, eps, *there), make, [out.read(v, v.tensor) for v in read], x.tensor)
+        result = out.call(name, (name, x.tensor, rest, eps, *there), make, [out.read(v, v.tensor) for v in read], x.tensor, [rows])
         out.write(node.output, x.tensor, result)
         return "normalisation"
 
@@ -261,7 +280,9 @@ class Kernels:
             *self._read_operands(node, epilogue.operands, out),
         ]
         key = ("matmul", work, source is not None, epilogue.key, epilogue.operands)
-        result = out.call(_name("matmul", node), key, lambda: matmul(work, self.machine, epilogue, source is not None), args, y)
+        columns = (-1, 2) if source is None else (2, -1)
+        rows = [(0, 1), columns if work.shared else (0, *columns), *(_same(t, y) for t in epilogue.operands)]
+        result = out.call(_name("matmul", node), key, lambda: matmul(work, self.machine, epilogue, source is not None), args, y, rows)
         out.write(node.last, y, result)
         return "matmul"
 
@@ -294,6 +315,7 @@ class Kernels:
             lambda: family.kernel(work, plan, self.machine, epilogue),
             args,
             y,
+            [(0, 1), (), *(_same(t, y) for t in operands)],
         )
         out.write(node.last, y, result)
         return str(family.name)
@@ -312,6 +334,11 @@ def macs_of(node: Node) -> int:
 def _describe(node: Node) -> str:
     shapes = " x ".join(f"{v.tensor.dtype}{list(v.tensor.shape)}" for v in node.inputs)
     return f"{node.anchor.removeprefix('relax.').removeprefix('nn.')} {shapes}"
+
+
+def _same(operand: Tensor, y: Tensor) -> Sequence[int]:
+    """Return the rows of an operand that is read at the output's own index."""
+    return range(len(operand.shape)) if len(operand.shape) == len(y.shape) else ()
 
 
 def _block(shape: tuple[int, ...], lanes: int) -> int:

@@ -31,6 +31,11 @@ SCHEDULED = "dycl.scheduled"
 IN_PLACE = "dycl.in_place"
 #: LLVM's names of features whose instructions a function is written in: only CPUs that have them run it, or even compile it.
 INSTRUCTIONS = "dycl.instructions"
+#: For each input, of each of its dimensions: the dimension of the output of which row r depends on row r of the input alone, or -1.
+#: What is missing behind has none; a dimension of another extent than the output's is broadcast, and wanted whole.
+ROWS = "dycl.rows"
+#: Of a parallel loop: for how many launches its work is enough.
+LAUNCHES = "dycl.launches"
 #: What a kernel is called in symbols and reports; a kernel without it has the name of its function.
 NAME = "dycl.name"
 
@@ -60,7 +65,9 @@ def is_parallel(extent: int, machine: Machine, seconds: float) -> bool:
 
 def parallel(extent: int, machine: Machine, seconds: float) -> Any:
     """Return the loop frame over independent pieces: parallel if the work (seconds on one core) is worth a launch."""
-    return T.parallel(0, extent) if is_parallel(extent, machine, seconds) else T.serial(0, extent)
+    if not is_parallel(extent, machine, seconds):
+        return T.serial(0, extent)
+    return T.parallel(0, extent, annotations={LAUNCHES: max(1, int(seconds / (3 * machine.launch)))})
 
 
 def epilogue_buffers(epilogue: Epilogue) -> list[tuple[str, Sequence[int], str]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu import tuning
@@ -55,6 +56,8 @@ class Selector:
     weight_bytes : int
         All weights of the network, plain. Where they do not fit into the last cache together, each call finds its weights in
         memory, and a small packed array is worth more than few operations.
+    varied : bool
+        Whether calls decide sizes: a convolution's family is then chosen for one image too, not for the largest batch alone.
     """
 
     def __init__(
@@ -64,8 +67,10 @@ class Selector:
         target: Any,
         progress: Callable[[str, int, int], None] | None = None,
         weight_bytes: int = 0,
+        varied: bool = False,
     ) -> None:
         self.machine, self.options, self.target, self.progress = machine, options, target, progress
+        self.varied = varied
         self.database = Database(options.database)
         self.cold = 2 * weight_bytes > machine.l3  # packed arrays of Winograd are two to four times as large
         self.measured = self.found = 0  # choices by measurements of this build, and of a database
@@ -117,7 +122,17 @@ class Selector:
         if family is not None and known is not None:
             self.found += 1
             return family, known
-        return min(plans, key=lambda p: self._seconds_of(work, *p))
+        single = self._of_one_image(work, families) if self.varied and isinstance(work, Conv2D) else {}
+        # the least product of two times is the least mean of their ratios
+        return min(plans, key=lambda p: self._seconds_of(work, *p) * single.get(p[0].name, 1.0))
+
+    def _of_one_image(self, work: Conv2D, families: Sequence[Any]) -> dict[str, float]:
+        """Return the seconds that each family would take for one image of a batch."""
+        one = replace(work, x=replace(work.x, shape=(1, *work.x.shape[1:])), y=replace(work.y, shape=(1, *work.y.shape[1:])))
+        found: dict[str, float] = {}
+        for family, plan in self._plans(one, families):
+            found[family.name] = min(found.get(family.name, math.inf), self._seconds_of(one, family, plan))
+        return found
 
     def _plans(self, work: Any, families: Sequence[Any]) -> list[Chosen]:
         allowed = [f for f in families if f.name not in self.options.disabled_families]

@@ -17,6 +17,7 @@ from fault_harness import Fault, Program, edit
 from torch import nn
 
 from dycl_tvm.codegen import toolchain
+from dycl_tvm.hcfg.sizes import Dim
 
 X = torch.tensor([[0.5, -1.0, 0.25], [0.125, 0.75, -0.5]])
 CALLS = [(X,), (X + 1,), (-X - 1,), (X + 3,), (X * 0.1,)]
@@ -53,6 +54,17 @@ def _images(count: int) -> list[tuple[torch.Tensor]]:
     return [(torch.randn(1, 3, 12, 12, generator=generator) * (0.3 + k),) for k in range(count)]
 
 
+def _layer(x: torch.Tensor) -> Any:
+    h = torch.tanh(x @ torch.linspace(-1, 1, 64).view(8, 8))
+    return h.softmax(0) * 2, h.mean(0)
+
+
+SIZED = Program(
+    "rows of any number",
+    lambda: _layer,
+    [(torch.linspace(-2, 2, 8 * n).view(n, 8) ** 3,) for n in (3, 1, 6, 5)],
+    options={"dynamic_shapes": ({0: Dim("N", min=1, max=6)},)},
+)
 CONVOLUTIONS = Program("convolutions", lambda: Convolutions().eval(), _images(5))
 
 
@@ -247,6 +259,29 @@ KERNELS = [
         "m(0) + even_p - even_q",
     ),
 ]
+FRONTS = [
+    (
+        "a trip whose first row is the last one is skipped",
+        SIZED,
+        "dycl_tvm.backends.tir_cpu.front:_Skips._reaches",
+        "self.sizes[e.size] * e.factor + e.constant",
+        "self.sizes[e.size] * e.factor + e.constant - 1",
+    ),
+    (
+        "all along which a softmax goes is not wanted",
+        SIZED,
+        "dycl_tvm.backends.tir_cpu.kernels:Kernels._emit_softmax",
+        "[-1 if d == axis % len(x.tensor.shape) else d",
+        "[d",
+    ),
+    (
+        "what a mask lets pass is held for less",
+        SIZED,
+        "dycl_tvm.compile.wanted:_Reads.needs",
+        "return self.tests(condition) or []",
+        "return [(p, e.scaled(1, -1)) for p, e in self.tests(condition) or []]",
+    ),
+]
 MEMORY = [
     (
         "tensors are not live across edges",
@@ -363,7 +398,7 @@ DISPATCHER = [
 FAULTS = [
     *(
         Fault(name, room, shown, edit(target, old, new), compiled=True)
-        for room, rows in (("import", IMPORT), ("kernels", KERNELS), ("lowering", MEMORY), ("dispatcher", DISPATCHER))
+        for room, rows in (("import", IMPORT), ("kernels", KERNELS), ("kernels", FRONTS), ("lowering", MEMORY), ("dispatcher", DISPATCHER))
         for name, shown, target, old, new in rows
     ),
     Fault(

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.expr import Var
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.extents import Extent
 from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, multiply_add, pieces, vectors, zeros
 from dycl_tvm.backends.tir_cpu.families.matmul import dots
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax_row
@@ -36,6 +38,8 @@ _DOT_ROWS = 3
 #: scores of a head. Below that each short row waits for its own maximum and sum, while separate kernels have the next rows to go on with
 #: (measured: up to 1.3 times slower).
 _KEY_VECTORS, _ROWS, _SCORES = 4, 32, 1024
+#: Parts of the keys for which a kernel has loops of its own, if a size decides how many there are.
+_PARTS = (4, 2)
 #: Time of products and softmax by themselves, over that of one kernel on as many cores; measured: 1.05 to 1.2.
 _APART = 1.1
 
@@ -149,7 +153,7 @@ def wins(work: Attention, machine: Machine) -> bool:
     return alone / pieces <= _APART * alone / machine.cores + 2 * machine.launch
 
 
-def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilogue: Epilogue = NOTHING) -> Any:
+def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilogue: Epilogue = NOTHING, used: Extent | None = None) -> Any:
     """Return the PrimFunc (q, k, v, operands of ``between``, operands of ``epilogue``, y).
 
     Parameters
@@ -160,15 +164,73 @@ def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilo
         What is done to each score, as an epilogue of ``work.scores``.
     epilogue : Epilogue
         What is done to each result, as one of ``work.y``.
+    used : Extent, optional
+        How many of the keys count, where a size of the call decides it: the size, an int64, is one more input before y. There are loops
+        for some numbers of keys, and the smallest that is enough is taken: the tiles of registers are those of a fixed number.
     """
     named = [(f"score_{k}", t) for k, t in enumerate(between.operands)] + [(f"operand_{k}", t) for k, t in enumerate(epilogue.operands)]
     buffers = [
         *((name, (s.size,), "float32") for name, s in (("q", work.q), ("k", work.k), ("v", work.v))),
         *((name, t.shape, t.dtype) for name, t in named),
+        *([] if used is None else [("keys", (), "int64")]),
         ("y", work.y.shape, "float32"),
     ]
-    fn = prim_func(buffers, lambda *args: _Kernel(work, machine, between, epilogue, args).emit())
-    return with_transposition(fn, machine.lanes)
+
+    def body(*args: Any) -> None:
+        if used is None:
+            _Kernel(work, machine, between, epilogue, args).emit()
+            return
+        *inputs, size, y = args
+        choose(sorted({-(-work.keys // part // machine.lanes) * machine.lanes for part in _PARTS} - {0}), size, [*inputs, y])
+
+    def choose(counts: Sequence[int], size: Any, args: Sequence[Any]) -> None:
+        fewer = [c for c in counts if c < work.keys]
+        if not fewer:
+            _Kernel(work, machine, between, epilogue, args).emit()
+            return
+        assert used is not None
+        with T.If(size[()] * used.factor + used.constant <= fewer[0]):
+            with T.Then():
+                _Kernel(replace(work, keys=fewer[0]), machine, between, epilogue, args).emit()
+            with T.Else():
+                choose(fewer[1:], size, args)
+
+    return with_transposition(prim_func(buffers, body), machine.lanes)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the kernel of an attention, also for a number of keys that a size of the call decides."""
+
+    work: Attention
+    machine: Machine
+    between: Epilogue
+    epilogue: Epilogue
+
+    def __call__(self, used: Extent | None = None) -> Any:
+        """Return the PrimFunc, as :func:`kernel` does."""
+        return kernel(self.work, self.machine, self.between, self.epilogue, used)
+
+    @property
+    def rows_dim(self) -> int:
+        """The dimension of the output that has the rows."""
+        return self.work.order.index(len(self.work.lead))
+
+    def closing(self) -> list[int]:
+        """Return the inputs that are added to a score as they are: where one is -inf, the key counts for nothing."""
+        value, loads = Var("score", "float32"), [Var(f"operand_{k}", t.dtype) for k, t in enumerate(self.between.operands)]
+        added = [self.between.element(value, loads)] if loads else []
+        found: list[Any] = []
+        while added:
+            term = added.pop()
+            if isinstance(term, tirx.Add):
+                added += [term.a, term.b]
+            else:
+                found.append(term)
+        keys = self.work.keys
+        return [
+            3 + k for k, (v, t) in enumerate(zip(loads, self.between.operands)) if t.shape[-1] == keys and any(v.same_as(f) for f in found)
+        ]
 
 
 class _Kernel:

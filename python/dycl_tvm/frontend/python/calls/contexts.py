@@ -13,6 +13,7 @@ from typing import Any
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.calls.call import call
 from dycl_tvm.frontend.python.flow.exits import exits, own_errors
+from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.locate import function_node, is_library_file
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
@@ -54,6 +55,7 @@ class With:
     def __enter__(self) -> Any:
         before = SETTINGS.read()
         entered = call(self._enter, self._manager)
+        current().get(Suspended).is_manager(self._manager)
         check_modes(functools.partial(self._exit, self._manager))
         self._session = current()
         self._modes = len(exits().modes)

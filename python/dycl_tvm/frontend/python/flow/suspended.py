@@ -8,6 +8,9 @@ closed, on every path.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import types
 from types import TracebackType
 from typing import Any
 
@@ -42,9 +45,19 @@ class Suspended(OfOneRun, Indivisible):
     def write(self, contents: Any) -> None:
         self._entered = contents
 
+    def is_manager(self, manager: Any) -> None:
+        """Note a manager that a ``with`` has entered: if it is made of a generator (``contextlib.contextmanager``), an exception that is
+        raised in the ``with`` is raised where the generator waits, so it passes what is around that.
+        """
+        if getattr(type(manager), "__exit__", None) is contextlib._GeneratorContextManager.__exit__:
+            frame = getattr(manager.gen, "gi_frame", None)
+            for block in self._entered:
+                if block.frame is frame is not None:
+                    block.handler.yields = False
+
     def refuse(self) -> None:
-        """Refuse a path that ends while generators wait within a block."""
-        for block in self._entered:
+        """Refuse a path that ends while generators wait within a block, and no ``with`` comes back to them."""
+        for block in [b for b in self._entered if b.handler.yields]:
             raise UnsupportedError(
                 "a generator is left within a `try` or `with`: Python runs the rest of it when the generator is given up",
                 block.origin,
@@ -63,13 +76,16 @@ class Block:
         self._session = current()
         self._suspended = self._session.get(Suspended)
         self.origin: Origin | None = self._session.origin()
+        self.frame: types.FrameType | None = sys._getframe(1)
 
     def __enter__(self) -> None:
-        self._session.handlers[-1].yields = True  # of the block
+        self.handler = self._session.handlers[-1]
+        self.handler.yields = True
         self._session.journal.touch(self._suspended)
         self._suspended.write((*self._suspended.read(), self))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.frame = None  # which holds this object
         if not staging() or current() is not self._session:
             raise Abandoned
         self._session.journal.touch(self._suspended)

@@ -45,11 +45,12 @@ def most_trips(header: Block, counter: Counter, entry: Sequence[Operand]) -> int
     """
     known = {p: x for p, a in zip(header.params, entry) if (x := _value(a, {})) is not None}
     order = _body_of(header)
+    steps = _before_tests(order)
     claims: dict[int, int] = {}
     for block, trips in counter.claims:
         claims[id(block)] = min(trips, claims.get(id(block), trips))
     for trips in range(counter.last + 1):
-        after = _run(order, {**known, counter.value: trips}, {b for b, most in claims.items() if most < trips})
+        after = _run(order, steps, {**known, counter.value: trips}, {b for b, most in claims.items() if most < trips})
         if after is None:
             return trips
         known = after
@@ -73,7 +74,27 @@ def _body_of(header: Block) -> list[Block]:
     return order[::-1]
 
 
-def _run(order: list[Block], at_header: Known, forbidden: set[int]) -> Known | None:
+def _before_tests(order: list[Block]) -> list[list[Any]]:
+    """Return the steps of each block that a test follows from, in this trip or a later one: the others do not matter."""
+    sources: dict[Value, list[Operand]] = {}
+    wanted: list[Operand] = []
+    for block in order:
+        for step in block.steps:
+            sources.update({v: [*step.operands()] for v in step.results()})
+        for edge in edges_of(block.terminator):
+            for param, arg in zip(edge.target.params, edge.args):
+                sources.setdefault(param, []).append(arg)
+        end = block.terminator
+        wanted += [end.cond] if isinstance(end, Branch) else [end.index] if isinstance(end, Switch) else []
+    found = set[Operand]()
+    while wanted:
+        if isinstance(value := wanted.pop(), Value) and value not in found:
+            found.add(value)
+            wanted += sources.get(value, ())
+    return [[step for step in block.steps if not found.isdisjoint(step.results())] for block in order]
+
+
+def _run(order: list[Block], steps: list[list[Any]], at_header: Known, forbidden: set[int]) -> Known | None:
     """Run a trip; return what the parameters of the header are known to be after it, None if the header is not reached again."""
     header, position = order[0], {id(b): i for i, b in enumerate(order)}
     known = dict(at_header)
@@ -87,7 +108,7 @@ def _run(order: list[Block], at_header: Known, forbidden: set[int]) -> Known | N
             raise Broken
         if i and id(block) not in inner:  # of a loop within the body nothing is known
             known.update(_common(arriving[id(block)], block.params))
-        for step in block.steps:
+        for step in steps[i]:
             _step(step, known)
         for edge in _taken(block, known):
             args = {p: x for p, a in zip(edge.target.params, edge.args) if (x := _value(a, known)) is not None}

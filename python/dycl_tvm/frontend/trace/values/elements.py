@@ -22,6 +22,9 @@ from dycl_tvm.hcfg.types import TensorType
 #: So many values are looked at for one question, and their bounds computed so often; what still grows then is not bounded.
 _MOST_VALUES, _MOST_ROUNDS = 512, 4
 _NOTHING = Range(0, -1)
+#: Operators that add a number, or none, and their sign; and how much they may add together.
+_STEPS = {"aten.add.Tensor": 1, "aten.sub.Tensor": -1, "aten.clone.default": 1}
+_NEAR = 1 << 31
 Step = TensorOp | HostOp
 Of = Callable[[Any], "Range | None"]
 
@@ -57,6 +60,20 @@ class Elements:
             self._solve(value)
         found = self._found.get(value)
         return (int(found.low), int(found.high)) if found else None
+
+    def base_of(self, value: Value) -> tuple[Value, int]:
+        """Return the tensor of rank 0 from which another one was made by adding numbers, and how much was added: little enough that
+        two such tensors are so far from each other unless the larger one has wrapped round."""
+        self._look_at_events()
+        more = 0
+        while isinstance(maker := self._makers.get(value), TensorOp) and str(maker.op) in _STEPS and not maker.kwargs:
+            given, by = (*maker.args, 0)[:2]
+            added = _STEPS[str(maker.op)] * by if type(by) is int else None
+            alike = isinstance(given, Value) and given.type == value.type and value.type.dtype == "int64"  # type: ignore[union-attr]
+            if not alike or added is None or abs(more + added) > _NEAR:
+                break
+            value, more = given, more + added
+        return value, more
 
     def _solve(self, value: Value) -> None:
         self._look_at_events()

@@ -153,7 +153,7 @@ def _is_within(length: Length, size: int) -> bool:
     return True
 
 
-def _difference(a: Any, b: Any) -> int | None:
+def difference(a: Any, b: Any) -> int | None:
     """Return how much larger one number is than another; None if that is not known."""
     if not (scalars.is_symbolic(a) and scalars.is_symbolic(b)) or a.node.base[0] is not b.node.base[0]:
         return None
@@ -220,7 +220,7 @@ def span(length: Extent, part: slice) -> tuple[Any, Extent]:
     ends = [_known(stop)[0] - _known(start)[1], _known(stop)[1] - _known(start)[0]]
     if bounds[1] is None and type(bounds[0]) is int and bounds[0] < 0:
         ends = [min(least, -bounds[0]), min(most, -bounds[0])]
-    elif (step := _difference(bounds[1], bounds[0])) is not None:
+    elif (step := difference(bounds[1], bounds[0])) is not None:
         ends[1] = min(ends[1], step)
     if isinstance(claimed := scalars.length_of(count), Length) and type(start) is int and start == 0:
         return start, claimed

@@ -79,7 +79,10 @@ def put_all(func: Any, t: Grown, value: torch.Tensor) -> Any:
             fine = as_number(agreed[2]) == number(length)
             require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
         value = fitted(agreed[0].get(id(value), value), rank_of(value) - (t.dim_() - t.along), whole.shape[t.along])
-    _T.copy_(whole, torch.where(valid(length, whole.shape[t.along], t.dim_(), t.along), value.to(whole.dtype), whole))
+    value = value.to(whole.dtype)
+    if t.storage_.cut or t.chain:  # behind the length lies what another tensor has there
+        value = torch.where(valid(length, whole.shape[t.along], t.dim_(), t.along), value, whole)
+    _T.copy_(whole, value)
     return t
 
 

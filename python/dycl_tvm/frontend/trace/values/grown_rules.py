@@ -51,7 +51,7 @@ def _is_pointwise(operator: Any) -> bool:
 def functional_of(func: Any) -> Any:
     """Return the function that gives anew what another leaves in the tensor that it changes; None if that is not what it does."""
     name = getattr(func, "__name__", "")
-    if func is not getattr(_T, name, None):
+    if func is not getattr(_T, name, None) and func is not getattr(torch, name, None):
         return None
     if name.startswith("__i") and name[3:] in _INFIX:
         return getattr(_T, f"__{name[3:]}")

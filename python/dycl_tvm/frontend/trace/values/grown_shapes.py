@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     Extent,
     as_number,
     bounds_of,
+    difference,
     extent_of,
     largest_of,
     summed,
@@ -450,7 +451,7 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     if any(map(scalars.is_symbolic, kwargs.values())):
         return NotImplemented
     args = tuple(flat(args))
-    if len(args) == 2 and args[0] == 0 and type(args[0]) is int:
+    if len(args) == 2 and type(args[0]) is int and args[0] == 0:
         args = args[1:]
     whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
     if len(args) == 2 and whole:
@@ -475,6 +476,8 @@ def _steps(start: Any, end: Any) -> Extent | None:
     if not all(type(n) is int or (scalars.is_symbolic(n) and n.node.is_int()) for n in (start, end)):
         return None
     require(end >= start, RuntimeError("upper bound and lower bound inconsistent with step sign"))
+    if (known := difference(end, start)) is not None:
+        return known
     low, high = bounded(count := end - start)
     return extent_of(count, max(low, 0), high)
 

@@ -461,7 +461,7 @@ def item(t: torch.Tensor) -> Any:
     value = read(t)
     number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
     if kind == "int":
-        number.node.bounds, number.node.base = elements().of(value), (value, 0)
+        number.node.bounds, number.node.base = elements().of(value), elements().base_of(value)
     return number
 
 

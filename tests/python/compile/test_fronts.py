@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Kernels that compute as much as a size of the call says: which ones they are, and that nothing behind it counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dycl_tvm
+from dycl_tvm.backends.extents import Bounds, Extent
+from dycl_tvm.errors import VerificationError
+
+N = Extent(0, 1, 0)
+BOUNDS = Bounds([(1, 8), (0, 5)])
+
+
+def test_what_covers_two_extents() -> None:
+    assert BOUNDS.joined(N, N.scaled(2)) == N.scaled(2)
+    assert BOUNDS.joined(N.scaled(1, 1), Extent.number(2)) == N.scaled(1, 1)
+    assert BOUNDS.joined(N, Extent.number(2)) is None  # N may be 1
+    assert BOUNDS.joined(N, Extent(1, 1, 0)) is None
+    assert BOUNDS.joined(N.scaled(1, 5), Extent(1, 1, 0)) == N.scaled(1, 5)
+    assert BOUNDS.clipped(N.scaled(1, 7), 8) is None
+    assert BOUNDS.union(None, (N, None)) == (N, None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shape", "other", "found"),
+    [
+        ((N, None), (8, 6), (8, 2, 3), (N, None, None)),
+        ((N, None, None), (8, 2, 3), (48,), (N.scaled(6),)),
+        ((N.scaled(6),), (48,), (8, 6), (N, None)),
+        ((N,), (48,), (8, 6), (None, None)),  # the last row is wanted in part
+        ((None, N), (2, 8), (16,), (None,)),
+        ((None, N, None), (1, 8, 6), (8, 6), (N, None)),
+        ((None, N, None), (2, 8, 6), (2, 8, 3, 2), (None, N, None, None)),
+    ],
+)
+def test_the_same_elements_in_another_shape(wanted: Any, shape: Any, other: Any, found: Any) -> None:
+    assert BOUNDS.reshaped(wanted, shape, other) == found
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.second, self.down = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 24, 1, stride=2)
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, x):
+        y = torch.relu_(self.norm(self.first(x)))
+        y = torch.cat([self.second(y).add_(y), y], 1)[:, :16]
+        return self.head(nn.functional.max_pool2d(self.down(y), 2).mean((2, 3)))
+
+
+class Attention(nn.Module):
+    """A layer of a transformer, and what mixes all rows."""
+
+    def __init__(self, causal: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.layer = nn.Embedding(11, 32), nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+        self.causal = causal
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        q, k, v = (x.unflatten(-1, (2, 16)).transpose(1, 2) for _ in range(3))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2)
+        z = self.layer(x + y)
+        return z, z.mean(1), z.softmax(1), z[:, -1]
+
+
+class Places(nn.Module):
+    """Numbers of the run that say where to read: no garbage may be one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.out = nn.Embedding(7, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        h = self.out(x)
+        at = (h[:, 0].abs() * 100).long() % 7
+        y = self.table(at) + torch.relu(h)
+        return y, y.sum(0), x.sum(1) // 1.5, at
+
+
+def images(n: int) -> torch.Tensor:
+    return torch.randn(n, 3, 12, 12, generator=torch.Generator().manual_seed(n))
+
+
+def tokens(n: int) -> torch.Tensor:
+    return torch.randint(0, 11, (1, n), generator=torch.Generator().manual_seed(n))
+
+
+def vectors(n: int) -> torch.Tensor:
+    return torch.randn(n, 16, generator=torch.Generator().manual_seed(n))
+
+
+CASES = {
+    "convolutions": (Convolutions, images, 0, 5, {"conv2d", "matmul"}),
+    "attention": (Attention, tokens, 1, 40, {"attention", "layer_norm", "matmul", "softmax"}),
+    "causal": (lambda: Attention(True), tokens, 1, 40, {"attention"}),
+    "places": (Places, vectors, 0, 9, {"embedding", "relu"}),
+}
+
+
+def built(model: nn.Module, example: torch.Tensor, dim: int, most: int, folder: Path) -> tuple[Any, list[str]]:
+    artifact = dycl_tvm.build(model, (example,), dynamic_shapes=({dim: dycl_tvm.Dim("N", min=1, max=most)},))
+    artifact.export_library(folder / "net.so")
+    artifact.save_params(folder / "net.params")
+    symbols = [kernel.symbol for kernel in artifact._lowered.program.kernels]
+    return dycl_tvm.load(folder / "net.so", folder / "net.params"), symbols
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_right_at_every_size_after_every_other(name: str, tmp_path: Path) -> None:
+    make, inputs, dim, most, families = CASES[name]
+    model = make().eval()
+    call, symbols = built(model, inputs(most // 2), dim, most, tmp_path)
+    fronts = {s for s in symbols if "_front_" in s}
+    assert all(any(family in s for s in fronts) for family in families), symbols
+    with torch.no_grad():
+        for n in (most, 1, most - 1, 2, most // 2, most, 3):
+            want, got = model(inputs(n)), call(inputs(n))
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_static_models_have_no_fronts(tmp_path: Path) -> None:
+    artifact = dycl_tvm.build(Places(), (vectors(4),))
+    assert not any("_front_" in k.symbol for k in artifact._lowered.program.kernels)
+
+
+def test_what_others_read_whole_is_computed_whole(tmp_path: Path) -> None:
+    """Two rows that a call may not have are read by their number: the front is no answer to that."""
+
+    def model(x, y):
+        h = torch.relu(x) + 1
+        return h, (h @ y), h[0]
+
+    given = [torch.randn(n, 4) for n in (3, 1, 6)]
+    y = torch.randn(4, 2)
+    artifact = dycl_tvm.build(model, (given[0], y), dynamic_shapes=({0: dycl_tvm.Dim("N", min=1, max=6)}, None))
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    for x in given:
+        torch.testing.assert_close(call(x, y), model(x, y))
+
+
+def test_the_check_sees_a_front_that_is_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dycl_tvm.backends import extents
+
+    clipped = Bounds.clipped
+
+    def less(self: Bounds, extent: Extent | None, whole: int) -> Extent | None:
+        found = clipped(self, extent, whole)
+        return None if found is None else found.scaled(1, -1)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    monkeypatch.setattr(extents.Bounds, "clipped", less)
+    with pytest.raises(VerificationError):
+        dycl_tvm.build(model, (torch.randn(3, 8),), dynamic_shapes=({0: dycl_tvm.Dim("N", min=1, max=6)},))
