@@ -137,6 +137,12 @@ RIGHT = {
     ),
     "a deque": _DEQUE + kept("self.h.append(x)\nreturn torch.stack(list(self.h)).sum(0), self.h[0]", "self.h = deque(maxlen=5)"),
     "a list that is returned": kept("self.h.append(x)\nreturn self.h, list(self.h), tuple(self.h)[-1:]", "self.h = []"),
+    "from the front": kept("self.h.insert(0, x)\nreturn torch.stack(self.h).cumsum(0), self.h[0]", "self.h = []"),
+    "copies of a list": kept(
+        "self.h.append(x)\nc, d = list(self.h), tuple(self.h)\ne = d\nc += [x]\nd += (x,)\n"
+        "return torch.cat(c).sum(0), len(d), len(e), len(self.h)",
+        "self.h = []",
+    ),
     "a list in a dict": kept(
         "h = self.d['p' if x.sum() > 0 else 'n']\nh.append(x)\nreturn torch.cat(h).sum(0), len(self.d['n'])", "self.d = {'p': [], 'n': []}"
     ),
@@ -292,6 +298,11 @@ def test_caches_of_many_layers_have_one_length() -> None:
     )
     graph = stage(model_of(_F + layer.replace("class Net", "class Layer") + source), (CALLS[0],), max_length=MOST)
     assert sum(v.name.startswith("the length of ") for v in graph.state) == 1 and len(graph.blocks) < 8
+
+
+def test_a_copy_of_a_deque_is_no_path_for_each_length() -> None:
+    graph = stage(model_of(RIGHT["a deque"].replace("maxlen=5", "maxlen=50")), (CALLS[0],))
+    assert len(graph.blocks) < 4 and "float32[50, 1, 2, 4]" in [str(v.type) for v in graph.state]
 
 
 def test_a_window_has_a_buffer_of_its_size() -> None:

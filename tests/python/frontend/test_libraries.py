@@ -129,6 +129,35 @@ def test_generate_with_beams():
     compare(generate, [(i,) for i in ids])
 
 
+def test_generate_with_a_processor_and_a_criterion_of_the_user():
+    """Their code runs in the decoder's loop, within a context manager of the library's: what it may raise is part of the loop."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+    class OtherThanTheLast(transformers.LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            scores = scores.clone()
+            scores[:, input_ids[0, -1]] = -float("inf")
+            return scores
+
+    class EndsInSeven(transformers.StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return input_ids[:, -1] % 10 == 7
+
+    model = gpt2(1)
+    own = {
+        "logits_processor": transformers.LogitsProcessorList([OtherThanTheLast()]),
+        "stopping_criteria": transformers.StoppingCriteriaList([EndsInSeven()]),
+    }
+
+    def generate(ids):
+        return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, repetition_penalty=1.2, do_sample=False, **own)
+
+    graph = compare(generate, [(ids,) for ids in IDS])
+    assert sum(block.name.startswith("loop") for block in graph.blocks) == 1
+    lengths = {generate(ids).shape[1] for ids in IDS}
+    assert len(lengths) > 1, "the texts have to end after different numbers of tokens"
+
+
 def test_generate_with_a_static_cache():
     """The mask is padded to the cache's length, but for the last token: the loop is rolled all the same."""
     model, eager = gpt2(1), gpt2(1)

@@ -137,7 +137,8 @@ class ModelState(LivesOn):
 
     def begin_round(self) -> None:
         """Let something stand for the containers that may be unread, and for none that was found to be read; group the lengths."""
-        if self.lists.begin_anew():
+        lists = self.lists.begin_round()
+        if lists or self.lists.begin_anew():
             self._begin_anew()
         self._leaves = {path: leaf for path, leaf in self._leaves.items() if path[0] != _LENGTH}
         for number, name, initial in self._lengths.begin_round([(p, self._leaves[p].name, one) for p, one in self._kept()]):
@@ -148,24 +149,13 @@ class ModelState(LivesOn):
                 self._twins.put(self._reachable.values(), {id(x): (x, self.unread.stand_in(x))})
             except UnsupportedError:
                 self.unread.forget(x)
-        for x, made, items in self.lists.begin_round():
+        for x, made, items in lists:
             try:
                 self._twins.put(self._reachable.values(), {id(x): (x, made)})
             except UnsupportedError as refusal:
                 self.lists.give_up(refusal)
                 return
-            self._forget(Contents(x).key)
             self._reach([(self._labels[id(x)], made), (self._labels[id(x)], items)])
-
-    def _forget(self, key: Any) -> None:
-        """Forget what was found of the contents of a container: something stands for it now."""
-        for known in (self._places, self._raw, self._contents):
-            known.pop(key, None)
-        for paths in (self._leaves, self._variants, self._poisoned):
-            for path in [p for p in paths if p[0] == key]:
-                del paths[path]  # type: ignore[attr-defined]  # a dict
-        self._growing.clear()
-        self._kinds.forget()
 
     def _kept(self) -> list[tuple[Path, Kept]]:
         """Return the tensors whose lengths are state variables."""

@@ -443,6 +443,8 @@ def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for a in args:
         if isinstance(a, Poison):
             use(a)
+    if args and issubclass(type(args[0]), KeptList) and callee in (list, tuple):
+        return program().state.lists.copied(args[0], callee)
     made = callee(*args, **kwargs)
     return current().heap.born(made) if isinstance(made, MUTABLE) else made
 

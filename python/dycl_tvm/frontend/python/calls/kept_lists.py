@@ -34,9 +34,11 @@ from dycl_tvm.frontend.trace.values.tensors import storage_of
 class Items:
     """What such a list holds: a place that lives on between calls."""
 
-    def __init__(self, like: torch.Tensor, most: int | None) -> None:
-        self.items = torch.zeros((0, *like.shape), dtype=like.dtype)
-        self.most = most
+    def __init__(self, rows: torch.Tensor, of: Any) -> None:
+        self.items = rows
+        self.most, self.is_deque = getattr(of, "maxlen", None), isinstance(of, collections.deque)
+        #: Of a copy: what it was copied of.
+        self.parent: Any = None
 
 
 class _OneOfThem:
@@ -70,7 +72,7 @@ class KeptList(Sealed):
 
     def __getattribute__(self, name: str) -> Any:
         found = Sealed.__getattribute__(self, name)
-        return _Method(found) if name in KeptList.written_by else found
+        return _Method(found) if name in type(self).written_by else found
 
     def append(self, item: Any) -> None:
         """Add a tensor behind the last."""
@@ -78,11 +80,13 @@ class KeptList(Sealed):
 
     def appendleft(self, item: Any) -> None:
         """Add a tensor before the first."""
-        _put(self, _joined(self, item, lambda rows, row: [row, rows]), newest_last=False)
+        _put_first(self, item)
 
     def insert(self, index: Any, item: Any) -> None:
         """Add a tensor before the first; elsewhere is another use."""
-        self.appendleft(item) if type(index) is int and index == 0 and _items_of(self).most is None else _give_up(self)
+        if type(index) is not int or index or _items_of(self).is_deque:
+            _give_up(self)
+        _put_first(self, item)
 
     def extend(self, items: Any) -> None:
         """Add tensors behind the last."""
@@ -91,15 +95,13 @@ class KeptList(Sealed):
 
     def pop(self, index: Any = -1) -> Any:
         """Take the first or the last away."""
-        if type(index) is not int or index not in (0, -1):
+        if type(index) is not int or index not in (0, -1) or (index == 0 and _items_of(self).is_deque):
             _give_up(self)
-        item, rows = self[index], _items_of(self).items
-        _put(self, rows[1:] if index == 0 else rows[:-1], newest_last=True)
-        return item
+        return _take(self, index)
 
     def popleft(self) -> Any:
         """Take the first away."""
-        return self.pop(0)
+        return _take(self, 0)
 
     def clear(self) -> None:
         """Take all away."""
@@ -119,9 +121,10 @@ class KeptList(Sealed):
     def __getitem__(self, index: Any) -> Any:
         rows = _items_of(self).items
         if isinstance(index, slice):
-            if index.step not in (None, 1):
+            if index.step not in (None, 1) or _items_of(self).is_deque:
                 _give_up(self)
-            return current().heap.born(_listed(self, rows[index]))
+            part = _listed(self, rows[index])
+            return tuple(part) if _kind(self) is tuple else current().heap.born(part)
         return _is_item(self, rows[index])
 
     def __iter__(self) -> Iterator[Any]:
@@ -132,8 +135,17 @@ def _items_of(x: Any) -> Any:
     return object.__getattribute__(x, "_items")
 
 
+def _kind(x: Any) -> Any:
+    return object.__getattribute__(x, "_kind")
+
+
 def _give_up(x: Any) -> Any:
     object.__getattribute__(x, "_used")()
+
+
+def _parent_of(x: Any) -> Any:
+    parent = _items_of(x).parent
+    return x if parent is None else parent
 
 
 def length_of(x: Any) -> Any:
@@ -154,7 +166,7 @@ def _joined(x: Any, item: Any, order: Callable[[Any, Any], list[Any]]) -> torch.
     for storage in both:
         may_be_one(storage_of(made), storage, decision)
     join_identities(storage_of(made), both, decision, [Identity(born=current().heap.birth(made))])
-    known = current().get(_Appended).items.setdefault(id(x), [])
+    known = current().get(_Appended).items.setdefault(id(_parent_of(x)), [])
     known.append(identity_of(item))
     return made
 
@@ -174,9 +186,19 @@ def _put(x: Any, rows: torch.Tensor, newest_last: bool) -> None:
     items.items = rows
 
 
+def _put_first(x: Any, item: Any) -> None:
+    _put(x, _joined(x, item, lambda rows, row: [row, rows]), newest_last=False)
+
+
+def _take(x: Any, index: int) -> torch.Tensor:
+    item, rows = x[index], _items_of(x).items
+    _put(x, rows[1:] if index == 0 else rows[:-1], newest_last=True)
+    return item  # type: ignore[no-any-return]  # a row
+
+
 def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
     """Note that a row stands for a tensor that was appended in this call, or in an earlier one."""
-    known = current().get(_Appended).items.get(id(x), [])
+    known = current().get(_Appended).items.get(id(_parent_of(x)), [])
     join_identities(row, [], _OneOfThem(), [*known, Identity(outside="state")])
     return row
 
@@ -201,9 +223,9 @@ def _plain(x: Any) -> Any:
 
 
 def _as_it_was(x: Any) -> Any:
-    """Return a list or deque of the items."""
-    kind, items = object.__getattribute__(x, "_kind"), list(x)
-    return current().heap.born(items if kind is list else kind(items, _items_of(x).most))
+    """Return a list, tuple or deque of the items."""
+    kind, items = _kind(x), list(x)
+    return tuple(items) if kind is tuple else current().heap.born(items if kind is list else kind(items, _items_of(x).most))
 
 
 def _stacked(callee: Any, x: Any, dim: Any = 0) -> torch.Tensor | None:
@@ -225,13 +247,15 @@ class KeptLists:
         self._given_up: dict[int, Any] = {}
         self._tried: list[tuple[Any, torch.Tensor]] = []
         self._anew = False
+        #: The lists whose copies are lists.
+        self._one_by_one: dict[int, Any] = {}
         #: Why the program was refused where these stood for their lists.
         self.refusal: UnsupportedError | None = None
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> tuple[int, int, int]:
         """Differs with everything found."""
-        return len(self._stand_ins), len(self._given_up)
+        return len(self._stand_ins), len(self._given_up), len(self._one_by_one)
 
     def try_one(self, initial: PlaceState, now: PlaceState) -> bool:
         """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
@@ -252,7 +276,7 @@ class KeptLists:
 
     def _stand_in(self, x: Any, like: torch.Tensor) -> tuple[Any, Items]:
         kind: Any = type(x)
-        items = Items(like, getattr(x, "maxlen", None))
+        items = Items(torch.zeros((0, *like.shape), dtype=like.dtype), x)
         made = _kind_of(kind)(kind, lambda: self._used(x))
         object.__setattr__(made, "_items", items)
         self._stand_ins[id(x)] = (x, made)
@@ -261,6 +285,22 @@ class KeptLists:
     def stands_for(self, x: Any) -> bool:
         """Whether something stands for a list."""
         return id(x) in self._stand_ins
+
+    def copied(self, x: Any, kind: type) -> Any:
+        """Return a list or tuple of the items of such a list; what is done with it is done with the rows, as far as it can be."""
+        parent, known = _parent_of(x), self._stand_ins
+        if not any(made is parent for _, made in known.values()) or id(parent) in self._one_by_one:
+            return current().heap.born(kind(x)) if kind is list else kind(x)
+        made = _kind_of(kind)(kind, lambda: self._want_items(parent))
+        items = Items(_items_of(x).items, None)
+        items.parent = parent
+        object.__setattr__(made, "_items", current().heap.born(items))
+        return current().heap.born(made)
+
+    def _want_items(self, parent: Any) -> None:
+        """Let copies of a list be lists in the next round."""
+        self._one_by_one[id(parent)] = parent
+        self._begin_round_anew()
 
     def in_results(self, value: Any) -> Any:
         """Return what the network returns, with the items of such lists one by one."""
@@ -286,7 +326,7 @@ class KeptLists:
         found = [x for x, _ in self._stand_ins.values()]
         for x in found:
             self._forget(x)
-        if found:
+        if found and refusal.__cause__ is None:  # else it is of what stood for a list
             self.refusal = self.refusal or refusal
         return bool(found)
 
@@ -295,6 +335,9 @@ class KeptLists:
 
     def _used(self, x: Any) -> None:
         self._forget(x)
+        self._begin_round_anew()
+
+    def _begin_round_anew(self) -> None:
         again = Again()
         program().trampolines.passing = again  # a handler may swallow it
         raise again
@@ -304,11 +347,17 @@ _KINDS = (list, collections.deque)
 _kinds: dict[type, Any] = {}
 
 
+def _written_by(kind: type) -> frozenset[str]:
+    return frozenset(n for n in KeptList.written_by if hasattr(kind, n))
+
+
 def _kind_of(kind: type) -> Any:
     """Return the class of what stands for containers of a class."""
     if kind not in _kinds:
         sealed = sealed_kind(kind)
         own = {n: v for n, v in vars(KeptList).items() if n not in ("__dict__", "__weakref__", "_items", "__doc__")}
         only = {n: v for n, v in own.items() if hasattr(kind, n) or not n.startswith("__") or n == "__bool__"}
-        _kinds[kind] = type(f"kept {kind.__name__}", (KeptList, sealed), {**only, "__slots__": ()})
+        if not hasattr(kind, "__iadd__"):
+            only["__iadd__"] = lambda x, items: NotImplemented  # another tuple is made
+        _kinds[kind] = type(f"kept {kind.__name__}", (KeptList, sealed), {**only, "__slots__": (), "written_by": _written_by(kind)})
     return _kinds[kind]
