@@ -351,8 +351,11 @@ def has_complex(sub: SubDNN) -> bool:
 
 
 def spreads_infinities(sub: SubDNN) -> bool:
-    """Whether a sub-DNN convolves, eliminates or attends: the algorithms for these carry infinities and NaNs to different neighbours."""
-    return eliminates(sub) or any(word in op.op for op in sub.ops for word in ("conv", "attention"))
+    """Whether a sub-DNN convolves, resizes with a filter, eliminates or attends.
+
+    The algorithms for these carry infinities and NaNs to different neighbours.
+    """
+    return eliminates(sub) or any(word in op.op for op in sub.ops for word in ("conv", "attention", "_aa."))
 
 
 def eliminates(sub: SubDNN) -> bool:

@@ -58,12 +58,16 @@ def _of_sample(sample: Sample, got: Any) -> str:
 def _is_nearer(sample: Sample, want: Any, got: Any) -> bool:
     """Whether results are nearer to those in float64 than eager's: in halves, as some kernels sum in these, and of coarse operators."""
     wanted, given = tensors_of(want), list(map(_like, tensors_of(want), tensors_of(got)))
-    coarse = (torch.float16, torch.bfloat16, *((torch.float32,) if sample.operator in COARSE else ()))
+    coarse = (torch.float16, torch.bfloat16, *((torch.float32, torch.complex64) if sample.operator in COARSE else ()))
     if not all(isinstance(t, Tensor) and t.dtype in coarse for t in wanted):
         return False
     with torch.no_grad():
-        exact = tensors_of(sample.run(*(t.double() if t.is_floating_point() else t.clone() for t in sample.tensors)))
+        exact = tensors_of(sample.run(*map(_wide, sample.tensors)))
     return all(bool((g - e).abs().max() <= (w - e).abs().max()) for w, g, e in zip(wanted, given, exact, strict=True))
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t.clone()
 
 
 def _difference(want: Any, got: Any) -> str:

@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument("--store", type=Path, default=Path("build/operators.jsonl"), help="the file of what was found")
     parser.add_argument("--samples", type=int, default=2, help="of each operator and type")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="types of which what is missing is found out")
-    parser.add_argument("--compiled", default="float32,int64", help="types of which samples are compiled, not only interpreted")
+    parser.add_argument("--compiled", default=",".join(DTYPES), help="types of which samples are compiled, not only interpreted")
     parser.add_argument("--again", default="", help="kinds that are done again: refused,wrong,crashed")
     parser.add_argument("--only", default="", help="operators whose names hold this regular expression")
     parser.add_argument("--page", type=Path, default=_PAGE)

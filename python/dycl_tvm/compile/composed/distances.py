@@ -63,7 +63,12 @@ def trilinear(
 
 @decomposition("addbmm.default")
 def addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    product = torch.bmm(a, b).sum(0, dtype=x.dtype)
+    if x.dtype in (torch.float16, torch.bfloat16):  # PyTorch rounds the sum after each product
+        total = x.expand(a.shape[1], b.shape[2])
+        for k in range(a.shape[0]):
+            total = torch.addmm(total, a[k], b[k], beta=1 if k else beta, alpha=alpha)
+        return total
+    product = a.transpose(0, 1).flatten(1) @ b.flatten(0, 1)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         return product

@@ -143,6 +143,8 @@ def cummin(x: Tensor, dim: int) -> Pair:
 
 @decomposition("logcumsumexp.default")
 def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    if x.is_complex():  # PyTorch gives an angle beyond pi or within, by the order of its sums
+        raise NotImplementedError("running sums of complex exponentials")
     if x.dim() == 0:
         return x.clone()
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import OpContext, converter, int64, is_float, pair
+from dycl_tvm.compile.ops.context import OpContext, converter, in_float32, int64, is_float, pair
 
 
 def _window(
@@ -34,6 +34,8 @@ def _max_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, di
     stride, padding, dilation = pair(stride, n, kernel), pair(padding, n, 0), pair(dilation, n, 1)
     lead, size = list(ctx.shape(x)[:-n]), list(ctx.shape(x)[-n:])
     out = list(ctx.result_shape[-n:])
+    own = ctx.dtype(x)
+    x = _with_places(ctx, x) if indices else x
     dtype, masked = ctx.dtype(x), _needs_mask(size, out, kernel, stride, padding, dilation)
     extents = [int64(v) for v in (*lead, *out)]
 
@@ -56,9 +58,16 @@ def _max_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, di
         return list(te.compute(extents, lambda *i: semantics.arg_reducer(True, last_nan=True)(value(i), axis=taps), name="max_pool"))
 
     both = ctx.call_te(build, x, name=f"max_pool{n}d")
-    if not indices:
-        return both
-    return ctx.emit(relax.TupleGetItem(both, 1)), ctx.emit(relax.TupleGetItem(both, 0))
+    return _values_and_places(ctx, both, own) if indices else both
+
+
+def _with_places(ctx: OpContext, x: Any) -> Any:
+    """Return what is reduced together with its places: TVM has no such reductions of bfloat16."""
+    return ctx.cast(x, "float32") if ctx.dtype(x) == "bfloat16" else x
+
+
+def _values_and_places(ctx: OpContext, both: Any, dtype: str) -> tuple[Any, Any]:
+    return ctx.cast(ctx.emit(relax.TupleGetItem(both, 1)), dtype), ctx.emit(relax.TupleGetItem(both, 0))
 
 
 def _avg_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, count_pad: bool, divisor: int | None, n: int) -> Any:
@@ -114,6 +123,7 @@ def _register(n: int) -> None:
         return _max_pool(ctx, x, kernel, stride, padding, dilation, n, False)
 
     @converter(f"avg_pool{n}d.default")
+    @in_float32
     def _average(
         ctx: OpContext, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
         divisor_override: int | None = None,
@@ -121,6 +131,7 @@ def _register(n: int) -> None:
         return _avg_pool(ctx, x, kernel, stride, padding, count_include_pad, divisor_override, n)
 
     @converter(f"_adaptive_avg_pool{n}d.default", f"adaptive_avg_pool{n}d.default")
+    @in_float32
     def _adaptive_average(ctx: OpContext, x: Any, size: Any) -> Any:
         return _adaptive(ctx, x, n, is_max=False, indices=False)
 
@@ -146,6 +157,8 @@ def _adaptive(ctx: OpContext, x: Any, n: int, is_max: bool, indices: bool) -> An
             axes = list(range(len(lead), len(lead) + n))
             return ctx.emit(relax.op.mean(x, axes, True))
         return _avg_pool(ctx, x, kernel, kernel, 0, True, None, n)
+    own = ctx.dtype(x)
+    x = _with_places(ctx, x) if indices else x
     dtype = ctx.dtype(x)
     # windows of different lengths: reduce over the longest one and mask
     longest = [max(-(-(i + 1) * s // o) - i * s // o for i in range(o)) for s, o in zip(size, out)]
@@ -187,5 +200,5 @@ def _adaptive(ctx: OpContext, x: Any, n: int, is_max: bool, indices: bool) -> An
 
     both = ctx.call_te(build, x, name="adaptive_pool")
     if is_max and indices:
-        return ctx.emit(relax.TupleGetItem(both, 1)), ctx.emit(relax.TupleGetItem(both, 0))
+        return _values_and_places(ctx, both, own)
     return both

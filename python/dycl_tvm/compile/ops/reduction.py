@@ -116,6 +116,12 @@ def _prod(ctx: OpContext, x: Any, dim: Any = None, keepdim: bool = False, dtype:
     axes = axes_of(dim, len(ctx.shape(x)))
     if not axes:
         return x
+    if ctx.type.dtype == "bool":  # TVM multiplies none
+        return ctx.cast(_product(ctx, ctx.cast(x, "int8"), axes), "bool")
+    return _product(ctx, x, axes)
+
+
+def _product(ctx: OpContext, x: Any, axes: list[int]) -> Any:
     product = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
     return _reduce_te(ctx, x, axes, lambda v, k: product(v, axis=k), "prod")
 

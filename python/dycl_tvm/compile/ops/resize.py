@@ -80,16 +80,17 @@ def _linear(ctx: OpContext, x: Any, n: int, align: bool, args: tuple[Any, ...]) 
         raise NotConvertible(f"linear interpolation of {ctx.type.dtype} (interpolate in float32, and round)")
     size, out = list(ctx.shape(x)[-n:]), list(ctx.type.shape[-n:])
     axes = []
+    real = np.float64 if ctx.type.dtype == "float64" else np.float32  # of the arithmetic of weights
     for s, o, f in zip(size, out, _scales(size, out, args)):
-        i = np.arange(o, dtype=np.float32)
+        i = np.arange(o, dtype=real)
         if align:
-            at = i * np.float32((s - 1) / (o - 1) if o > 1 else 0.0)
+            at = i * real((s - 1) / (o - 1) if o > 1 else 0.0)
         else:
-            at = np.maximum((i + np.float32(0.5)) * np.float32(f) - np.float32(0.5), np.float32(0))
+            at = np.maximum((i + real(0.5)) * real(f) - real(0.5), real(0))
         low = np.minimum(np.floor(at).astype(np.int64), s - 1)
         high = np.minimum(low + 1, s - 1)
-        weight = np.clip(at - low.astype(np.float32), 0, 1).astype(np.float32)
-        axes.append(_Axis([(low, np.float32(1) - weight), (high, weight)]))
+        weight = np.clip(at - low.astype(real), 0, 1).astype(real)
+        axes.append(_Axis([(low, real(1) - weight), (high, weight)]))
     return _lookup(ctx, x, n, axes)
 
 
