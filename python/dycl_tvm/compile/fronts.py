@@ -11,6 +11,7 @@ Source: backward demand analysis, as in dead code elimination, over regions inst
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -110,11 +111,11 @@ class _Planner:
 
     def run(self) -> Fronts:
         self._find_facts()
-        for number in range(2 * _ROUNDS):
+        before: dict[int, Wanted | None] | None = None
+        rounds = itertools.count()
+        while self.wanted != before:  # ends: of what is widened each dimension changes once at most
             before = dict(self.wanted)
-            self._round(number >= _ROUNDS)
-            if self.wanted == before:
-                break
+            self._round(next(rounds) >= _ROUNDS)
         found = Fronts(self.bounds, self.facts)
         for name, lst in self.lists.items():
             wanted = self._wanted_of_results(name)
@@ -357,7 +358,9 @@ class _Planner:
         if maker is None:
             return None
         facts = self._known_facts(lst.name)
-        closed = [f.extent for f in map(facts.get, (call.inputs[k] for k in maker.closing())) if isinstance(f, Closed)]
+        masks = [call.inputs[k] for k in maker.closing()]
+        # a mask of rows says nothing of keys, which are the last dimension
+        closed = [f.extent for n in masks if isinstance(f := facts.get(n), Closed) and f.dim == len(lst.types[n].shape) - 1]
         rows = wanted[maker.rows_dim]
         found = closed[0] if closed else rows if maker.work.causal else None
         return self.bounds.clipped(found, maker.work.keys)

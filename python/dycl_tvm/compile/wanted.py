@@ -186,7 +186,7 @@ class _Reads:
         elif isinstance(expr, tirx.Cast):
             self._visit(expr.value, limits, own)
         elif isinstance(expr, tirx.Let):
-            self._visit(expr.value, limits, own)
+            self._whole(expr.value, own)  # the variable may be an address in the body, or divide a whole number
             self._visit(expr.body, limits, own)
         elif isinstance(expr, tvm.ir.Call):
             for arg in expr.args:

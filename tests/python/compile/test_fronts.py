@@ -153,6 +153,42 @@ def test_what_others_read_whole_is_computed_whole(tmp_path: Path) -> None:
         torch.testing.assert_close(call(x, y), model(x, y))
 
 
+def test_what_a_long_delay_line_wants_reaches_its_beginning(tmp_path: Path) -> None:
+    """More tensors than the rounds before widening: what is wanted of the last one goes back by one in each round."""
+
+    def model(x, a, b, trips):
+        line = tuple(x * float(k) for k in range(30))
+        while trips > 0:
+            line = (torch.sin(line[0] + line[-1] * 0.5), *line[:-1])
+            trips = trips - 1
+        return *(t[: len(a)] for t in line[:-1]), line[-1][: len(b)]
+
+    dims = (None, {0: dycl_tvm.Dim("A", min=1, max=8)}, {0: dycl_tvm.Dim("B", min=1, max=8)}, None)
+    x, trips = torch.randn(8, 4), torch.tensor(40)
+    given = [(x, torch.zeros(n, 1), torch.zeros(m, 1), trips) for n, m in ((8, 8), (1, 8), (2, 7), (7, 2))]
+    artifact = dycl_tvm.build(model, given[2], dynamic_shapes=dims)
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    for args in given:
+        torch.testing.assert_close(call(*args), model(*args))
+
+
+def test_a_mask_of_rows_closes_no_keys(tmp_path: Path) -> None:
+    def model(q, x):
+        mask = torch.where(torch.arange(40)[:, None] < len(x), 0.0, -torch.inf).expand(40, 40)
+        return nn.functional.scaled_dot_product_attention(q, q * 2, q + 1, attn_mask=mask)[:, :, : len(x)]
+
+    q = torch.randn(1, 2, 40, 16)
+    artifact = dycl_tvm.build(model, (q, torch.zeros(3, 1)), dynamic_shapes=(None, {0: dycl_tvm.Dim("N", min=1, max=40)}))
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    assert any("attention" in k.symbol for k in artifact._lowered.program.kernels)
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    for n in (40, 1, 39, 2, 7):
+        torch.testing.assert_close(call(q, torch.zeros(n, 1)), model(q, torch.zeros(n, 1)), rtol=1e-4, atol=1e-5)
+
+
 def test_the_check_sees_a_front_that_is_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
     from dycl_tvm.backends import extents
 
