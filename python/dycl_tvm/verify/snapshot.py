@@ -144,7 +144,8 @@ class Snapshot:
         elif isinstance(x, np.ndarray):
             if x.dtype.hasobject:
                 yield from x.flat
-            self._put_back(x.copy(), lambda: x, lambda saved: np.copyto(x, saved), lambda a, b: a.tobytes() == b.tobytes())
+            own = np.asarray(x)  # the memory, whatever a class of arrays makes of it
+            self._put_back(own.copy(), lambda: own, lambda saved: np.copyto(own, saved), lambda a, b: a.tobytes() == b.tobytes())
         elif isinstance(x, types.ModuleType):
             yield from self._take_module(x)
         elif isinstance(x, type):
