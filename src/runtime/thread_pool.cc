@@ -259,7 +259,7 @@ void* __TVMBackendParallelBarrier = reinterpret_cast<void*>(dycl::ParallelBarrie
 
 // A kernel whose next parallel loop has too little work for other threads says so first: how much
 // there is depends on a size of the call.
-int dycl_next_launch_alone(int alone) {
+int __dycl_next_launch_alone(int alone) {
   dycl::t_next_alone = alone != 0;
   return 0;
 }

@@ -108,7 +108,7 @@ class _Skips:
         # the work is in proportion to what is wanted
         few = [(self.sizes[e.size] * e.factor + e.constant) * launches < n for e, n in zip(wanted, shape) if e is not None]
         alone = tirx.any(*few) if len(few) > 1 else few[0]
-        hint = tirx.Evaluate(tirx.call_extern("int32", "dycl_next_launch_alone", alone.astype("int32")))
+        hint = tirx.Evaluate(tirx.call_extern("int32", "__dycl_next_launch_alone", alone.astype("int32")))
         strided = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_parallel_stride_pattern", tirx.const(1, "int32"), loop)
         return tirx.SeqStmt([hint, tirx.AttrStmt(tirx.const(0, "int32"), "pragma_parallel_launch_point", tirx.const(1, "int32"), strided)])
 
