@@ -12,7 +12,7 @@ Source: backward demand analysis, as in dead code elimination, over regions inst
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -163,7 +163,7 @@ class _Planner:
     def _facts_of_results(self, name: str) -> None:
         inside, calls = self._forward(name), self.calls.get(name, [])
         for k, number in enumerate(self.lists[name].results):
-            fact = inside.get(number)
+            fact = _fact_in(self.lists[name], inside, number)
             for call in calls:
                 if fact is not None and self._plain(call.outputs[k]):
                     self.facts[id(call.outputs[k])] = fact
@@ -180,23 +180,13 @@ class _Planner:
             known = _constant_fact(torch.as_tensor(data))
             if known is not None:
                 found[number] = known
-        for number in range(len(lst.types)):
-            self._view_fact(lst, number, found)
         for call in lst.calls:
             kernel = self._kernel(lst, call)
             if kernel is not None:
-                fact = kernel.fact([found.get(n) for n in call.inputs], self.bounds)
+                fact = kernel.fact([_fact_in(lst, found, n) for n in call.inputs], self.bounds)
                 if fact is not None:
                     found[call.outputs[0]] = fact
-                    for number in range(len(lst.types)):
-                        self._view_fact(lst, number, found)
         return found
-
-    def _view_fact(self, lst: CallList, number: int, found: dict[int, Fact]) -> None:
-        if number in lst.alias and number not in found and lst.root(number) in found:
-            fact = _reshaped(found[lst.root(number)], lst.types[lst.root(number)].shape, lst.types[number].shape)
-            if fact is not None:
-                found[number] = fact
 
     def _fact_of(self, value: Value) -> Fact | None:
         if isinstance(value, Constant):
@@ -321,7 +311,7 @@ class _Planner:
                 for number in call.inputs:
                     want(number, everything(lst.types[number].shape))
                 continue
-            for number, wanted in zip(call.inputs, kernel.inputs(outputs[0], [facts.get(n) for n in call.inputs], self.bounds)):
+            for number, wanted in zip(call.inputs, kernel.inputs(outputs[0], [_fact_in(lst, facts, n) for n in call.inputs], self.bounds)):
                 want(number, wanted)
         return found
 
@@ -354,16 +344,24 @@ class _Planner:
 
     def _keys_of(self, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:
         """Return how many keys of an attention count: the others are masked, or come after all rows that are wanted."""
-        maker = self.table.makers.get(call.symbol)
+        maker = self.table.maker_of.get(call.symbol)
         if maker is None:
             return None
         facts = self._known_facts(lst.name)
         masks = [call.inputs[k] for k in maker.closing()]
         # a mask of rows says nothing of keys, which are the last dimension
-        closed = [f.extent for n in masks if isinstance(f := facts.get(n), Closed) and f.dim == len(lst.types[n].shape) - 1]
+        closed = [f.extent for n in masks if isinstance(f := _fact_in(lst, facts, n), Closed) and f.dim == len(lst.types[n].shape) - 1]
         rows = wanted[maker.rows_dim]
         found = closed[0] if closed else rows if maker.work.causal else None
         return self.bounds.clipped(found, maker.work.keys)
+
+
+def _fact_in(lst: CallList, known: Mapping[int, Fact], number: int) -> Fact | None:
+    """Return what is known of a tensor of a sub-DNN, or of that whose memory it shows."""
+    root = lst.root(number)
+    if number in known or root == number or root not in known:
+        return known.get(number)
+    return _reshaped(known[root], lst.types[root].shape, lst.types[number].shape)
 
 
 def _constant_fact(data: torch.Tensor) -> Counts | Number | None:

@@ -87,15 +87,19 @@ class KernelSet:
     functions : dict
         Symbol to PrimFunc, in order of first use.
     makers : dict
-        Name of a function of the module, and later its symbol, to what makes it again for fewer keys.
+        Name of a function of the module to what makes it again for fewer keys.
+    maker_of : dict
+        The same by symbol.
     """
 
     functions: dict[str, Any] = field(default_factory=dict)
     dedup: bool = True
     makers: dict[str, Maker] = field(default_factory=dict)
+    maker_of: dict[str, Maker] = field(default_factory=dict)
     _by_hash: dict[int, list[str]] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
-    _known: dict[Any, str] = field(default_factory=dict)
+    _known: dict[str, str] = field(default_factory=dict)
+    _fronts: dict[Any, str] = field(default_factory=dict)
 
     def symbol(self, gv: Any, fn: Any) -> str:
         """Return the symbol of the kernel that computes ``fn``; equal functions have one."""
@@ -121,19 +125,19 @@ class KernelSet:
             same.append(symbol)
         self._known[gv.name_hint] = symbol
         if gv.name_hint in self.makers:
-            self.makers[symbol] = self.makers[gv.name_hint]
+            self.maker_of[symbol] = self.makers[gv.name_hint]
         return symbol
 
     def front(self, symbol: str, wanted: Wanted, keys: Extent | None) -> str:
         """Return the symbol of the kernel that computes only what is wanted of the output of another one, of so many keys."""
         key = (symbol, wanted, keys)
-        if key not in self._known:
-            self._known[key] = f"{symbol}_front_{sum(isinstance(k, tuple) for k in self._known)}"
+        if key not in self._fronts:
+            self._fronts[key] = f"{symbol}_front_{len(self._fronts)}"
             fn = self.functions[symbol]
             if keys is not None:
-                fn = self.makers[symbol](keys).with_attr(ROWS, fn.attrs[ROWS])
-            self.functions[self._known[key]] = with_front(fn, wanted)
-        return self._known[key]
+                fn = self.maker_of[symbol](keys).with_attr(ROWS, fn.attrs[ROWS])
+            self.functions[self._fronts[key]] = with_front(fn, wanted)
+        return self._fronts[key]
 
 
 def _in_place(fn: Any) -> Any:
