@@ -18,7 +18,7 @@ import dycl_tvm
 from dycl_tvm.errors import InputError, UnsupportedError, UsageError
 from dycl_tvm.frontend.exported import stage_exported
 
-N = Dim("N", min=1, max=8)
+N = Dim("size", min=1, max=8)
 
 
 class Views(nn.Module):
@@ -130,7 +130,7 @@ def test_built(name: str, tmp_path: Path) -> None:
     for n in (1, 5, 8):
         x = of_size(shape, dim, n)
         assert_same(mod(x), program.module()(x))
-    with pytest.raises(InputError, match="N = 1 to 8"):
+    with pytest.raises(InputError, match="size = 1 to 8"):
         mod(of_size(shape, dim, 9))
 
 

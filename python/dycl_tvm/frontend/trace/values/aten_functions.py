@@ -95,8 +95,8 @@ class KeptForGradients(OwnValue):
 # -- operators without a function of their name, or with another order -------------------------------------------------------
 def _slice(t: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     end = None if isinstance(end, int) and end >= _NO_END else end
-    before = (slice(None),) * (dim % t.dim())
-    return t[(*before, slice(start, end, step))]
+    where = (*[slice(None)] * (dim % t.dim()), slice(start, end, step))
+    return t[where]
 
 
 def _index(t: Any, indices: Any) -> Any:
