@@ -166,7 +166,7 @@ def test_sizes_that_the_program_does_not_leave_open() -> None:
     with pytest.raises(UsageError, match="may be 1 to 8 in this program, got 9"):
         stage_exported(program, (torch.randn(3, 8),), dynamic_shapes=({0: dycl_tvm.Dim("N", max=16)},))
     program = export(Doubled(), (torch.randn(6),), dynamic_shapes=({0: 2 * N},))
-    with pytest.raises(UsageError, match="must be even|must be 2"):
+    with pytest.raises(UsageError, match="of a whole number"):
         stage_exported(program, (torch.randn(6),), dynamic_shapes=({0: dycl_tvm.Dim("M", min=2, max=16)},))
     call = stage_exported(program, (torch.randn(6),), dynamic_shapes=({0: 2 * N},)).interpret()
     for n in (2, 16):

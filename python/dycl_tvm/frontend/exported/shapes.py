@@ -69,6 +69,12 @@ def check_shapes(names: Sequence[str], metas: Sequence[Any], leaves: Sequence[An
                 _bind(want, int(got), f"dimension {k} of the input {name}", bound, derived)
         elif isinstance(meta, torch.SymInt) and isinstance(leaf, int):
             _bind(meta, leaf, f"the input {name}", bound, derived)
+    for expr, got, where in derived:
+        if len(expr.free_symbols - set(bound)) == 1 and len(expr.free_symbols) == 1:  # no dimension is the size itself
+            solved = sympy.solve(expr - got)
+            if len(solved) != 1 or not solved[0].is_integer:
+                raise UsageError(f"{where} must be {expr} of a whole number, got {got}")
+            bound[next(iter(expr.free_symbols))] = (int(solved[0]), where)
     values = {symbol: value for symbol, (value, _) in bound.items()}
     for expr, got, where in derived:
         value = expr.subs(values)
