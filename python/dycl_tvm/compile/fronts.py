@@ -129,7 +129,7 @@ class _Planner:
 
     def _find_facts(self) -> None:
         scalars: dict[int, Extent] = {}
-        for k, size in enumerate(self.graph.inputs[len(self.graph.input_names) :]):
+        for k, size in enumerate(self.graph.size_params):
             scalars[id(size)] = Extent(k, 1, 0)
         while True:
             before = len(self.facts) + len(scalars)

@@ -239,7 +239,7 @@ class Lowering:
     def _draft(self, block: Block) -> list[Any]:
         draft: list[Any] = []
         if block is self.graph.entry:
-            sizes = self.graph.inputs[len(self.graph.input_names) :]
+            sizes = self.graph.size_params
             draft += [("write", place, SIZE, self._reg(sizes[k])) for k, place in self.size_place.items()]
         for step in block.steps:
             start = len(draft)

@@ -361,6 +361,11 @@ class HCFG:
         """The entry parameters that a call decides: the leaves that the caller gives, and their sizes."""
         return self.entry.params[: len(self.input_names) + len(self.sizes)]
 
+    @property
+    def size_params(self) -> list[Value]:
+        """The entry parameters that are the sizes which the caller decides."""
+        return self.inputs[len(self.input_names) :]
+
     def return_sites(self) -> list[ReturnSite]:
         """Return the distinct return sites in block order."""
         sites: list[ReturnSite] = []

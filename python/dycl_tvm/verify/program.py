@@ -187,7 +187,7 @@ class _Lockstep:
 
     def call(self) -> None:
         """Make one call."""
-        sizes = dict(zip(self.graph.inputs[len(self.graph.input_names) :], self.graph.sizes))
+        sizes = dict(zip(self.graph.size_params, self.graph.sizes))
         self.truth, self.path, self.stack, self.machine.stack = {}, [], [], []
         for home, value in zip(self.program.inputs, self.graph.inputs, strict=True):
             given: Any = self._draw(value) if value not in sizes else draw_size(sizes[value], self.noise)
@@ -196,7 +196,7 @@ class _Lockstep:
             else:
                 self.regs[home.index] = given
             self.truth[id(value)] = given
-        self.sizes = [int(self.truth[id(v)]) for v in self.graph.inputs[len(self.graph.input_names) :]]
+        self.sizes = [int(self.truth[id(v)]) for v in self.graph.size_params]
         for instr in self.program.blocks[0].instrs[: len(self.where.sizes)]:
             self.machine.execute(instr)
         for value, kept in zip(self.graph.entry.params[len(self.graph.inputs) :], self.state, strict=True):
