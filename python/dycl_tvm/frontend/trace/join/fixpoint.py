@@ -105,8 +105,8 @@ class Header:
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
-        #: Whether Python counts the trips of the loop; and which numbers follow from more than how many there were.
-        self._is_counted = getattr(decision, "most", None) is not None
+        #: Whether Python could count the trips of the loop; and which numbers follow from more than how many there were.
+        self._is_counted = getattr(decision, "is_tried", False)
         self._told: set[Path] = set()
         self._poisoned: dict[Path, Why] = {}
         self._differing = between_trips(decision)
