@@ -149,6 +149,14 @@ class ShapesChange(Program):
         return x
 
 
+class ExceedsAnInt64(Program):
+    def __call__(self, x):
+        n, i = 1, 0
+        while i < 60:
+            x, n, i = torch.cat([x, x[:, -1:] + n % 7], 1), n * 3, i + 1
+        return x, n % 1000
+
+
 class PartsOnce(Program):
     """The sixth trip differs, and a text holds its number."""
 
@@ -161,7 +169,7 @@ class PartsOnce(Program):
         return x, names[-1]
 
 
-@pytest.mark.parametrize("program", [ChoosesLayers, AsksForTheTrip, ListGrows, ShapesChange], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", [ChoosesLayers, AsksForTheTrip, ListGrows, ShapesChange, ExceedsAnInt64], ids=lambda p: p.__name__)
 def test_unrolled(program):
     graph = check(program(11), X)
     assert not any(b.name.startswith("loop") for b in graph.blocks)
