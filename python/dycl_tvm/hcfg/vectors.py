@@ -1,10 +1,10 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Eigenvectors and singular vectors: defined but for a sign (a factor of length 1, if complex), and in null spaces but for a rotation.
 
-PyTorch leaves the choice open, and makes none that could be repeated: of random symmetric 9x9 matrices of float32 one in thirty gets a vector
-of the other sign if its elements change by their last bit, of 25x25 matrices two in five; other LAPACKs give other signs to one matrix of
-three from 3x3 on. So artefacts have a choice of their own, by a rule that follows from the matrix alone, and a network is compiled
-without more only if its result is the same whatever is chosen: its graph is run with choices made at random, against the model as it is.
+PyTorch leaves the choice open, and makes none that could be repeated: of random symmetric 9x9 matrices of float32 one in thirty gets a
+vector of the other sign if its elements change by their last bit, of 25x25 matrices two in five; other LAPACKs give other signs to one
+matrix of three from 3x3 on. So artefacts have a choice of their own, by a rule that follows from the matrix alone, and a network is
+compiled without more only if its result is the same whatever is chosen: its graph is run with choices made at random, against the model.
 
 Importing the file makes these factorisations PyTorch operators of the namespace ``dycl_vectors``.
 """
@@ -96,9 +96,7 @@ def _eigh(A: Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[Tensor, T
     return values, vectors * _factors(vectors) if compute_v and _choice != AS_LAPACK else vectors
 
 
-def _svd(
-    A: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     u, values, vh = torch.ops.aten._linalg_svd(A, full_matrices, compute_uv, driver=driver)
     if not compute_uv or _choice == AS_LAPACK:
         return u, values, vh
