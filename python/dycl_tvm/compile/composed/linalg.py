@@ -205,9 +205,8 @@ def eigh(a: Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[Tensor | N
     return sizes, vectors if compute_v else None
 
 
-@decomposition("linalg_pinv.atol_rtol_tensor")
-def pinv(a: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
-    """Divide by the singular values that count; in float64, where their vectors are."""
+def _inverted(a: Tensor, atol: Tensor | None, rtol: Tensor | None, hermitian: bool) -> tuple[Tensor, Tensor]:
+    """Return the pseudo-inverse in float64, where the singular vectors are, and how many singular values count."""
     wide = a.to(torch.complex128 if a.is_complex() else torch.float64)
     if hermitian:
         sizes, v = torch.ops.dycl_tvm.eigh(wide)
@@ -220,4 +219,39 @@ def pinv(a: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, h
     least = max(a.shape[-2:]) * torch.finfo(a.dtype).eps
     relative = torch.where(bound > 0, 0.0, least) if rtol is None else rtol.to(torch.float64).unsqueeze(-1)
     kept = sizes.abs() > torch.maximum(bound, relative * largest)  # type: ignore[union-attr]
-    return ((v * torch.where(kept, 1 / sizes, 0.0).unsqueeze(-2)) @ u.mH).to(a.dtype)  # type: ignore[union-attr, operator]
+    made = (v * torch.where(kept, 1 / sizes, 0.0).unsqueeze(-2)) @ u.mH  # type: ignore[union-attr, operator]
+    return made, kept.sum(-1)
+
+
+@decomposition("linalg_pinv.atol_rtol_tensor")
+def pinv(a: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
+    return _inverted(a, atol, rtol, hermitian)[0].to(a.dtype)
+
+
+@decomposition("linalg_lstsq.default")
+def lstsq(a: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> tuple[Tensor | None, ...]:
+    """Return the least of all solutions, and the rank, as LAPACK's gelsy."""
+    inverse, rank = _inverted(a, None, None if rcond is None else torch.full(a.shape[:-2], rcond, dtype=torch.float64), False)
+    is_row = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+    found = inverse @ (b.unsqueeze(-1) if is_row else b).to(inverse.dtype)
+    return (found.squeeze(-1) if is_row else found).to(a.dtype), None, rank, None
+
+
+#: How many terms of its series an exponential has, of matrices whose norm is at most 1; how often a result is squared at most.
+_TERMS, _SQUARES = 20, 32
+
+
+@decomposition("linalg_matrix_exp.default")
+def matrix_exp(a: Tensor) -> Tensor:
+    """Return the exponential: of a part of the matrix, by its series, and squared as often as that was halved; in float64."""
+    wide = a.to(torch.complex128 if a.is_complex() else torch.float64)
+    norm = wide.abs().sum(-2).amax(-1)[..., None, None]
+    halved = norm.log2().ceil().clamp(0, _SQUARES)
+    part = wide * torch.exp2(-halved)
+    one = torch.eye(a.shape[-1], dtype=wide.dtype)
+    made = one + part / _TERMS
+    for k in range(_TERMS - 1, 0, -1):
+        made = one + (part @ made) / k
+    for k in range(_SQUARES):
+        made = torch.where(halved > k, made @ made, made)
+    return made.to(a.dtype)

@@ -206,12 +206,7 @@ def _embedding(table: torch.Tensor, index: torch.Tensor, *_: Any) -> torch.Tenso
     return _empty((*index.shape, table.shape[1]), table.dtype) if usual else None
 
 
-def _geqrf(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return _empty(a.shape, a.dtype), _empty((*a.shape[:-2], min(a.shape[-2:])), a.dtype)
-
-
 _RULES: dict[Any, Callable[..., Any]] = {
-    aten.geqrf.default: _geqrf,
     aten.mm.default: _mm,
     aten.bmm.default: _bmm,
     aten.addmm.default: _addmm,
