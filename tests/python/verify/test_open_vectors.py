@@ -113,6 +113,18 @@ def test_matrices_of_equal_values(tmp_path: Path) -> None:
     torch.testing.assert_close(_run(tmp_path, model, x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_least_squares(tmp_path: Path, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 6, 3, dtype=dtype), torch.randn(2, 6, dtype=dtype)
+
+    def model(a: Tensor, b: Tensor) -> Any:
+        many = torch.linalg.lstsq(a, b.unsqueeze(-1))
+        return many.solution, many.rank, torch.linalg.lstsq(a[0], b[0]).solution, torch.linalg.lstsq(a.mT, a[..., :3, :]).solution
+
+    torch.testing.assert_close(_run(tmp_path, model, a, b), model(a, b), rtol=1e-4, atol=1e-5)
+
+
 def test_the_report_says_it() -> None:
     artifact = dycl_tvm.build(_whitened, torch.randn(3, 5, 5))
     assert "the signs that LAPACK gives the vectors of linalg_eigh()" in str(artifact.report())

@@ -244,6 +244,8 @@ _TERMS, _SQUARES = 20, 32
 @decomposition("linalg_matrix_exp.default")
 def matrix_exp(a: Tensor) -> Tensor:
     """Return the exponential: of a part of the matrix, by its series, and squared as often as that was halved; in float64."""
+    if a.dtype in (torch.float16, torch.bfloat16):
+        raise NotImplementedError("exponentials of matrices of halves, which PyTorch gives as NaN where its squares overflow")
     wide = a.to(torch.complex128 if a.is_complex() else torch.float64)
     norm = wide.abs().sum(-2).amax(-1)[..., None, None]
     halved = norm.log2().ceil().clamp(0, _SQUARES)
