@@ -454,14 +454,3 @@ def test_spread_of_numbers_that_are_nearly_alike():
     wanted = [y.std(unbiased=False), y.var(1), y.std(0), *torch.var_mean(y, 1)]
     for got, want in zip(torch.utils._pytree.tree_leaves(graph.interpret()(x)), wanted, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=0)
-
-
-def test_no_size_follows_from_those_of_no_rows():
-    """Eager finds -1 ambiguous where there are no elements; where as many are counted as there are, it is not."""
-
-    def net(x):
-        y = rows(x)
-        return y.reshape(len(y), -1), y.view(y.shape[0], 1, -1).mean(1)
-
-    check(net, INPUTS, paths=2)
-    check(lambda x: rows(x).view(-1, 3), INPUTS)

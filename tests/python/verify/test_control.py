@@ -382,23 +382,6 @@ def test_a_number_that_is_made_a_tensor_again_has_one_answer_in_all_lines() -> N
         assert check_passes(before, after, ((X,), {}), seed=seed).runs > 5
 
 
-def test_a_number_that_passes_find_to_be_handed_on_is_made_a_tensor_again() -> None:
-    """An index that was tested before is used as it is: it is neither wrapped round nor refused, so the column is chosen by the tensor."""
-
-    def net(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        n = i.item()
-        if n < 0 or n >= 3:
-            raise ValueError("no such column")
-        return x[:, n]
-
-    args = (X, torch.tensor(0))
-    before, after = stage(net, args), stage(net, args)
-    run_passes(after)
-    assert not any(isinstance(s, HostOp) and s.op == "to_tensor" for b in after.blocks for s in b.steps)
-    for seed in range(3):
-        assert check_passes(before, after, (args, {}), seed=seed).runs > 3
-
-
 def test_numbers_of_two_lines_that_are_computed_alike_have_one_answer() -> None:
     """Passes find that a slice is all of a tensor, and ask once; a graph that takes another slice for all of it is found."""
 

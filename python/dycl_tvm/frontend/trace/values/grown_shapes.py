@@ -260,9 +260,6 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     if at is None and _are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
         at, length = wanted.index(-1), t.length
     asked = [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]
-    if asked and any(type(n) is int and n == -1 for n in wanted):  # of no elements, no size follows from the others
-        for n in (wanted[i] for i in asked if (ends := bounds_of(wanted[i])) is None or ends[0] <= 0):
-            require(n != 0, RuntimeError("the unspecified dimension size -1 can be any value and is ambiguous"))
     free = [i for i, n in enumerate(wanted) if i != at and type(n) is int and n == -1]
     if at is not None and len(free) == 1 and (rest := math.prod(n for i, n in enumerate(wanted) if i not in (at, *free))):
         left = t.length.bounds[1] * others // max(bounds_of(length)[1] * rest, 1)
