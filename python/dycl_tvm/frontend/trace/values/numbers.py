@@ -412,7 +412,7 @@ def _signed(op: str) -> Any:
     def method(self: Any) -> Any:
         value, type_ = (self.node.value, FLOAT) if self.node.kind == "float" else (as_int(self.node.value), INT)
         made = mark_mixed(emit(op, value, type_=type_), self.node.mixed)
-        made.node.bounds = self.node.bounds and op == "neg" and (-self.node.bounds[1], -self.node.bounds[0]) or None
+        made.node.bounds = (self.node.bounds and op == "neg" and (-self.node.bounds[1], -self.node.bounds[0])) or None
         return made
 
     return method
