@@ -543,8 +543,7 @@ def operand_of(x: Any) -> Operand:
 def truth_operand(x: Any) -> Operand:
     """Return the truth of a number as a bool operand."""
     _refuse_computed(x, "tested")
-    loop = counted_by(x)
-    if loop is not None and not loop.at_condition:
+    if (loop := counted_by(x)) is not None and not loop.at_condition:
         current().decisions.fork(loop, "the number of a trip decides a test")
     op = operand_of(x)
     if not isinstance(op, Value):
