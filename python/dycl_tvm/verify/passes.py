@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dycl_tvm.hcfg.hostops import NOT_PURE
 from dycl_tvm.hcfg.nodes import HCFG, HostOp, Value
 from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.by_inputs import example_call
@@ -49,8 +48,8 @@ def check_passes(
 def _made_tensors(graph: HCFG) -> set[int]:
     """Return the positions, among all steps, of the reads of a number that is made a tensor again.
 
-    Passes may use the tensor that is read instead, and then another answer does not reach it. On its way the number may go through
-    operations that passes find to hand it on (``n + 6 if n < 0 else n`` of a number that is not below 0).
+    Passes may use the tensor that is read instead, and then another answer does not reach it. On its way the number may be chosen of
+    two, where passes find which (``n + 6 if n < 0 else n`` of a number that is not below 0).
     """
     steps = [s for b in graph.blocks for s in b.steps]
     made = {s.args[0] for s in steps if isinstance(s, HostOp) and s.op == "to_tensor"}
@@ -61,9 +60,9 @@ def _made_tensors(graph: HCFG) -> set[int]:
                 if isinstance(arg, Value):
                     onwards.setdefault(arg, []).append(param)
     for step in steps:
-        if isinstance(step, HostOp) and step.op not in NOT_PURE:
-            for operand in step.operands():
-                if operand.type == step.output.type:
+        if isinstance(step, HostOp) and step.op == "select":
+            for operand in step.args[1:]:
+                if isinstance(operand, Value):
                     onwards.setdefault(operand, []).append(step.output)
 
     def is_made_a_tensor(number: Value) -> bool:

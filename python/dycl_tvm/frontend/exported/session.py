@@ -35,7 +35,7 @@ class _NoDecisions(Decisions):
 class ExportedSession(Session):
     """Records an exported program."""
 
-    def __init__(self, names: dict[int, str], limits: Limits) -> None:
+    def __init__(self, names: dict[int, str], limits: Limits | None = None) -> None:
         super().__init__(self._origin_of_node, limits, decisions=_NoDecisions)
         self.get(Constants).names = names
         self.node: torch.fx.Node | None = None
