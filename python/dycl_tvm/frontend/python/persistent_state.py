@@ -20,6 +20,7 @@ from dycl_tvm.errors import StateError, UnsupportedError
 from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
 from dycl_tvm.frontend.python.lives_on import LivesOn
+from dycl_tvm.frontend.python.made_objects import opened
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary, sort_of
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
@@ -437,6 +438,7 @@ class ModelState(LivesOn):
     def _compare_place(self, key: Any, initial: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         place = initial.place
         now = capture_place(place, place.read())
+        now.items = [opened(c, self.lives_on) for c in now.items]
         kind: int | None = 0
         if isinstance(place, Contents) and initial.structure != now.structure and self.unread.try_one(place.owner):
             raise Again
