@@ -69,6 +69,12 @@ def weights_are_thrown_away(net, x):
     return net.linear(x) if x.sum() > 0 else x
 
 
+def frozen(net, x):
+    for p in net.linear.parameters():
+        p.requires_grad_(False)
+    return {"y": net.linear(x)} if x.sum() > 0 else net.linear(x)
+
+
 def two_ends(net, x):
     if net.hook is None:
         factor = [2.0, {"of": Mode()}]
@@ -76,7 +82,7 @@ def two_ends(net, x):
     return {"y": net.linear(x)} if x.sum() > 0 else net.linear(x)
 
 
-@pytest.mark.parametrize("how", [hooks, another_module, weights_are_thrown_away, two_ends])
+@pytest.mark.parametrize("how", [hooks, another_module, weights_are_thrown_away, two_ends, frozen])
 def test_all_calls_compute_the_same(how):
     net = Net(how)
     before = {name: type(value) for name, value in [*vars(net).items(), *net.named_children()]}

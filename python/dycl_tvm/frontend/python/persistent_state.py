@@ -173,8 +173,8 @@ class ModelState(LivesOn):
 
     @property
     def left_out(self) -> list[str]:
-        """The names of the containers that are filled, and never read."""
-        return [self._labels[id(x)] for x in self.unread.containers]
+        """The containers that are filled, and never read, and where that is."""
+        return [f"`{self._labels[id(x)]}`, which calls fill and none reads{self.unread.place_of(x)}" for x in self.unread.containers]
 
     @property
     def variables(self) -> list[StateVar]:
@@ -439,6 +439,8 @@ class ModelState(LivesOn):
         place = initial.place
         now = capture_place(place, place.read())
         now.items = [opened(c, self.lives_on) for c in now.items]
+        if not place.holds_anything and any(a.obj is not b.obj for a, b in zip(initial.items, now.items)):
+            raise StateError(f"`{name}` is left with another value than it had", current().origin(), "set it before the model is built")
         kind: int | None = 0
         if isinstance(place, Contents) and initial.structure != now.structure and self.unread.try_one(place.owner):
             raise Again
@@ -484,8 +486,9 @@ class ModelState(LivesOn):
                 ),
                 current().origin(),
                 f"make it anew at the beginning of the forward{f' (`{name} = {kind}()`)' if kind in _MADE_ANEW else ''}, or bound it "
-                f"(it may have {MOST_CONTENTS} lengths or sets of keys; a list of tensors of one shape may have any up to max_length, "
-                "build(..., max_length=1000)); tensors and numbers, and no new objects, are what calls can keep",
+                f"(it may have {MOST_CONTENTS} lengths or sets of keys; a list of tensors of one shape, of numbers of one type or of "
+                "tuples of these any up to max_length, "
+                "build(..., max_length=1000)); tensors and numbers, and objects that hold these, are what calls can keep",
             )
 
     def _compare(
