@@ -69,7 +69,8 @@ class Pair:
         if type(x) is not self.cls or len(x) != len(self.parts):
             return None
         found: list[torch.Tensor] = []
-        for part, i in zip(self.parts, x):
+        items: Any = x
+        for part, i in zip(self.parts, items):
             row = part.row(settled(i))
             if row is None:
                 return None
