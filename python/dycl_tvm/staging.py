@@ -52,21 +52,21 @@ def stage_model(
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
-    if dynamic_shapes is not None and (is_onnx(model) or is_exported_program(model)):
-        raise UsageError("dynamic_shapes is for models in Python; give the sizes that this one leaves open as input_shapes")
+    if dynamic_shapes is not None and is_onnx(model):
+        raise UsageError("dynamic_shapes is not for ONNX models; give the sizes that this one leaves open as input_shapes")
     if is_onnx(model):
         if example_inputs is not None or example_kwargs:
             raise UsageError("an ONNX model says itself what its inputs are; give sizes that it leaves open as input_shapes")
         return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
     if input_values is not None:
         raise UsageError("input_values is for ONNX models; in Python, give a function that has the value")
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise UsageError(f"max_length = {max_length!r} is no length: give a whole number from 1 on")
     if is_exported_program(model):
-        return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases)
+        return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases, dynamic_shapes, max_length)
     if input_shapes is not None:
         raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
     check_model(model)
-    if max_length is not None and (type(max_length) is not int or max_length < 1):
-        raise UsageError(f"max_length = {max_length!r} is no length: give a whole number from 1 on")
     args, kwargs = normalise(example_inputs, example_kwargs)
     bounds = {
         "max_paths": max_paths,
@@ -123,6 +123,8 @@ def _stage_exported(
     input_shapes: Mapping[str, Sequence[int]] | None,
     name: str | None,
     phases: Phases,
+    dynamic_shapes: Any,
+    max_length: int | None,
 ) -> HCFG:
     from dycl_tvm.frontend import exported
 
@@ -133,6 +135,8 @@ def _stage_exported(
     else:
         args, kwargs = normalise(example_inputs, example_kwargs)
     with phases.phase("stage", f"read {len(program.graph.nodes)} nodes"):
-        graph = exported.stage_exported(program, args, kwargs, name=identifier(name or "exported"))
+        graph = exported.stage_exported(
+            program, args, kwargs, name=identifier(name or "exported"), dynamic_shapes=dynamic_shapes, max_length=max_length
+        )
         verify(graph)
     return graph

@@ -179,11 +179,6 @@ class ChangesInput(nn.Module):
         return x * 2
 
 
-class UnboundedShape(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.nonzero().sum()
-
-
 class Random(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: x + torch.rand(3), lambda x: x - 1, (x,))
@@ -198,7 +193,6 @@ class Stacked(nn.Module):
     ("model", "args", "message"),
     [
         (ChangesInput(), (torch.randn(3),), "changes its input `x` in place"),
-        (UnboundedShape(), (torch.randn(3),), "depends on the values"),
         (Random(), (torch.randn(3),), "another result at every call"),
         (Stacked(), (torch.tensor(3), torch.randn(3)), "while_loop_stack_output is not supported"),
     ],

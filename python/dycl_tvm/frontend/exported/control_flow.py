@@ -16,6 +16,8 @@ from torch._higher_order_ops.associative_scan import generic_associative_scan
 from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import is_same
+from dycl_tvm.frontend.trace.values.grown import Grown, grown
 from dycl_tvm.frontend.trace.values.recorder import truth_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES
 from dycl_tvm.frontend.trace.values.tensors import fresh, fresh_like, read
@@ -37,16 +39,31 @@ def _operand(session: ExportedSession, x: Any) -> Operand:
     return session.refuse(f"a {type(x).__name__} passes through a control flow operator", "pass tensors and numbers")
 
 
-def _wrapped(param: Value) -> Any:
+def _wrapped(param: Value, like: Any) -> Any:
+    """Return a parameter of a block as what it stands for on an edge."""
+    if isinstance(like, Grown):
+        return grown(fresh(param), like.along, like.length)
     return fresh(param) if isinstance(param.type, TensorType) else scalars.wrap(param)
+
+
+def _check_alike(session: ExportedSession, a: Any, b: Any, what: str) -> None:
+    """Refuse two values that no block parameter can stand for both of; ``what`` has room for their types."""
+    lengths = [(x.along, x.length) if isinstance(x, Grown) else None for x in (a, b)]
+    same = lengths[0] is lengths[1] or (None not in lengths and lengths[0][0] == lengths[1][0] and is_same(lengths[0][1], lengths[1][1]))  # type: ignore[index]
+    types = [x.described() if isinstance(x, Grown) else f"a {operand_type(_operand(session, x))}" for x in (a, b)]
+    if not same or types[0] != types[1]:
+        session.refuse(what.format(*types), "keep its shape and type")
 
 
 def _copies(xs: Sequence[Any]) -> list[Any]:
     """Return tensors that hold the same and share memory with nothing: a graph must not change what it captures."""
-    return [
-        fresh_like(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), read(x)) if isinstance(x, torch.Tensor) else x
-        for x in xs
-    ]
+    return [_copy(x) if isinstance(x, torch.Tensor) else x for x in xs]
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    if isinstance(t, Grown):
+        return grown(fresh(read(t)), t.along, t.length)
+    return fresh_like(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta"), read(t))
 
 
 def _isolated(session: ExportedSession, run: Run, graph: Any, args: Sequence[Any]) -> list[Any]:
@@ -88,18 +105,15 @@ def cond(session: ExportedSession, run: Run, pred: Any, true_graph: Any, false_g
     kept = [a if _same(a, b) else None for a, b in zip(left, right)]
     differ = [k for k, (a, b) in enumerate(zip(left, right)) if not _same(a, b)]
     args = [[_operand(session, side[k]) for k in differ] for side in (left, right)]
-    for k, a, b in zip(differ, *args):
-        if operand_type(a) != operand_type(b):
-            session.refuse(
-                f"result {k} is a {operand_type(a)} in one branch and a {operand_type(b)} in the other", "give the same shape and type"
-            )
+    for k in differ:
+        _check_alike(session, left[k], right[k], f"result {k} is {{}} in one branch and {{}} in the other")
     join = builder.new_block("join")
     for block, given in zip((then, orelse), args):
         builder.block = block
         builder.jump(join, given)
     builder.block = join
     for k, a in zip(differ, args[0]):
-        kept[k] = _wrapped(builder.add_param(join, operand_type(a)))
+        kept[k] = _wrapped(builder.add_param(join, operand_type(a)), left[k])
     return tuple(kept)
 
 
@@ -132,19 +146,14 @@ def _loop(
     first = [_operand(session, x) for x in initial]
     builder.jump(header, first)
     builder.block = header
-    state = [_wrapped(builder.add_param(header, operand_type(x))) for x in first]
-    types = [p.type for p in header.params]
+    state = [_wrapped(builder.add_param(header, operand_type(x)), like) for x, like in zip(first, initial)]
     builder.branch(test(state), inside, after)
     builder.block = inside
     try:
-        new = [_operand(session, x) for x in body(state)]
-        for k, (x, want) in enumerate(zip(new, types, strict=True)):
-            if operand_type(x) != want:
-                session.refuse(
-                    f"the value {k} that the loop carries is a {want} before and a {operand_type(x)} after its body",
-                    "keep its type and shape",
-                )
-        builder.jump(header, new)
+        new = body(state)
+        for k, (before, after_it) in enumerate(zip(initial, new, strict=True)):
+            _check_alike(session, before, after_it, f"the value {k} that the loop carries is {{}} before and {{}} after its body")
+        builder.jump(header, [_operand(session, x) for x in new])
     except Dead:
         pass
     builder.block = after

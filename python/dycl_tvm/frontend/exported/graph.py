@@ -17,7 +17,9 @@ from dycl_tvm.frontend.exported import attention, control_flow
 from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aten_functions import call_by_function
 from dycl_tvm.frontend.trace.values.extremes import extremum
+from dycl_tvm.frontend.trace.values.grown_calls import has_rule
 from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, math_call
 from dycl_tvm.frontend.trace.values.recorder import dispatch, item, truth_of
 
@@ -99,6 +101,9 @@ def _call_operator(session: ExportedSession, target: Any, args: tuple[Any, ...],
         return item(args[0])
     if target.namespace not in ("aten", "prims", "torchvision"):
         return _custom(session, target, args, kwargs)
+    made = call_by_function(target, args, kwargs, has_rule)
+    if made is not NotImplemented:
+        return made
     if any(scalars.is_symbolic(a) for a in pytree.tree_leaves((args, kwargs))):
         if target is aten.select.int:
             index = (*[slice(None)] * (args[1] % args[0].dim()), args[2])

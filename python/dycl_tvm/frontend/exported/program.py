@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.utils._pytree as pytree
@@ -20,15 +20,19 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.exported.graph import run_graph
 from dycl_tvm.frontend.exported.session import ExportedSession
-from dycl_tvm.frontend.exported.shapes import check_shapes, specialised
+from dycl_tvm.frontend.exported.shapes import check_shapes, check_sizes, specialised
+from dycl_tvm.frontend.trace.dimensions import at_size
+from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants, constants
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.recording import recording
 from dycl_tvm.frontend.trace.values.storage import tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Operand, Return, ReturnSite, StateVar, Value
+from dycl_tvm.hcfg.types import INT
 
 
 def example_inputs_of(program: ExportedProgram, input_shapes: Mapping[str, Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -52,7 +56,13 @@ def example_inputs_of(program: ExportedProgram, input_shapes: Mapping[str, Any] 
 
 
 def stage_exported(
-    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "exported"
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str = "exported",
+    dynamic_shapes: Any = None,
+    max_length: int | None = None,
 ) -> HCFG:
     """Turn an exported program into an HCFG.
 
@@ -64,6 +74,10 @@ def stage_exported(
         Inputs as the program takes them; their shapes are those that the artefact will take.
     name : str
         Name of the graph.
+    dynamic_shapes : mapping or sequence, optional
+        Dimensions that the callers of the artefact decide, as for models in Python; the program was exported with them open.
+    max_length : int, optional
+        Of tensors whose length the data decides and nothing else bounds.
 
     Raises
     ------
@@ -72,14 +86,16 @@ def stage_exported(
     UnsupportedError
         With the user's file, line and code where the program knows them.
     """
-    return _Program(program, args, dict(kwargs or {}), name).stage()
+    return _Program(program, args, dict(kwargs or {}), name, dynamic_shapes, Limits(length=max_length)).stage()
 
 
 class _Program:
-    def __init__(self, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-        self.program, self.name = program, name
+    def __init__(
+        self, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, dynamic_shapes: Any, limits: Limits
+    ) -> None:
+        self.program, self.name, self.limits = program, name, limits
         self.signature = program.graph_signature
-        self.inputs = Inputs(_signature_of(program), args, kwargs)
+        self.inputs = Inputs(_signature_of(program), args, kwargs, dynamic_shapes)
         self.placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
         self._check_call(args, kwargs)
         self.tensors, self.names = self._weights()
@@ -101,7 +117,9 @@ class _Program:
         if len(leaves) != len(users):
             raise UsageError(f"the exported program takes {len(users)} inputs (nested ones counted singly), got {len(leaves)}")
         metas = [self._placeholder(s).meta.get("val") for s in users]
-        check_shapes([str(s.arg.name) for s in users], metas, leaves, self.program.range_constraints)
+        names = [str(s.arg.name) for s in users]
+        check_shapes(names, metas, leaves, self.program.range_constraints)
+        check_sizes(self.inputs.sizes, names, metas, leaves, self.program.range_constraints)
 
     def _leaves_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Return the leaves in the order of the program's placeholders."""
@@ -144,16 +162,17 @@ class _Program:
 
     # -- one run ---------------------------------------------------------------------------------------------------------
     def _run(self) -> HCFG:
-        session = ExportedSession(self.names)
+        session = ExportedSession(self.names, self.limits)
         entry = session.builder.entry
         inputs = [Value(t, n) for n, t in zip(self.inputs.names, self.inputs.types)]
         variables = [
             StateVar(self._target(n), tensor_type(self.tensors[n]), session.get(Constants).of(self.tensors[n])) for n in self.changed
         ]
         state = [Value(v.type, v.name) for v in variables]
-        entry.params = [*inputs, *state]
+        sizes = [Value(INT, size.name) for size in self.inputs.sizes]
+        entry.params = [*inputs, *sizes, *state]
         with recording(session, []):
-            given = [fresh(v) for v in inputs]
+            given = self._given([*inputs, *sizes])
             leaves = self._leaves_of(*self.inputs.build(given))
             held: dict[str, Any] = dict(self.tensors)
             for spec, value in zip(self.changed, state):
@@ -165,10 +184,15 @@ class _Program:
             if results is not None:  # None: every path ends in an error
                 self._check_inputs_kept(given, inputs)
                 self._leave(session, results, held)
-        graph = HCFG(self.name, self.inputs.structure, self.inputs.names, [entry], variables)
+        graph = HCFG(self.name, self.inputs.structure, self.inputs.names, [entry], variables, sizes=self.inputs.sizes)
         graph.blocks = reverse_postorder(graph)
         _name_blocks(graph)
         return graph
+
+    def _given(self, params: list[Value]) -> list[StagedTensor]:
+        """Return the inputs; of those whose sizes the caller decides what there is of them."""
+        leaves = len(self.inputs.names)
+        return cast(list[StagedTensor], at_size([fresh(v) for v in params[:leaves]], self.inputs.sizes, params[leaves:]))
 
     def _check_inputs_kept(self, given: list[StagedTensor], inputs: list[Value]) -> None:
         mutated = [s for s in self.signature.output_specs if s.kind == OutputKind.USER_INPUT_MUTATION]
@@ -188,6 +212,8 @@ class _Program:
             if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
                 outputs.append(result)
             elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+                if isinstance(result, Grown):
+                    result.refuse("a buffer becomes")
                 changed[targets[spec.target]] = read(result)
             elif spec.kind != OutputKind.USER_INPUT_MUTATION:
                 raise UnsupportedError(f"the program gives a {spec.kind.name.lower()}", None, "export the model for inference")
@@ -204,7 +230,8 @@ class _Program:
         spec = self.program.call_spec.out_spec
         assert spec is not None
         structure = structure_of(pytree.tree_unflatten(outputs, spec), leaves, None)
-        state: list[Operand] = [changed[n] for n in self.changed[: len(session.builder.entry.params) - len(self.inputs.names)]]
+        given = len(self.inputs.names) + len(self.inputs.sizes)
+        state: list[Operand] = [changed[n] for n in self.changed[: len(session.builder.entry.params) - given]]
         session.builder.terminate(Return(ReturnSite(structure, None), leaves.operands, state))
 
     def _target(self, placeholder: str) -> str:

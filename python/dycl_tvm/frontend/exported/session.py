@@ -12,6 +12,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.decisions import Decisions
+from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.values.constants import Constants
 from dycl_tvm.hcfg.nodes import Operand, Origin, Raise, Value
@@ -34,8 +35,8 @@ class _NoDecisions(Decisions):
 class ExportedSession(Session):
     """Records an exported program."""
 
-    def __init__(self, names: dict[int, str]) -> None:
-        super().__init__(self._origin_of_node, decisions=_NoDecisions)
+    def __init__(self, names: dict[int, str], limits: Limits) -> None:
+        super().__init__(self._origin_of_node, limits, decisions=_NoDecisions)
         self.get(Constants).names = names
         self.node: torch.fx.Node | None = None
 

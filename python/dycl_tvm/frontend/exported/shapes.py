@@ -12,6 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from dycl_tvm.errors import UsageError
+from dycl_tvm.hcfg.sizes import InputSize
 
 
 def specialised(
@@ -68,6 +69,12 @@ def check_shapes(names: Sequence[str], metas: Sequence[Any], leaves: Sequence[An
                 _bind(want, int(got), f"dimension {k} of the input {name}", bound, derived)
         elif isinstance(meta, torch.SymInt) and isinstance(leaf, int):
             _bind(meta, leaf, f"the input {name}", bound, derived)
+    for expr, got, where in derived:
+        if len(expr.free_symbols - set(bound)) == 1 and len(expr.free_symbols) == 1:  # no dimension is the size itself
+            solved = sympy.solve(expr - got)
+            if len(solved) != 1 or not solved[0].is_integer:
+                raise UsageError(f"{where} must be {expr} of a whole number, got {got}")
+            bound[next(iter(expr.free_symbols))] = (int(solved[0]), where)
     values = {symbol: value for symbol, (value, _) in bound.items()}
     for expr, got, where in derived:
         value = expr.subs(values)
@@ -79,6 +86,29 @@ def check_shapes(names: Sequence[str], metas: Sequence[Any], leaves: Sequence[An
         allowed = ranges.get(symbol)
         if allowed is not None and not (allowed.lower <= got <= allowed.upper):
             raise UsageError(f"{where} may be {allowed.lower} to {allowed.upper} in this program, got {got}")
+
+
+def check_sizes(
+    sizes: Sequence[InputSize], names: Sequence[str], metas: Sequence[Any], leaves: Sequence[Any], ranges: Mapping[Any, Any]
+) -> None:
+    """Check that a program was exported for all sizes that the callers of its artefact may decide.
+
+    Raises
+    ------
+    UsageError
+        Names the input, and says what was expected.
+    """
+    numbers = {id(t): k for k, t in enumerate(t for t in leaves if isinstance(t, torch.Tensor))}
+    for size in sizes:
+        for n in {size.least, size.most, *range(size.least, size.most, max(1, (size.most - size.least) // 64))}:
+            extents = {(d.input, d.dim): d.at(n) for d in size.dims}
+            given = [
+                torch.empty([extents.get((numbers[id(t)], d), e) for d, e in enumerate(t.shape)], dtype=t.dtype, device="meta")
+                if isinstance(t, torch.Tensor)
+                else t
+                for t in leaves
+            ]
+            check_shapes(names, metas, given, ranges)
 
 
 def _bind(want: Any, got: int, where: str, bound: dict[Any, tuple[int, str]], derived: list[tuple[Any, int, str]]) -> None:

@@ -112,6 +112,11 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return found[0].refuse(f"{getattr(func, '__name__', func)}() is not supported of") if found else NotImplemented
 
 
+def has_rule(func: Any) -> bool:
+    """Whether it is known what a function does with tensors whose length is known only at run time."""
+    return func in HANDLERS or func in SIZED or _rule_of(func) is not None
+
+
 def _rule_of(func: Any) -> Handler | None:
     """Return how to call a function that has no handler of its own, as PyTorch says what it is; None if that is not known."""
     if is_elementwise(func):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
 from dycl_tvm.errors import InternalError, UnsupportedError
@@ -16,11 +17,12 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, tensor_of
+from dycl_tvm.frontend.trace.values.aten_functions import call_by_function
 from dycl_tvm.frontend.trace.values.blame import judge
 from dycl_tvm.frontend.trace.values.data_errors import called
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
-from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, takes_grown, with_known
+from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, has_rule, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
 from dycl_tvm.frontend.trace.values.grown_order import bincount, repeat_interleave, unique, unique_consecutive
 from dycl_tvm.frontend.trace.values.identity import settle
@@ -49,6 +51,10 @@ class FunctionRecorder(TorchFunctionMode):
         """Run one function of PyTorch."""
         session = current()
         try:
+            if type(func) is OpOverload:
+                made = call_by_function(func, tuple(args), kwargs or {}, has_rule)
+                if made is not NotImplemented:
+                    return made
             if (session.growing or func in SIZED) and takes_grown(func, args, kwargs or {}):
                 args, kwargs = with_known(tuple(args), kwargs or {})
                 made = call_on_grown(func, args, kwargs) if takes_grown(func, args, kwargs) else NotImplemented

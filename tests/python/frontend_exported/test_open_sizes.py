@@ -1,0 +1,185 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Exported programs with open dimensions: sizes that the callers of the artefact decide, and lengths that the data decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+from torch.nn import functional as F
+
+import dycl_tvm
+from dycl_tvm.errors import InputError, UnsupportedError, UsageError
+from dycl_tvm.frontend.exported import stage_exported
+
+N = Dim("size", min=1, max=8)
+
+
+class Views(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        b = x.shape[0]
+        y = x.view(b, -1, 2).transpose(1, 2).reshape(b * 2, -1)
+        y = torch.cat([y, y + 1], 1).unsqueeze(1).expand(-1, 3, -1).permute(1, 0, 2)
+        z = x[:, 1:3].clone()
+        z[:, 0] = 0
+        return (
+            y.contiguous()[0],
+            z.max(1).values,
+            x.argmax(0),
+            torch.where(x > 0, x, -x).amin(-1),
+            torch.arange(b) * 2,
+            x.to(torch.float64).cumsum(0),
+        )
+
+
+class Cond(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,)).relu()
+
+
+class Loop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch._higher_order_ops.while_loop(lambda x: x.abs().sum() < 50, lambda x: (x * 2,), (x,))[0]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(50, 16), nn.Linear(16, 50)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.table((x.abs() * 5).long()[..., 0])[:, None]
+        h = F.scaled_dot_product_attention(h, h, h, is_causal=True)[:, 0]
+        return self.out(h[:, -1]), h.mean(1)
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 4), nn.Softmax(-1))
+
+
+def images() -> nn.Module:
+    parts = (
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+    return nn.Sequential(*parts)
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1, enable_nested_tensor=False)
+
+
+#: Model, shape of the example, the dimension that is open, whether it is compared after decompositions too.
+PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, bool]] = {
+    "layers": (layers, (3, 8), 0, True),
+    "images": (images, (3, 3, 8, 8), 0, True),
+    "encoder, batch": (encoder, (3, 5, 16), 0, True),
+    # decomposed, its scores have the length twice, which no tensor can
+    "encoder, sequence": (encoder, (1, 5, 16), 1, False),
+    "lstm": (lambda: nn.LSTM(8, 16, batch_first=True), (3, 5, 8), 0, True),
+    "attention": (Attention, (1, 5, 2), 1, False),
+    "views": (Views, (4, 8), 0, True),
+    "cond": (Cond, (4, 8), 0, True),
+    "while_loop": (Loop, (4, 8), 0, True),
+}
+
+
+def exported(name: str) -> tuple[ExportedProgram, tuple[int, ...], int]:
+    torch.manual_seed(0)
+    make, shape, dim, _ = PROGRAMS[name]
+    return export(make().eval(), (torch.randn(shape),), dynamic_shapes=({dim: N},)), shape, dim
+
+
+def of_size(shape: tuple[int, ...], dim: int, n: int) -> Tensor:
+    return torch.randn([n if d == dim else size for d, size in enumerate(shape)], generator=torch.Generator().manual_seed(n))
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    found, wanted = pytree.tree_leaves(found), pytree.tree_leaves(wanted)
+    assert len(found) == len(wanted)
+    for got, want in zip(found, wanted):
+        torch.testing.assert_close(torch.as_tensor(got), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_right_at_every_size(name: str) -> None:
+    program, shape, dim = exported(name)
+    for read in [program, program.run_decompositions()] if PROGRAMS[name][3] else [program]:
+        call = stage_exported(read, (of_size(shape, dim, 3),), dynamic_shapes=({dim: N},)).interpret()
+        for n in (1, 2, 7, 8):
+            x = of_size(shape, dim, n)
+            assert_same(call(x), program.module()(x))
+
+
+@pytest.mark.parametrize("name", ["views", "cond"])
+def test_built(name: str, tmp_path: Path) -> None:
+    program, shape, dim = exported(name)
+    art = dycl_tvm.build(program, dynamic_shapes=({dim: N},))
+    mod = dycl_tvm.load(art.export_library(tmp_path / "open.so", embed_params=True))
+    for n in (1, 5, 8):
+        x = of_size(shape, dim, n)
+        assert_same(mod(x), program.module()(x))
+    with pytest.raises(InputError, match="size = 1 to 8"):
+        mod(of_size(shape, dim, 9))
+
+
+class OfTheData(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        found = x[x > 0]
+        values, counts = torch.unique((x * 2).int(), return_counts=True)
+        return found * 2, found.sum(), x.nonzero(), values, counts
+
+
+def test_lengths_that_the_data_decides() -> None:
+    model = OfTheData()
+    program = export(model, (torch.randn(4, 3),))
+    call = stage_exported(program, (torch.randn(4, 3),)).interpret()
+    for x in (torch.randn(4, 3), -torch.ones(4, 3), torch.ones(4, 3)):
+        assert_same(call(x), model(x))
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(-1, 2).sum(1)
+
+
+class Fixed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.ones(4)
+
+
+def test_sizes_that_the_program_does_not_leave_open() -> None:
+    with pytest.raises(UsageError, match="was fixed to 4 when the program was exported"):
+        stage_exported(export(Fixed(), (torch.randn(4),)), (torch.randn(4),), dynamic_shapes=({0: N},))
+    program = export(layers(), (torch.randn(3, 8),), dynamic_shapes=({0: N},))
+    with pytest.raises(UsageError, match="may be 1 to 8 in this program, got 9"):
+        stage_exported(program, (torch.randn(3, 8),), dynamic_shapes=({0: dycl_tvm.Dim("N", max=16)},))
+    half = Dim("half", min=2, max=8)
+    program = export(Doubled(), (torch.randn(6),), dynamic_shapes=({0: 2 * half},))
+    with pytest.raises(UsageError, match="of a whole number"):
+        stage_exported(program, (torch.randn(6),), dynamic_shapes=({0: dycl_tvm.Dim("M", min=4, max=16)},))
+    call = stage_exported(program, (torch.randn(6),), dynamic_shapes=({0: 2 * half},)).interpret()
+    for n in (4, 16):
+        assert_same(call(torch.arange(n) * 1.0), Doubled()(torch.arange(n) * 1.0))
+
+
+class KeepsForGradients(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return torch.ops.aten.native_layer_norm(x, [8], None, None, 1e-5)[:2]
+
+
+def test_what_is_kept_for_gradients_is_no_result() -> None:
+    program = export(KeepsForGradients(), (torch.randn(3, 8),), dynamic_shapes=({0: N},))
+    with pytest.raises(UnsupportedError, match="KeptForGradients"):
+        stage_exported(program, (torch.randn(3, 8),), dynamic_shapes=({0: N},))
