@@ -66,10 +66,10 @@ class Pair:
 
     def row(self, x: Any) -> list[torch.Tensor] | None:
         """Return what an item is in the tensors that hold all; None if it is none of these."""
-        if type(x) is not self.cls or len(x) != len(self.parts):
+        items: Any = x
+        if type(x) is not self.cls or len(items) != len(self.parts):
             return None
         found: list[torch.Tensor] = []
-        items: Any = x
         for part, i in zip(self.parts, items):
             row = part.row(settled(i))
             if row is None:
