@@ -53,9 +53,6 @@ RIGHT = {
         C,
     ),
     "an attribute that is not there": made("if not hasattr(self, 'c'): self.c = C()\nself.c.n += 1\nreturn x * self.c.n", pre=C),
-    "two names read only": made(
-        "if self.c is None: self.c = self.b = C()\nreturn x * self.b.n + self.c.s", "self.c = self.b = None", pre=C
-    ),
     "asked if one no": made("if self.c is None: self.c, self.b = C(), C()\nreturn x, self.b is self.c", "self.c = self.b = None", pre=C),
     "tensor in place": made(
         "if self.c is None: self.c = C()\nself.c.s += x\nself.c.s[0, 0] = 1\nreturn self.c.s * 1", "self.c = None", pre=C
@@ -173,11 +170,21 @@ RIGHT = {
 REFUSED = {
     "two names": (
         made("if self.c is None: self.c = self.b = C()\nself.c.n += 1\nreturn x * self.b.n", "self.c = self.b = None", pre=C),
-        "two variables share",
+        "leaves under two names",
     ),
     "asked if one": (
         made("if self.c is None: self.c = self.b = C()\nreturn x, self.b is self.c", "self.c = self.b = None", pre=C),
-        "is not known",
+        "leaves under two names",
+    ),
+    "asked if equal": (
+        made("if self.c is None: self.c = self.b = C()\nreturn x, self.b == self.c", "self.c = self.b = None", pre=C),
+        "leaves under two names",
+    ),
+    "in a list too": (
+        made(
+            "r = R(x * 1)\nseen = self.last in self.l\nself.last, self.l = r, [r]\nreturn x, seen", "self.last, self.l = None, []", pre=REC
+        ),
+        "leaves under two names",
     ),
     "shared tensor in two objects": (
         made(

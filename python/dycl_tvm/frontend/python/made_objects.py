@@ -7,10 +7,11 @@ import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from dycl_tvm.errors import StateError
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.compiled import is_python
 from dycl_tvm.frontend.trace.heap.places import in_slots, space_of
@@ -33,6 +34,15 @@ def opened(c: Captured, lives_on: Callable[[Any], bool], depth: int = 0) -> Capt
         return c
     held = {**(space_of(c.obj) or {}), **dict(in_slots(c.obj))}
     return Items(c.obj, [opened(capture(v), lives_on, depth + 1) for v in held.values()], tuple(held))
+
+
+def refuse_two_names(x: Any, name: str) -> NoReturn:
+    """Refuse an object that a call leaves under two names: the next would find two, and the program may ask whether they are one."""
+    raise StateError(
+        f"`{name}` is a {type(x).__name__} that a call makes and leaves under two names",
+        current().origin(),
+        "leave it under one name, or make it in __init__",
+    )
 
 
 def _is_made(x: Any, lives_on: Callable[[Any], bool]) -> bool:

@@ -20,7 +20,7 @@ from dycl_tvm.errors import StateError, UnsupportedError
 from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
 from dycl_tvm.frontend.python.lives_on import LivesOn
-from dycl_tvm.frontend.python.made_objects import opened
+from dycl_tvm.frontend.python.made_objects import opened, refuse_two_names
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary, sort_of
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
@@ -35,6 +35,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     PlaceState,
     TensorLeaf,
     capture_place,
+    is_container,
     rebuild,
     same_number,
     same_plain,
@@ -582,6 +583,8 @@ class ModelState(LivesOn):
             initial = self._first[path][1].obj
             if now[id(c.obj)] > 1 or first[id(initial)] > 1 or path[:-1] in self._shared:
                 self._shared.add(path)
+                if not is_container(c.obj):
+                    refuse_two_names(c.obj, self._first[path][0])
             if path in self._replaced and self.lives_on(c.obj):
                 self._replaced[path][id(c.obj)] = c.obj
 

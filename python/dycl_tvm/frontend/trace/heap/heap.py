@@ -154,8 +154,6 @@ class Heap:
 
     def changing_attribute(self, obj: Any, name: str) -> None:
         """Save an attribute that is about to be changed, wherever a module keeps it."""
-        if self.guarded and (decision := self.guarded.get(id(obj))) is not None:
-            self._decisions.fork(decision, f"a {type(obj).__name__} that two variables share on one path only is changed")
         if isinstance(obj, torch.nn.Module):
             for table in ("_parameters", "_buffers", "_modules"):
                 if table in obj.__dict__:  # not yet while the module is made
