@@ -48,6 +48,14 @@ class Loop(nn.Module):
         return torch._higher_order_ops.while_loop(lambda x: x.abs().sum() < 50, lambda x: (x * 2,), (x,))[0]
 
 
+class InPlace(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        y = F.silu(F.hardswish(x * 2, inplace=True), inplace=True)
+        windows = y.view(-1, 1, 2, 1, 4).permute(0, 1, 3, 2, 4).contiguous().view(-1, 2, 4)
+        steps = torch.diff(x, prepend=x[:, :1] - 1, dim=-1)
+        return y, windows.sum(1), steps, torch.einsum("bi,bi->b", x, y), x.split([3, 5], 1)[1]
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -90,6 +98,7 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, bool]] 
     "lstm": (lambda: nn.LSTM(8, 16, batch_first=True), (3, 5, 8), 0, True),
     "attention": (Attention, (1, 5, 2), 1, False),
     "views": (Views, (4, 8), 0, True),
+    "in place": (InPlace, (4, 8), 0, True),
     "cond": (Cond, (4, 8), 0, True),
     "while_loop": (Loop, (4, 8), 0, True),
 }

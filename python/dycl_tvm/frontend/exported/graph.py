@@ -101,7 +101,8 @@ def _call_operator(session: ExportedSession, target: Any, args: tuple[Any, ...],
         return item(args[0])
     if target.namespace not in ("aten", "prims", "torchvision"):
         return _custom(session, target, args, kwargs)
-    made = call_by_function(target, args, kwargs, has_rule)
+    # The exporter writes a view where it is known to be one, of whatever the tensor is a view of.
+    made = call_by_function(aten.reshape.default if target is aten.view.default else target, args, kwargs, has_rule)
     if made is not NotImplemented:
         return made
     if any(scalars.is_symbolic(a) for a in pytree.tree_leaves((args, kwargs))):

@@ -67,6 +67,9 @@ def _builtin_of(func: OpOverload, known: Callable[[Any], bool]) -> Callable[...,
     for function in found:
         if isinstance(function, _BUILTIN) and known(function):
             return functools.partial(_by_order, func, function)
+    if name.endswith("_"):
+        given = next((f for h in holders if isinstance(f := getattr(h, name[:-1], None), _BUILTIN) and known(f)), None)
+        return None if given is None else functools.partial(_in_place, func, given)
     function = getattr(F, name, None)
     return functools.partial(_by_name, func, function) if function is not None and known(function) else None
 
@@ -74,6 +77,11 @@ def _builtin_of(func: OpOverload, known: Callable[[Any], bool]) -> Callable[...,
 def _by_order(func: OpOverload, function: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a function that PyTorch generates from the operator's schema."""
     return function(*args, **{k: x for k, x in kwargs.items() if k not in _UNREAD})
+
+
+def _in_place(func: OpOverload, function: Any, t: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that gives anew what the operator leaves in the tensor."""
+    return t.copy_(_by_order(func, function, t, *args, **kwargs))
 
 
 def _by_name(func: OpOverload, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -180,6 +188,8 @@ _WRITTEN: dict[Any, Callable[..., Any]] = {
     _aten.to: _to,
     _aten._unique2: _unique2,
     _aten.linalg_vector_norm: torch.linalg.vector_norm,
+    _aten.split: torch.split,
+    _aten.einsum: lambda equation, tensors, path=None: torch.einsum(equation, *tensors),
     _aten.sym_size: lambda t, dim=None: t.size() if dim is None else t.size(dim),
     _aten.sym_numel: lambda t: t.numel(),
     _aten.alias: lambda t: t,

@@ -139,8 +139,11 @@ def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
 
 def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Subtract each element from the next one."""
-    if n != 1 or prepend is not None or append is not None:
+    if n != 1:
         return refuse_call(func, t)
+    if prepend is not None or append is not None:
+        with current().functions:
+            return torch.cat([x for x in (prepend, t, append) if x is not None], dim).diff(dim=dim)
     whole = t.padded()
     if dim % t.dim_() != t.along:
         return new(func(whole, dim=dim), t.along, t.length)
