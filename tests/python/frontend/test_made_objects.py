@@ -272,6 +272,9 @@ def test_a_cache_of_a_library(how: str) -> None:
     config = transformers.LlamaConfig(
         vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
     )
+    monitor = pytest.importorskip("tqdm").tqdm.monitor
+    if monitor is not None:  # a thread that other tests may have left: what it changes while a model is staged would count as the model's
+        monitor.exit()
     cache_of, by_forward = transformers.DynamicCache, how == "made by the forward"
 
     class Streaming(torch.nn.Module):

@@ -145,20 +145,18 @@ def _keys(items: Any = (), **named: Any) -> None:
     dict(items)
 
 
-def _ask(self: Any, name: str) -> Any:
-    if name in type(self).written_by:
-        program().state.unread.note_place(self)
-    return Sealed.__getattribute__(self, name)
+def _note_written(self: Any) -> None:
+    program().state.unread.note_place(self)
 
 
 def _set_item(self: Any, key: Any, item: Any) -> None:
-    program().state.unread.note_place(self)
+    _note_written(self)
     _key(key, item)
 
 
 def _in_place(take: Callable[[Any], object]) -> Callable[[Any, Any], Any]:
     def method(self: Any, items: Any) -> Any:
-        program().state.unread.note_place(self)
+        _note_written(self)
         take(items)
         return self
 
@@ -187,7 +185,7 @@ def _kind_of(kind: type) -> Any:
     """Return the class of what stands for containers of a class."""
     if kind not in _kinds:
         methods = {name: _in_place(take) if name.startswith("__i") else _Method(take) for name, take in _WRITES[kind].items()}
-        special = {"__slots__": (), "written_by": frozenset(methods), "__getattribute__": _ask}
+        special = {"__slots__": (), "written_by": frozenset(methods), "note_written": _note_written}
         made: Any = type(f"unread {kind.__name__}", (sealed_kind(kind),), {**special, **methods})
         if "__setitem__" in methods:
             made.__setitem__ = _set_item
