@@ -53,6 +53,7 @@ def build(
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
+    open_signs: bool = False,
     verify: Level = "default",
     progress: ProgressLike = None,
 ) -> Artifact:
@@ -128,6 +129,9 @@ def build(
     keep_print : bool
         Keep the calls of ``print`` in a Python forward: the artefact writes their text to the standard output of its process, at
         the same places and in the same order as eager. Otherwise they are refused.
+    open_signs : bool
+        Accept that the result depends on the signs of eigenvectors or singular vectors, which PyTorch leaves open: those of the artefact
+        follow a rule of its own. Otherwise only networks that give the same for any signs are compiled, which the build finds out.
     verify : str
         How far the build proves itself before it returns: ``"default"`` within a small part of its time, ``"full"`` as far as it can,
         ``"off"`` not at all. What was proved is ``Artifact.certificate``; see docs/verification.md.
@@ -179,7 +183,8 @@ def build(
 
     # the model in eager against its graph
     proof = Proof(verify, graph, phases, staging)
-    proof.of_control(model, example_call(model, example_inputs, example_kwargs, input_shapes), input_values)
+    call = example_call(model, example_inputs, example_kwargs, input_shapes)
+    proof.of_control(model, call, input_values, graph, open_signs)
 
     # the passes: a smaller graph, of calls of sub-DNNs
     stats = simplify(graph, disable_passes, phases)

@@ -68,6 +68,11 @@ def add_parser(commands: Any) -> None:
         default="default",
         help="how far the build proves itself: within a small part of its time, as far as it can, or not at all",
     )
+    command.add_argument(
+        "--open-signs",
+        action="store_true",
+        help="accept that the result depends on signs of eigenvectors or singular vectors, which PyTorch leaves open",
+    )
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
@@ -99,6 +104,7 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         max_recursion=args.max_recursion,
         max_length=args.max_length,
         keep_print=args.keep_print,
+        open_signs=args.open_signs,
         verify=args.verify,
         progress=not args.quiet,
     )

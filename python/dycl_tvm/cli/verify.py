@@ -40,6 +40,7 @@ def _handle(args: argparse.Namespace) -> int:
     from dycl_tvm.build import stage
     from dycl_tvm.errors import ArtifactError
     from dycl_tvm.hcfg.digest import digest
+    from dycl_tvm.hcfg.vectors import BY_RULE, chosen
     from dycl_tvm.runtime import load
     from dycl_tvm.staging import example_call
     from dycl_tvm.verify.by_inputs import check_by_inputs
@@ -65,13 +66,10 @@ def _handle(args: argparse.Namespace) -> int:
     while not rounds or time.monotonic() < end:
         seed = 1000 * len(rounds)
         module.reset_state()
-        rounds.append(
-            {
-                "seed": seed,
-                "control": check_model(model, graph, call, seed=seed, input_values=fixed, device=options.get("device", "cpu")).__dict__,
-                "library": check_by_inputs(_Fresh(module), graph, call or random_call(graph, seed), "default", seed).__dict__,
-            }
-        )
+        control = check_model(model, graph, call, seed=seed, input_values=fixed, device=options.get("device", "cpu"))
+        with chosen(BY_RULE):
+            library = check_by_inputs(_Fresh(module), graph, call or random_call(graph, seed), "default", seed)
+        rounds.append({"seed": seed, "control": control.__dict__, "library": library.__dict__})
     if args.json:
         print(json.dumps(rounds, indent=2))
         return OK

@@ -13,13 +13,14 @@ from collections.abc import Iterable
 #: The backend that these kernels are said to have.
 BACKEND = "C++"
 #: The headers of the templates, and their namespaces, by the first word of a symbol.
-_HEADERS = {"draw": ("draws.h", "dycl::random"), "order": ("order.h", "dycl::order")}
+_HEADERS = {"draw": ("draws.h", "dycl::random"), "order": ("order.h", "dycl::order"), "matrix": ("matrices.h", "dycl::matrices")}
 #: Stands for the dtypes of a template that has none.
 _ANY = "any"
 #: The elements of tensors in C++, by dtype.
 _TYPES = {
     "float64": "double", "float32": "float", "float16": "Half", "bfloat16": "BFloat16", "int64": "int64_t", "int32": "int32_t",
     "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
+    "complex64": "std::complex<float>", "complex128": "std::complex<double>",
 }  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from dycl_tvm.hcfg.nodes import (
 )
 from dycl_tvm.hcfg.sizes import with_sizes
 from dycl_tvm.hcfg.types import INT, ScalarType, TensorType
+from dycl_tvm.hcfg.vectors import FACTORS
 from dycl_tvm.runtime.structure import unflatten
 
 #: A run-time value: a tensor or a host scalar.
@@ -178,6 +179,7 @@ def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None 
 
 #: What PyTorch does by a mark on the tensor, and how it is done at once: values of the graph are what they stand for.
 _IN_FULL = {"aten._conj.default": "aten.conj_physical.default", "aten._neg_view.default": "aten.neg.default"}
+_IN_FULL |= {op: chosen for op, (chosen, _) in FACTORS.items()}
 
 
 def in_rows(op: str, args: Sequence[Any]) -> Sequence[Any]:

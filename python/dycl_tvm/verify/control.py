@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import VerificationError
+from dycl_tvm.hcfg import vectors
 from dycl_tvm.hcfg.hostops import Number
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, HostOp, Switch
 from dycl_tvm.verify.alike import alike
@@ -38,6 +39,8 @@ _LOOSE = 3.0
 _TRIES_OF_AN_EDGE, _TRIES_WITH_CALLS = 24, 4
 _TRIES_TO_SHRINK = 40
 _RUNS_FOR_PINNED = 12
+#: So often vectors are chosen at random, on inputs that decide by themselves.
+_RUNS_FOR_VECTORS = 10
 _TRIES_TO_TELL_APART = 4
 #: Loops with bounds up to this are run to the end, for so many bounds.
 _MOST_TRIPS, _MOST_BOUNDS = 80, 3
@@ -446,6 +449,9 @@ def check_control(
         return Control(reason=f"the model holds {sorted(lost)[0]}, whose state cannot be put back after a run")
     checker.search(level, seed)
     checker.prove_pinned(seed)
+    if vectors.are_random():
+        for k in range(_RUNS_FOR_VECTORS):
+            checker.check(Plan(seed=seed + k, inputs=k, calls=1))
     pairs, pairs_total = checker.covered.pairs()
     return Control(
         method="forced",

@@ -182,7 +182,8 @@ class _Watched:
             module.reset_state()
             return
         try:
-            got: tuple[str, Any] = ("returns", module(*(v.clone() if isinstance(v, torch.Tensor) else v for v in given)))
+            copies = {id(v): v.clone() for v in given if isinstance(v, torch.Tensor)}  # what is one tensor is one for the network
+            got: tuple[str, Any] = ("returns", module(*(copies.get(id(v), v) for v in given)))
         except RunError as error:
             got = ("raises", error.kind)
         if isinstance(self.problem, (_Long, Endless)):
@@ -288,6 +289,9 @@ class _Watched:
             for d in size.dims:
                 given[d.input] = inputs[d.input].narrow(d.dim, 0, d.at(n)).contiguous()
                 inputs[d.input] = padded(given[d.input], inputs[d.input].shape)
+        for pair in self.program.input_pairs:
+            if pair.kind == "one":
+                inputs[pair.second], given[pair.second] = inputs[pair.first], given[pair.first]
         return [*inputs, *numbers], given
 
     def _draw(self, home: Slot | Reg) -> Any:

@@ -44,6 +44,7 @@ class Operation:
         self._function = resolve(op.op)
         self._plain = not kwargs and all(isinstance(a, Value) or not _holds_values(a) for a in args)
         self._op_of_degree = op.op.startswith("aten.special_") and "polynomial" in op.op
+        self._squares = op.op == "aten.linalg_matrix_exp.default"
         self._casts = op.op.startswith("aten._to_copy")
         #: The result that says of each matrix whether there are such factors.
         self._info = next((k for k, r in enumerate(self._function._schema.returns) if r.name == "info"), None)
@@ -102,6 +103,8 @@ class Operation:
             _flatten(result, found)
         if self._info is not None and bool(found[self._info].any()):
             raise Undefined(f"{self.op.op}: a matrix has no such factors")
+        if self._squares and not bool(found[0].isfinite().all()):
+            raise Undefined(f"{self.op.op}: a matrix is squared until infinities of both signs meet, how often is left open")
         if self._casts and _leaves_range(args[0], found[0]):
             raise Undefined(f"{self.op.op}: a number is outside of the range of the integers, and machines make of it what they like")
         return found

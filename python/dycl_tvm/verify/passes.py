@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dycl_tvm.hcfg.hostops import NOT_PURE
 from dycl_tvm.hcfg.nodes import HCFG, HostOp, Value
 from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.by_inputs import example_call
@@ -48,16 +49,22 @@ def check_passes(
 def _made_tensors(graph: HCFG) -> set[int]:
     """Return the positions, among all steps, of the reads of a number that is made a tensor again.
 
-    Passes may use the tensor that is read instead, and then another answer does not reach it.
+    Passes may use the tensor that is read instead, and then another answer does not reach it. On its way the number may go through
+    operations that passes find to hand it on (``n + 6 if n < 0 else n`` of a number that is not below 0).
     """
     steps = [s for b in graph.blocks for s in b.steps]
     made = {s.args[0] for s in steps if isinstance(s, HostOp) and s.op == "to_tensor"}
-    params: dict[Value, list[Value]] = {}
+    onwards: dict[Value, list[Value]] = {}
     for block in graph.blocks:
         for edge in block.edges():
             for arg, param in zip(edge.args, edge.target.params):
                 if isinstance(arg, Value):
-                    params.setdefault(arg, []).append(param)
+                    onwards.setdefault(arg, []).append(param)
+    for step in steps:
+        if isinstance(step, HostOp) and step.op not in NOT_PURE:
+            for operand in step.operands():
+                if operand.type == step.output.type:
+                    onwards.setdefault(operand, []).append(step.output)
 
     def is_made_a_tensor(number: Value) -> bool:
         todo, seen = [number], {number}
@@ -65,7 +72,7 @@ def _made_tensors(graph: HCFG) -> set[int]:
             value = todo.pop()
             if value in made:
                 return True
-            onward = [p for p in params.get(value, []) if p not in seen]
+            onward = [p for p in onwards.get(value, []) if p not in seen]
             seen.update(onward)
             todo += onward
         return False

@@ -13,6 +13,7 @@ import torch
 from dycl_tvm.compile import Lowered
 from dycl_tvm.hcfg.digest import digest
 from dycl_tvm.hcfg.nodes import HCFG
+from dycl_tvm.hcfg.vectors import BY_RULE, chosen, places_of
 from dycl_tvm.progress import Phases
 from dycl_tvm.target import resolve_target
 from dycl_tvm.verify.budget import BuildBudget
@@ -20,6 +21,7 @@ from dycl_tvm.verify.certificate import Certificate, Control, Kernels, Level, Pa
 from dycl_tvm.verify.compiled import check_compiled
 from dycl_tvm.verify.graphs import copied_graph
 from dycl_tvm.verify.model import check_model
+from dycl_tvm.verify.open_vectors import check_any_vectors, note, refuse
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.runs import Call
 from dycl_tvm.verify.staged_with import as_json
@@ -61,22 +63,29 @@ class Proof:
         self._passes: Passes | None = None
         self._kernels: Kernels | None = None
 
-    def of_control(self, model: Any, call: Call | None, input_values: Mapping[str, Any] | None) -> None:
-        """Compare the model with the graph."""
+    def of_control(self, model: Any, call: Call | None, input_values: Mapping[str, Any] | None, graph: HCFG, open_signs: bool) -> None:
+        """Compare the model with the graph; with all vectors that there could be, unless their signs are accepted as they come."""
         self._call = call
+        places = places_of(graph)
         if self._staged is not None:
-            with self._phases.phase("verify", "the model against its graph"), _one_thread():
-                budget = self._budget.for_control()
-                self._control = check_model(
+
+            def check() -> Control:
+                return check_model(
                     model,
-                    self._staged,
+                    self._staged,  # type: ignore[arg-type]
                     call,
                     level=self._level,
                     seed=self._seed,
                     input_values=input_values,
-                    budget=budget,
+                    budget=self._budget.for_control(),
                     device=self._staging.get("device", "cpu"),
                 )
+
+            with self._phases.phase("verify", "the model against its graph"), _one_thread():
+                self._control = check_any_vectors(places, check) if places and not open_signs else check()
+        elif places and not open_signs:
+            refuse(places, "and a build with verify='off' does not find out whether the result depends on them")
+        graph.left_out += dict.fromkeys(note(place, not open_signs) for place in places)
 
     def of_passes(self, graph: HCFG) -> None:
         """Compare the graph with what the passes made of it."""
@@ -88,7 +97,7 @@ class Proof:
     def of_kernels(self, graph: HCFG, lowered: Lowered, target: Any, accuracy: str) -> None:
         """Compare the kernels, and the instructions that call them, with the graph."""
         if self._staged is not None:
-            with self._phases.phase("verify", "the kernels"), _one_thread():
+            with self._phases.phase("verify", "the kernels"), _one_thread(), chosen(BY_RULE):
                 here = resolve_target("native").target
                 self._kernels = check_compiled(graph, lowered, target, here, self._level, accuracy, self._seed, self._budget)
 

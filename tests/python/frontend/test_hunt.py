@@ -54,8 +54,8 @@ def test_verdicts(body, kind):
 
 
 def test_counts_and_reasons():
-    refused = "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0].geqrf()\n"
-    kinds, reasons = hunt(iter([("a", refused), ("b", refused), ("c", refused.replace("[x > 0].geqrf()", ""))]))
+    refused = "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0].histogram(3)\n"
+    kinds, reasons = hunt(iter([("a", refused), ("b", refused), ("c", refused.replace("[x > 0].histogram(3)", ""))]))
     assert kinds == {"refused": 2, "right": 1} and list(reasons.values()) == [2]
 
 

@@ -158,6 +158,9 @@ def page(found: Found) -> Iterator[str]:
     yield "Which of several equal elements a position names is left open by PyTorch: positions that `topk`, `sort`, `msort`, `mode`,"
     yield "`median`, `nanmedian` and `kthvalue` give are not compared, only the elements."
     yield ""
+    yield "So are the signs of eigenvectors and singular vectors. Of what gives such, the samples compute what does not depend on them, as"
+    yield "PyTorch's own tests do: such networks are compiled, others are refused ([python-support.md](python-support.md))."
+    yield ""
     yield "| type | samples of an operator | right | compiled | interpreted | refused | wrong |"
     yield "|---|---|---|---|---|---|---|"
     for dtype in DTYPES:

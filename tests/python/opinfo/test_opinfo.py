@@ -62,7 +62,7 @@ FACTORED = [
         "linalg.inv",
         "linalg.solve_triangular",
     ),
-    *("linalg.solve_triangular", "linalg.pinv.hermitian"),
+    *("linalg.solve_triangular", "linalg.pinv.hermitian", "linalg.svd", "linalg.eigh", "svd_lowrank", "matrix_exp"),
 ]
 
 
@@ -73,6 +73,12 @@ def test_composed_operators_compiled(dtype: torch.dtype) -> None:
     ready = [sample for sample in chosen if convertible(sample).kind == "right"]
     assert len(ready) >= len(chosen) - 1  # int64 and a fraction as alpha
     assert not _bad(compiled([*ready, *factored]))
+
+
+def test_factorisations_of_complex_matrices_compiled() -> None:
+    factored = [next(s for s in samples(n, torch.complex64) if s.tensors[0].numel() > 8) for n in FACTORED]
+    others = [s for n in ("float_power", "randn", "uniform", "normal.in_place") for s in samples(n, torch.complex64, 1)]
+    assert all(o.kind == "right" for o in compiled([*factored, *others]))
 
 
 def test_random_chains_of_operators_with_views_between() -> None:

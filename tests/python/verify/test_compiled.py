@@ -206,6 +206,14 @@ def test_a_network_that_is_given_no_tensor_is_verified_too(tmp_path: Any) -> Non
     assert [a.tolist() for a in module()] == [[], [0x3F80, 0x3F80], [[1.0, 0.0, 0.0]]]
 
 
+def test_inputs_of_one_memory_are_verified_as_one(tmp_path: Any) -> None:
+    """Self-attention of equal views: the library refuses calls that give several tensors, and so its own check must not give them."""
+    x = torch.randn(3, 4)
+    art = dycl_tvm.build(torch.nn.MultiheadAttention(4, 2, batch_first=True).eval(), (x[None], x[None], x[None]))
+    module = dycl_tvm.load(art.export_library(tmp_path / "m.so"), art.save_params(tmp_path / "m.params"))
+    assert [tuple(t.shape) for t in module(x[None], x[None], x[None])] == [(1, 3, 4), (1, 3, 3)]
+
+
 def test_the_order_of_equal_infinities_is_nobodys_promise() -> None:
     art = dycl_tvm.build(lambda x: (x.argsort(1), x.topk(5), x.sort(1)), (torch.randn(20, 400),))
     assert art.certificate["kernels"]["checked"] == art.certificate["kernels"]["total"]

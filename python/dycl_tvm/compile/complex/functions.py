@@ -169,12 +169,9 @@ def _pow(z: Any, exponent: Any) -> Pair:
 
 
 def _power(z: Pair, exponent: Pair) -> Pair:
-    if z.re.dtype == torch.float64:
-        raise NotImplementedError("complex128")
-
     def fn(z: Pair) -> Pair:
         e = exponent.map(lambda t: t.double() if isinstance(t, torch.Tensor) else t)
-        made = _exp(_log(z) * e)
+        made = _exp(Pair(torch.log(torch.hypot(z.re, z.im)), torch.atan2(z.im, z.re)) * e)
         zero = z.is_zero()
         one = e.is_zero() if isinstance(e.re, torch.Tensor) else torch.full((), e.is_zero())
         at_zero = torch.where(one, torch.ones_like(made.re), torch.zeros_like(made.re))

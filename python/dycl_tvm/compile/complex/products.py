@@ -61,26 +61,3 @@ def _convolution(x: Any, weight: Any, bias: Any, *rest: Any) -> Pair:
         return made
     shape = [1, -1] + [1] * (made.re.dim() - 2)
     return made + pair_of(bias).map(lambda t: t.reshape(shape))
-
-
-def _blocks(a: Pair) -> Any:
-    """Return the real matrix [[re, -im], [im, re]], which multiplies as the complex one does."""
-    return torch.cat([torch.cat([a.re, -a.im], -1), torch.cat([a.im, a.re], -1)], -2)
-
-
-@complex_operator("linalg_inv_ex.default")
-def _inverse(a: Pair, *, check_errors: bool = False) -> Any:
-    n = a.re.shape[-1]
-    made, info = torch.linalg.inv_ex(_blocks(a))
-    return Pair(made[..., :n, :n], made[..., n:, :n]), info
-
-
-@complex_operator("_linalg_solve_ex.default")
-def _solve(a: Pair, b: Pair, *, left: bool = True, check_errors: bool = False) -> Any:
-    n, vector = a.re.shape[-1], b.re.dim() == 1 or b.re.shape == a.re.shape[:-1]
-    if not left:
-        raise NotImplementedError("complex equations with the unknown on the left")
-    right = b.map(lambda t: t.unsqueeze(-1)) if vector else b
-    made, info = torch.linalg.solve_ex(_blocks(a), torch.cat([right.re, right.im], -2))
-    found = Pair(made[..., :n, :], made[..., n:, :])
-    return found.map(lambda t: t.squeeze(-1)) if vector else found, Pair(None, None), None, info

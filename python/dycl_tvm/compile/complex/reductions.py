@@ -84,3 +84,10 @@ def _prod(x: Pair, dim: int | None = None, keepdim: bool = False, **_: Any) -> P
         product = x.map(lambda t, h=half: t.narrow(dim, 0, h)) * x.map(lambda t, h=half: t.narrow(dim, h, h))  # type: ignore[misc]
         x = Pair(torch.cat([product.re, rest.re], dim), torch.cat([product.im, rest.im], dim))
     return x if keepdim else x.map(lambda t: t.squeeze(dim))
+
+
+@complex_operator("scatter.reduce")
+def _scatter(x: Pair, dim: int, index: Any, source: Pair, *, reduce: str) -> Pair:
+    if reduce != "add":
+        raise NotImplementedError("products of complex elements that are scattered")
+    return Pair(x.re.scatter_add(dim, index, source.re), x.im.scatter_add(dim, index, source.im))

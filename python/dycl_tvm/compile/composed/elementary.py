@@ -108,3 +108,23 @@ def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     exponent = exponent + large.to(torch.float64) - small.to(torch.float64)
     mantissa = torch.where(plain, torch.where(wide < 0, -part, part), wide)
     return mantissa.to(x.dtype), torch.where(plain, exponent, 0.0).to(torch.int32)
+
+
+@decomposition("xlogy.Scalar_Self")
+def xlogy_of_number(a: float, x: Tensor) -> Tensor:
+    return torch.xlogy(torch.full((), a), x)
+
+
+@decomposition("xlogy.Scalar_Other")
+def xlogy_with_number(x: Tensor, a: float) -> Tensor:
+    return torch.xlogy(x, torch.full((), a))
+
+
+@decomposition("special_xlog1py.other_scalar")
+def xlog1py_with_number(x: Tensor, a: float) -> Tensor:
+    return torch.special.xlog1py(x, torch.full((), a))
+
+
+@decomposition("special_xlog1py.self_scalar")
+def xlog1py_of_number(a: float, x: Tensor) -> Tensor:
+    return torch.special.xlog1py(torch.full((), a), x)

@@ -1,109 +1,94 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Factorisations of matrices; what is made of them stands in :mod:`dycl_tvm.compile.composed.linalg`."""
+"""Factorisations of matrices: kernels in C++ (``src/runtime/matrices.h``), of real and of complex numbers.
+
+ATen has them under no name, or with signs that it leaves open; what is made of them stands in :mod:`dycl_tvm.compile.composed.linalg`.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import tvm
 from tvm import relax
 
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.matrices import Matrices
-from dycl_tvm.compile.ops.context import CONVERTERS, NotConvertible, OpContext, converter, is_for_cpu
+from dycl_tvm.compile.complex.pair import COMPLEX, Pair
+from dycl_tvm.compile.ops.context import CONVERTERS, NotConvertible, OpContext, is_for_cpu
+from dycl_tvm.compile.templates import symbol_of
 
-#: Factorisations that ATen has under no name, or only with signs that it leaves open: for what is made of them.
 _OWN = torch.library.Library("dycl_tvm", "DEF")
-_OWN.define("substituted(Tensor a, Tensor b, bool upper, bool unit) -> Tensor")
-_OWN.define("cholesky(Tensor a) -> (Tensor, Tensor)")
-_OWN.define("reflections(Tensor a) -> (Tensor, Tensor)")
-_OWN.define("rotations(Tensor a) -> (Tensor, Tensor)")
+#: What a result holds: numbers of the matrix's type, their sizes, or integers.
+_SAME, _REAL, _INT = "same", "real", "int"
+
+#: The shapes of the operands to those of the results, and what these hold.
+_Results = Callable[..., list[tuple[tuple[int, ...], str]]]
 
 
-def _reflections_of(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(a), a.new_empty((*a.shape[:-2], min(a.shape[-2:])))
+def _factorisation(name: str, schema: str, results: _Results) -> None:
+    """Define an operator of the namespace ``dycl_tvm``, which calls the template of its name; ``.pairs`` has complex numbers as pairs."""
+
+    def meta(pairs: bool, *args: Any) -> Any:
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        shapes = results(*(t.shape[:-1] if pairs else t.shape for t in tensors))
+        plain = tensors[0].dtype.to_real() if tensors[0].is_complex() else tensors[0].dtype
+        types = {_SAME: tensors[0].dtype, _REAL: plain, _INT: torch.int32}
+        ends = {_SAME: (2,) if pairs else (), _REAL: (), _INT: ()}
+        made = tuple(torch.empty((*shape, *ends[kind]), dtype=types[kind], device="meta") for shape, kind in shapes)
+        return made if len(made) > 1 else made[0]
+
+    def convert(pairs: bool, ctx: OpContext, *args: Any) -> Any:
+        if not is_for_cpu():
+            raise NotConvertible("a factorisation of matrices on a GPU")
+        tensors = [a for a in args if isinstance(a, tvm.ir.Expr)]
+        dtype = ctx.dtype(tensors[0])
+        if dtype not in ("float32", "float64"):
+            raise NotConvertible(f"a factorisation of matrices of {dtype}")
+        numbers = {"float32": "complex64", "float64": "complex128"}[dtype] if pairs else dtype
+        template = "".join(word.capitalize() for word in name.split("_"))
+        symbol = symbol_of("matrix", template, [numbers], [a for a in args if isinstance(a, bool)])
+        shapes = results(*(ctx.shape(t)[:-1] if pairs else ctx.shape(t) for t in tensors))
+        types = [
+            relax.TensorType((*shape, 2) if pairs and kind == _SAME else shape, "int32" if kind == _INT else dtype)
+            for shape, kind in shapes
+        ]
+        made = ctx.emit(relax.call_dps_packed(symbol, relax.Tuple(tensors), types if len(types) > 1 else types[0]))
+        return tuple(ctx.emit(relax.TupleGetItem(made, k)) for k in range(len(types))) if len(types) > 1 else made
+
+    def of_pairs(*args: Any) -> Any:
+        joined = [torch.stack([a.re, a.im], -1) if isinstance(a, Pair) else a for a in args]
+        made = getattr(torch.ops.dycl_tvm, name).pairs(*joined)
+        kinds = [kind for _, kind in results(*(a.re.shape for a in args if isinstance(a, Pair)))]
+        parted = [Pair(t[..., 0], t[..., 1]) if k == _SAME else t for t, k in zip(made if len(kinds) > 1 else [made], kinds)]
+        return tuple(parted) if len(kinds) > 1 else parted[0]
+
+    for overload, pairs in (("", False), (".pairs", True)):
+        _OWN.define(f"{name}{overload}{schema}")
+        _OWN.impl(f"{name}{overload}", lambda *args, p=pairs: meta(p, *args), "Meta")
+        CONVERTERS[f"dycl_tvm.{name}{overload or '.default'}"] = lambda ctx, *args, p=pairs: convert(p, ctx, *args)
+    COMPLEX[f"dycl_tvm.{name}.default"] = of_pairs
 
 
-def _rotations_of(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    wide = a.to(torch.float64)
-    return torch.empty_like(wide), wide.new_empty((*a.shape[:-2], a.shape[-1], a.shape[-1]))
+Shape = tuple[int, ...]
 
 
-_OWN.impl("substituted", lambda a, b, upper, unit: torch.empty_like(b), "Meta")
-_OWN.impl("cholesky", lambda a: (torch.empty_like(a), a.new_empty(a.shape[:-2], dtype=torch.int32)), "Meta")
-_OWN.impl("reflections", _reflections_of, "Meta")
-_OWN.impl("rotations", _rotations_of, "Meta")
+def _least(a: Shape) -> Shape:
+    return (*a[:-2], min(a[-2:]))
 
 
-def _matrices(ctx: OpContext, a: Any) -> tuple[Matrices, Any]:
-    """Return the kernels for an operand, and the operand as a batch of one dimension."""
-    *batch, m, n = ctx.shape(a)
-    dtype, target = ctx.dtype(a), tvm.target.Target.current()
-    if dtype not in ("float32", "float64"):
-        raise NotConvertible(f"a factorisation of matrices of {dtype}")
-    if not is_for_cpu():
-        raise NotConvertible("a factorisation of matrices on a GPU")
-    count = math.prod(batch)
-    return Matrices(count, m, n, dtype, machine_of(target or tvm.target.Target("llvm"))), ctx.reshape(a, (count, m, n))
-
-
-def _call(ctx: OpContext, name: str, kernel: Any, operands: list[Any], results: Sequence[tuple[tuple[int, ...], str]]) -> list[Any]:
-    """Emit a kernel; its results have the shapes that are given, without batches of several dimensions."""
-    types = [relax.TensorType(shape, dtype) for shape, dtype in results]
-    made = ctx.emit(relax.call_tir(ctx.bb.add_func(kernel, name), operands, types if len(types) > 1 else types[0]))
-    return [ctx.emit(relax.TupleGetItem(made, k)) for k in range(len(types))] if len(types) > 1 else [made]
-
-
-def _shaped(ctx: OpContext, results: list[Any]) -> tuple[Any, ...]:
-    return tuple(r if t is None else ctx.reshape(r, t.shape) for r, t in zip(results, ctx.out))
-
-
-@converter("linalg_lu_factor_ex.default")
-def _lu_factor(ctx: OpContext, a: Any, pivot: bool = True, check_errors: bool = False) -> Any:
-    if not pivot:
-        raise NotConvertible("a factorisation without pivots")
-    of, flat = _matrices(ctx, a)
-    shape = (of.count, of.m, of.n)
-    results = [(shape, of.dtype), ((of.count, min(of.m, of.n)), "int32"), ((of.count,), "int32")]
-    return _shaped(ctx, _call(ctx, "lu", of.lu(), [flat], results))
-
-
-def _cholesky(ctx: OpContext, a: Any) -> Any:
-    of, flat = _matrices(ctx, a)
-    return _shaped(ctx, _call(ctx, "cholesky", of.cholesky(), [flat], [((of.count, of.n, of.n), of.dtype), ((of.count,), "int32")]))
-
-
-def _substituted(ctx: OpContext, a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    of, flat = _matrices(ctx, a)
-    shape = (of.count, of.n, ctx.shape(b)[-1])
-    kernel = of.triangular(shape[-1], upper, unit)
-    return _shaped(ctx, _call(ctx, "substituted", kernel, [flat, ctx.reshape(b, shape)], [(shape, of.dtype)]))
-
-
-@converter("linalg_householder_product.default")
-def _householder_product(ctx: OpContext, a: Any, tau: Any) -> Any:
-    of, flat = _matrices(ctx, a)
-    count = ctx.shape(tau)[-1]
-    kernel = of.orthogonal(count)
-    return _shaped(ctx, _call(ctx, "orthogonal", kernel, [flat, ctx.reshape(tau, (of.count, count))], [((of.count, of.m, of.n), of.dtype)]))
-
-
-def _reflections(ctx: OpContext, a: Any) -> Any:
-    of, flat = _matrices(ctx, a)
-    results = [((of.count, of.m, of.n), of.dtype), ((of.count, min(of.m, of.n)), of.dtype)]
-    return _shaped(ctx, _call(ctx, "reflections", of.reflections(), [flat], results))
-
-
-def _rotations(ctx: OpContext, a: Any) -> Any:
-    of, flat = _matrices(ctx, a)
-    results = [((of.count, of.m, of.n), "float64"), ((of.count, of.n, of.n), "float64")]
-    return _shaped(ctx, _call(ctx, "rotations", of.rotations(), [flat], results))
-
-
-CONVERTERS["dycl_tvm.substituted.default"] = _substituted
-CONVERTERS["dycl_tvm.cholesky.default"] = _cholesky
-CONVERTERS["dycl_tvm.reflections.default"] = _reflections
-CONVERTERS["dycl_tvm.rotations.default"] = _rotations
+_factorisation("lu", "(Tensor a) -> (Tensor, Tensor, Tensor)", lambda a: [(a, _SAME), (_least(a), _INT), (a[:-2], _INT)])
+_factorisation("triangular", "(Tensor a, Tensor b, bool upper, bool unit) -> Tensor", lambda a, b: [(b, _SAME)])
+_factorisation("cholesky", "(Tensor a) -> (Tensor, Tensor)", lambda a: [(a, _SAME), (a[:-2], _INT)])
+_factorisation("reflections", "(Tensor a) -> (Tensor, Tensor)", lambda a: [(a, _SAME), (_least(a), _SAME)])
+_factorisation("orthogonal", "(Tensor a, Tensor tau) -> Tensor", lambda a, tau: [(a, _SAME)])
+_factorisation("eigh", "(Tensor a) -> (Tensor, Tensor)", lambda a: [(a[:-1], _REAL), (a, _SAME)])
+for _name, _full in (("svd", False), ("svd_complete", True)):
+    _factorisation(
+        _name,
+        "(Tensor a) -> (Tensor, Tensor, Tensor)",
+        lambda a, full=_full: [
+            ((*a[:-1], a[-2] if full else a[-1]), _SAME),
+            ((*a[:-2], a[-1]), _REAL),
+            ((*a[:-2], a[-1], a[-1]), _SAME),
+        ],
+    )

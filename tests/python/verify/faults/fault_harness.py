@@ -266,7 +266,7 @@ class Build:
         """Do what a build does to prove itself, in the same order, with the fault still there."""
         with (self.fault.plant or nothing)():
             proof = Proof(level, self.staged, Phases(None))  # type: ignore[arg-type]
-            proof.of_control(self.model, (self.args, {}), None)
+            proof.of_control(self.model, (self.args, {}), None, self.staged, False)
             proof.of_passes(self.graph)
             if self.fault.compiled:
                 proof.of_kernels(self.graph, self.lowered, self.target, "default")

@@ -9,10 +9,12 @@ from typing import Any
 from dycl_tvm.frontend.trace.control_flow import LengthNeeded
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
-from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.hcfg.nodes import Operand, Value
 
 #: As many lengths are tried, each of which is a path.
 MOST_LENGTHS = 64
+#: Where Python needs an int that is one of so many, each of them is a path.
+FEW = 17
 
 
 class Deciding(OfOneRun):
@@ -46,3 +48,13 @@ def known_length(length: Length, refuse: Callable[[], Any]) -> int | None:
     if any(c is counter for c in deciding.tried):
         raise LengthNeeded(counter, refuse)
     return None
+
+
+def one_of_few(value: Value, least: int, most: int, is_it: Callable[[int], Operand]) -> int:
+    """Return what a number is on the path at hand, of a few that it may be: each of them is a path of its own."""
+    decisions, numbers = current().decisions, current().get(Deciding).numbers
+    if value not in numbers:
+        if decisions.waiting:  # a path that is joined with the one at hand may have another number
+            decisions.fork(decisions.waiting[0][1], "a number is needed at build time")
+        numbers[value] = next((n for n in range(least, most) if decisions.decide(is_it(n))), most)
+    return numbers[value]

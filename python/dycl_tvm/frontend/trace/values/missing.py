@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,15 +21,29 @@ def _with_mask(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
 
 
+def _geqrf(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(a), a.new_empty((*a.shape[:-2], min(a.shape[-2:])))
+
+
+def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """Return what the driver for CPUs gives: no residuals and no singular values, of which other drivers give as many as there are."""
+    if driver not in (None, "gelsy"):
+        return None
+    is_row = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-1] if is_row else b.shape[:-2])
+    found = a.new_empty((*batch, a.shape[-1], *(() if is_row else b.shape[-1:])))
+    return found, a.new_empty(0), a.new_empty(a.shape[:-2], dtype=torch.int64), a.new_empty(0, dtype=a.dtype.to_real())
+
+
 #: What operators without a kernel for the device ``meta`` give, where the compiler knows them.
-_RESULTS = {
+_RESULTS: dict[str, Callable[..., Any]] = {
     f"aten.{name}": _with_mask
     for name in (
         "fake_quantize_per_tensor_affine_cachemask.default",
         "fake_quantize_per_channel_affine_cachemask.default",
         "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default",
     )
-}
+} | {"aten.geqrf.default": _geqrf, "aten.linalg_lstsq.default": _lstsq}
 
 
 def added_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

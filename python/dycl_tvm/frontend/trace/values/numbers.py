@@ -20,7 +20,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
-from dycl_tvm.frontend.trace.values.deciding import known_length
+from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, Test, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
@@ -123,6 +123,8 @@ class Node:
         session = current()
         if self.decision is not None:
             session.decisions.fork(self.decision, f"{what} is needed at build time")
+        if what == "an int" and self.length is None and self.bounds is not None and self.bounds[1] - self.bounds[0] < FEW:
+            return one_of_few(self.value, *self.bounds, lambda n: truth_operand(wrap(self.value) == n))
         raise UnsupportedError(
             f"a number that is known only at run time is used where Python needs {what} at build time (a shape, an index, a library call)",
             session.origin(),
@@ -406,14 +408,14 @@ def _logical(op: str) -> Any:
     return method
 
 
-def _negative(self: Any) -> Any:
-    value = self.node.value if self.node.kind == "float" else as_int(self.node.value)
-    return mark_mixed(emit("neg", value, type_=FLOAT if self.node.kind == "float" else INT), self.node.mixed)
+def _signed(op: str) -> Any:
+    def method(self: Any) -> Any:
+        value, type_ = (self.node.value, FLOAT) if self.node.kind == "float" else (as_int(self.node.value), INT)
+        made = mark_mixed(emit(op, value, type_=type_), self.node.mixed)
+        made.node.bounds = (self.node.bounds and op == "neg" and (-self.node.bounds[1], -self.node.bounds[0])) or None
+        return made
 
-
-def _absolute(self: Any) -> Any:
-    value = self.node.value if self.node.kind == "float" else as_int(self.node.value)
-    return mark_mixed(emit("abs", value, type_=FLOAT if self.node.kind == "float" else INT), self.node.mixed)
+    return method
 
 
 def _rounding(op: str) -> Any:
@@ -474,9 +476,9 @@ _METHODS: dict[str, Any] = {
     "__rand__": _logical("and"),
     "__ror__": _logical("or"),
     "__rxor__": _logical("xor"),
-    "__neg__": _negative,
+    "__neg__": _signed("neg"),
     "__pos__": lambda self: wrap(as_int(self.node.value), self.node.decision) if self.node.kind == "bool" else self,
-    "__abs__": _absolute,
+    "__abs__": _signed("abs"),
     "__round__": _rounding("round"),
     "__trunc__": _rounding("trunc"),
     "__floor__": _rounding("floor"),

@@ -7,6 +7,7 @@ in the order of its strides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -151,8 +152,14 @@ class _Draw:
         self.sizes = list(shape) if self.is_plain else [shape[d] for d in self.order]
 
     def of_size(self, op: Any, *params: Any, extra: tuple[Any, ...] = ()) -> Value:
-        """Draw numbers of one distribution."""
-        return self.in_order(self.run(op, (self.sizes, *params, self.like.dtype, *extra), tuple(self.sizes), self.like.dtype))
+        """Draw numbers of one distribution; complex ones are pairs of it."""
+        dtype = self.like.dtype
+        if not dtype.is_complex or op not in (draws.uniform.default, draws.normal.default):
+            return self.in_order(self.run(op, (self.sizes, *params, dtype, *extra), tuple(self.sizes), dtype))
+        refuse_on_gpu("random complex numbers", "draw their parts")
+        pairs = [*self.sizes, 2]
+        made = self.run(op, (pairs, *params, dtype.to_real(), *extra), tuple(pairs), dtype.to_real())
+        return self.in_order(emit_one(aten.view_as_complex.default, (made,), TensorType(tuple(self.sizes), DTYPE_NAMES[dtype])))
 
     def in_memory(self, t: torch.Tensor) -> Value:
         """Return an operand that has the shape of what is drawn, with its dimensions as those lie in memory."""
@@ -166,7 +173,7 @@ class _Draw:
         if self.is_plain:
             return value
         back = [self.order.index(d) for d in range(len(self.order))]
-        return emit_one(aten.permute.default, (value, back), _type(self.like.shape, self.like.dtype))
+        return emit_one(aten.permute.default, (value, back), TensorType(tuple(self.like.shape), DTYPE_NAMES[self.like.dtype]))
 
     def run(self, op: Any, args: tuple[Any, ...], shape: tuple[int, ...], dtype: torch.dtype) -> Value:
         """Draw, and change the state."""
@@ -259,7 +266,12 @@ def _standard_normal(d: _Draw, bound: dict[str, Any]) -> Value:
 
 def _normal(d: _Draw, bound: dict[str, Any]) -> Value:
     mean, std = bound.get("mean", 0.0), bound.get("std", 1.0)
-    at_once = d.like.numel() >= _AT_ONCE and d.like.is_contiguous()
+    is_complex = d.like.dtype.is_complex
+    at_once = d.like.numel() * (1 + is_complex) >= _AT_ONCE and d.like.is_contiguous()
+    if is_complex:
+        if isinstance(mean, torch.Tensor) or isinstance(std, torch.Tensor) or isinstance(mean, complex):
+            raise UnsupportedError("complex random numbers with tensors as their mean or spread", current().origin(), "draw with numbers")
+        return d.of_size(draws.normal.default, float(mean), float(std) / math.sqrt(2), extra=(not at_once,))
     if not isinstance(mean, torch.Tensor) and not isinstance(std, torch.Tensor):
         return d.of_size(draws.normal.default, float(mean), float(std), extra=(not at_once,))
     # as ATen does: draw, and compute with tensors

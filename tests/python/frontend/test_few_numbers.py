@@ -1,0 +1,78 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Numbers of the run that Python itself needs (an end of a slice of a list, how often it is repeated): of a few, each is a path."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from differential import check, stage
+from torch import nn
+
+from dycl_tvm.errors import UnsupportedError
+
+INPUTS = [(torch.tensor(row).view(2, 3),) for row in ([1.0, -2, 3, -4, 5, -6], [1.0, 2, 3, 4, 5, 6], [-1.0] * 6, [-1.0, 2, 3, -2, 0, -9])]
+
+
+def positive(x):
+    return int((x[0] > 0).sum())
+
+
+def ends_of_slices(x):
+    rows, n = [x[0], x[0] * 2, x[1]], positive(x)
+    return rows[:n], rows[n:], [r.sum() for r in reversed(rows[:n])], tuple(rows)[-n:]
+
+
+def repeated(x):
+    n = positive(x)
+    return [0.0] * n + [1.0] * (3 - n), "ab" * n
+
+
+def searched(x):
+    return [3, 2, 1, 0].index(positive(x)), x[0].argmax().item()
+
+
+def early_return_before(x):
+    """The path that has left the function is joined behind it, where the number is another one."""
+    rows, n = [x[0], x[0] * 2, x[1]], positive(x)
+
+    def part():
+        if x.sum() > 0:
+            return 1
+        return len(rows[:n])
+
+    return part() * x, rows[:n]
+
+
+def in_a_branch(x):
+    rows, n, y = [x[0], x[1], x[1] - 1], positive(x), x
+    if x.sum() > 0:
+        y = sum(rows[:n], x[0])
+    return y + n
+
+
+def in_a_loop(x):
+    rows = [x[0], x[1], x[1] - 1]
+    for row in x:
+        rows = rows[: int((row > 0).sum())] + [row]
+    return rows
+
+
+class Kept(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x):
+        self.total = sum([x[0], x[1], x[0] * 3][: positive(x)], self.total)
+        return self.total.clone()
+
+
+@pytest.mark.parametrize("program", [ends_of_slices, repeated, searched, early_return_before, in_a_branch, in_a_loop, Kept()])
+def test_each_number_is_a_path(program):
+    check(program, INPUTS, paths=2 if program is not searched else 1)
+
+
+def test_of_many_none_is():
+    rows = [torch.ones(2)] * 30
+    with pytest.raises(UnsupportedError, match="needs an int"):
+        stage(lambda x: rows[: int((x > 0).sum())], (torch.zeros(30),))
