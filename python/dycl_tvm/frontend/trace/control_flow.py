@@ -17,9 +17,19 @@ class ControlFlow(BaseException):
 class ForkRequired(ControlFlow):
     """The two sides of ``decision`` cannot share their continuation: re-run with its decision fixed."""
 
-    def __init__(self, decision: Any, reason: str, unroll: int = 0, others: object = "", refusal: Any = None, simply: bool = False) -> None:
+    def __init__(
+        self,
+        decision: Any,
+        reason: str,
+        unroll: int = 0,
+        others: object = "",
+        refusal: Any = None,
+        simply: bool = False,
+        alike: bool | None = None,
+    ) -> None:
         super().__init__(reason)
         self.decision, self.unroll, self.refusal, self.others, self.simply = decision, unroll, refusal, others, simply
+        self.alike = alike
 
     def __str__(self) -> str:
         return with_others(self.args[0], self.others)

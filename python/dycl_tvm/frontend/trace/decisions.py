@@ -47,6 +47,10 @@ class Decision:
     most: int | None = None
     #: How many trips of such a loop are unrolled at first, because fewer did not do elsewhere.
     begins_with: int = 0
+    #: Whether a loop is rolled though Python knows its condition, because paths part in its trips; False if that did not do.
+    alike: bool | None = None
+    #: Whether the condition of such a loop is being computed: there, the number of a trip may decide a test.
+    at_condition: bool = False
     #: It is a call of a function that calls itself: "unrolled" once, this call is made as it stands; more often, all are. With ``peeled``,
     #: the first was already.
     recursion: bool = False
@@ -58,6 +62,11 @@ class Decision:
         """Return how many trips of a loop are unrolled of which Python knows how many it makes."""
         self.unroll = max(self.unroll, self.begins_with)
         return self.unroll
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether a loop is rolled that could be unrolled: nothing that fails for it is an error."""
+        return self.is_loop and (self.most is not None or self.alike is True)
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,8 @@ class Decisions:
         self.causes: dict[Origin | None, ForkRequired] = {}
         #: How many trips are unrolled of loops of which Python knows how many they make.
         self._unrolled: dict[Origin | None, int] = {}
+        #: Which loops were found to be rolled better, or not to be, whatever Python knows of their conditions.
+        self._alike: dict[Origin | None, bool] = {}
         #: The conditions whose answers are known on the path at hand, because a test of each was passed.
         self.answers: dict[Value, bool] = {}
 
@@ -200,7 +211,9 @@ class Decisions:
 
         def make() -> Decision:
             origin = self._origin()
-            return Decision(index, None, 0, None, origin, 0, is_loop=True, begins_with=self._unrolled.get(origin, 0))
+            alike, begins_with = self._alike.get(origin), self._unrolled.get(origin, 0)
+            unroll = begins_with if alike else 0
+            return Decision(index, None, 0, None, origin, 0, is_loop=True, unroll=unroll, begins_with=begins_with, alike=alike)
 
         decision: Decision = self._builder.event(("loop",), make)
         decision.target, decision.clock = decision, next(clock)
@@ -223,11 +236,22 @@ class Decisions:
                 decision.target = around[0].target if around else loop
 
     def split_counted(self, error: DyclError) -> bool:
-        """Split the last loop of this run of which Python knows how many trips it makes, if one is rolled: an error may be due to that."""
-        rolled = [result for key, result, _ in self._builder.events if key == ("loop",) and result.most is not None]
+        """Split the last loop of this run that is rolled though it need not be, if there is one: an error may be due to that."""
+        rolled = [result for key, result, _ in self._builder.events if key == ("loop",) and result.is_tried]
         if rolled:
-            self.split(ForkRequired(rolled[-1], str(error), ALL_TRIPS))
+            self.split(self._rolled_less(rolled[-1], str(error)))
         return bool(rolled)
+
+    def _rolled_less(self, decision: Decision, reason: str) -> ForkRequired:
+        """Return what takes the first trip out of a loop that is rolled though it need not be, or unrolls it."""
+        if not decision.alike:
+            return ForkRequired(decision, reason, ALL_TRIPS)
+        return ForkRequired(decision, reason, alike=False) if decision.unroll else ForkRequired(decision, reason, 1)
+
+    def roll_at_once(self, loop: Decision) -> None:
+        """Re-run with a loop rolled from its first trip on, if that was not tried: what a trip makes code of is made again by each."""
+        if loop.alike is None and loop.unroll <= 1:
+            raise ForkRequired(loop, "the trips of a loop are tried as one", loop.unroll, alike=True)
 
     # -- forks --------------------------------------------------------------------------------------------------------------
     def fork(self, decision: Any, reason: str, others: object = "") -> None:
@@ -293,8 +317,8 @@ class Decisions:
 
         It is unrolled up to the bound that the user gave; without one it has to end by itself, or is refused.
         """
-        if decision.most is not None:
-            raise ForkRequired(decision, str(refusal), ALL_TRIPS)
+        if decision.is_tried:
+            raise self._rolled_less(decision, str(refusal))
         if decision.unroll > 1:
             raise decision.refusal or refusal
         if decision.tried and not decision.simply:
@@ -345,11 +369,13 @@ class Decisions:
         builder.undo_to(decision.index)
         self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]
         if decision.is_loop:
-            if decision.most is not None:
+            alike = decision.alike if fork.alike is None else fork.alike
+            if alike is not None:
+                self._alike[decision.origin] = alike
+            if decision.is_tried:
                 self._unrolled[decision.origin] = fork.unroll
-            again = replace(
-                decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=decision.simply or fork.simply, most=None
-            )
+            simply = decision.simply or fork.simply
+            again = replace(decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=simply, most=None, alike=alike)
             self.pending.append([*events, (("loop",), again, None)])
         elif decision.choice:
             self.pending.append([*events, (("choose",), None, None)])

@@ -15,21 +15,16 @@ from typing import Any
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import iterate
-from dycl_tvm.frontend.python.flow.loops import Loop
+from dycl_tvm.frontend.python.flow.loops import FEWEST_TRIPS, Loop, keep_their_lengths
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.plain_progress import shown_items
-from dycl_tvm.frontend.trace.heap.places import Contents, Place
 from dycl_tvm.frontend.trace.join.captured import capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
-from dycl_tvm.frontend.trace.join.growth import has_grown
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_parts import row_of
 from dycl_tvm.hcfg.nodes import Value
-
-#: A loop of fewer trips, of which Python knows how many, is unrolled: its code is small, and faster.
-FEWEST_TRIPS = 8
 
 
 class SymbolicRange:
@@ -76,7 +71,10 @@ class For(Loop):
                 self._enter_rolled(self._variables if number else variables)
                 self._leaves_before = exits().departures
             self._begin_iteration()
-            yield item
+            if may_roll and self._loop.alike:
+                self._start_rolling()
+            else:
+                yield item
             if self._rolling:
                 yield from self._iterate_counted()
                 return
@@ -87,24 +85,16 @@ class For(Loop):
     def _should_roll(self, departures: int, goes_on: bool) -> bool:
         if not self._left or self.advanced or not (goes_on or self._continues):
             return False
-        events = current().builder.events[self._start : current().builder.cursor]
-        if any(key == ("decide",) for key, _, _ in events):
+        parted, changed = self._has_parted(), self._changed()
+        if parted and self._loop.alike is False:
             return False
-        changed = self._changed()
-        if any(isinstance(place, Contents) and len(before) != len(after) for place, before, after in changed):
-            return False  # a container has more items than before the trip, or fewer: a header has no form for it
+        if not keep_their_lengths(changed):
+            return False
+        if parted:
+            current().decisions.roll_at_once(self._loop)
         if departures != self._leaves_before or len(self._breaks) > self._saved[0]:
             return True
-        grown = any(has_grown(self._entry.get(name), value) for name, value in self._variables.items())
-        return grown or any(has_grown(before, after) for _, before, after in changed)
-
-    def _changed(self) -> list[tuple[Place, Any, Any]]:
-        """Return which places that are older than the trip it has changed, what they held before it, and what they hold now."""
-        session, scope = current(), self._inner
-        assert scope is not None
-        before = session.journal.before(scope.mark)
-        changes = session.journal.changes(scope.mark).items()
-        return [(place, before[key], place.read()) for key, place in changes if not session.heap.is_newer(place.owner, scope.clock)]
+        return self._has_grown(changed)
 
     def _iterate_counted(self) -> Iterator[Any]:
         """Roll what is left of a range that Python knows: the last trip leaves at its end."""

@@ -19,8 +19,10 @@ from dycl_tvm.frontend.python.flow.parted_trips import PartedTrips
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import Dead, ForkRequired, Jump, Restart
 from dycl_tvm.frontend.trace.decisions import Round
+from dycl_tvm.frontend.trace.heap.places import Contents, Place
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
+from dycl_tvm.frontend.trace.join.growth import has_grown
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -29,6 +31,10 @@ from dycl_tvm.hcfg.nodes import Raise, Value
 
 #: A loop with a plain condition and a symbolic exit is unrolled up to this many iterations before it is rolled.
 UNROLL_LIMIT = 2048
+#: A loop of fewer trips, of which Python knows how many, is unrolled: its code is small, and faster.
+FEWEST_TRIPS = 8
+#: A loop whose condition Python knows is rolled if paths part for good in all of so many trips, or in all but one.
+_PARTING_TRIPS = 4
 
 
 class Loop:
@@ -116,7 +122,7 @@ class Loop:
             self._end_run()
             self._runs.part(error)
             return True
-        if self._rolling and self._loop.most is not None and isinstance(error, DyclError) and not isinstance(error, StagingLimitError):
+        if self._rolling and self._loop.is_tried and isinstance(error, DyclError) and not isinstance(error, StagingLimitError):
             session.decisions.unroll(self._loop, error)
         if isinstance(error, ForkRequired) and self._rolling:
             session.decisions.refuse_in_loop(error, self._loop)
@@ -246,13 +252,32 @@ class Loop:
         session, header = current(), self._header
         self._refuse_yields()
         self._refuse_advanced()
-        if not header and any(key == ("decide",) for key, _, _ in session.builder.events[self._start : session.builder.cursor]):
+        if not header and self._has_parted():
+            session.decisions.roll_at_once(self._loop)
             session.decisions.part_in_loop(
                 "a truth test stands where both sides cannot be explored in place", session.origin(), loop=self._loop
             )
         self._undo_round()
         self._rolling = True
         self._header = header.anew() if header else Header(self._entry, self._loop, self._hidden(), self._around, self._outer.clock)
+
+    def _has_parted(self) -> bool:
+        """Whether paths have parted for good in the trip at hand, which is unrolled."""
+        builder = current().builder
+        return any(key == ("decide",) for key, _, _ in builder.events[self._start : builder.cursor])
+
+    def _changed(self) -> list[tuple[Place, Any, Any]]:
+        """Return which places that are older than the trip it has changed, what they held before it, and what they hold now."""
+        session, scope = current(), self._inner
+        assert scope is not None
+        before = session.journal.before(scope.mark)
+        changes = session.journal.changes(scope.mark).items()
+        return [(place, before[key], place.read()) for key, place in changes if not session.heap.is_newer(place.owner, scope.clock)]
+
+    def _has_grown(self, changed: list[tuple[Place, Any, Any]]) -> bool:
+        """Whether a tensor is longer than before the trip at hand."""
+        grown = any(has_grown(self._entry.get(name), value) for name, value in self._variables.items())
+        return grown or any(has_grown(before, after) for _, before, after in changed)
 
     def _refuse_yields(self) -> None:
         """Whoever takes what the loop yields runs between its trips, and would run once for all numbers of them."""
@@ -430,6 +455,11 @@ class Loop:
         return variables if trips is None else {**variables, "<trips>": trips + 1}
 
 
+def keep_their_lengths(changed: list[tuple[Place, Any, Any]]) -> bool:
+    """Whether no container has more items than before a trip, or fewer: a header has no form for that."""
+    return not any(isinstance(place, Contents) and len(before) != len(after) for place, before, after in changed)
+
+
 class Else:
     """The ``else`` of a loop: a path that leaves it by a jump or an exception does not take along those that broke out of the loop."""
 
@@ -453,6 +483,7 @@ class While(Loop):
     def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool, endless: bool) -> None:
         super().__init__(names, barrier, yields)
         self._endless = endless
+        self._parted = 0
 
     def next(self, variables: dict[str, Any]) -> bool:
         """Return whether the body is to be run (again)."""
@@ -460,12 +491,17 @@ class While(Loop):
             return False
         if self._rolling:
             self._begin_round()
+            self._loop.at_condition = True
             return True
         if self._endless and self._bounded() and self._trips >= self._loop.unroll:
             self._raise_bound()
             self._dead = self.stop = True
             return False
         self._leaves_before = exits().departures
+        if 0 < self._trips <= _PARTING_TRIPS and self._has_parted():
+            self._parted += 1
+            if self._parted == _PARTING_TRIPS - 1 and not (self._yields or self.advanced):
+                current().decisions.roll_at_once(self._loop)
         self._enter_rolled(variables)
         self._begin_iteration()
         self.restore = False
@@ -475,6 +511,7 @@ class While(Loop):
     def test(self, cond: Any, variables: dict[str, Any]) -> bool:
         """Evaluate the loop's condition."""
         holds = truth(cond)
+        self._loop.at_condition = False
         if isinstance(holds, Value):
             self._refuse_yields()
             if not self._rolling:
@@ -506,7 +543,8 @@ class While(Loop):
             self.completed = True
             self._variables = self._own(variables)
             return False
-        if self._trips == self._loop.unroll == 0 and not self._yields and truths_of_fills() > self._truths:
+        begins_known = self._loop.unroll == 0 and truths_of_fills() > self._truths
+        if self._trips == self._loop.unroll and not self._yields and (begins_known or self._loop.alike):
             raise Restart(self)  # it holds at first, as variables that begin with zeros have it: a trip of its own would be code twice
         self._trips += 1
         return True
@@ -517,4 +555,8 @@ class While(Loop):
             return False
         if self._endless:
             return symbolic
+        if self._trips == FEWEST_TRIPS and goes_on and self._loop.alike is None and not (self._yields or self.advanced):
+            changed = self._changed()
+            if keep_their_lengths(changed) and self._has_grown(changed):
+                current().decisions.roll_at_once(self._loop)
         return symbolic and self._trips > UNROLL_LIMIT

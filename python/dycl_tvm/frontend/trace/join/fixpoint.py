@@ -105,8 +105,8 @@ class Header:
         self._extra_entry = dict(extra or {})
         self.extra: dict[str, Any] = {}
         self._general: dict[Path, None] = dict.fromkeys((name,) for name in self._extra_entry)
-        #: Whether Python counts the trips of the loop; and which numbers follow from more than how many there were.
-        self._is_counted = getattr(decision, "most", None) is not None
+        #: Whether Python could count the trips of the loop; and which numbers follow from more than how many there were.
+        self._is_counted = getattr(decision, "is_tried", False)
         self._told: set[Path] = set()
         self._poisoned: dict[Path, Why] = {}
         self._differing = between_trips(decision)
@@ -368,8 +368,8 @@ class Header:
         ):
             if path in self._general:
                 found[path] = back.operand
-                if self._is_counted and isinstance(back.operand, Value) and scalars.counted_by(back.obj) is not self.decision:
-                    self._told.add(path)
+                if self._is_counted and isinstance(back.operand, Value):
+                    self._compare_counted(path, name, back)
             elif not same_number(header, back):
                 self._general[path] = None
         elif isinstance(header, Items) and isinstance(back, Items) and same_structure(header, back):
@@ -377,6 +377,14 @@ class Header:
                 self._compare((*path, i), name.item(label_of(header, i)), h, b, found)
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
+
+    def _compare_counted(self, path: Path, name: Name, back: NumberLeaf) -> None:
+        """Compare a number that Python would know if the loop were unrolled: there it may be of any size, and at run time not."""
+        if scalars.counted_by(back.obj) is not self.decision:
+            self._told.add(path)
+        elif _may_leave_64_bits(back.obj, self._params[path]):
+            refusal = UnsupportedError(f"{name.plain} may leave 64 bits in a loop that is rolled", current().origin())
+            current().decisions.unroll(self.decision, refusal)
 
     def _compare_varied(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         """Compare a tensor whose length is a number of the run with what the body leaves."""
@@ -416,6 +424,11 @@ class Header:
 #: The end of the path of a parameter that is how long a tensor is.
 _LENGTH = "<length>"
 _STALE = "a tensor may have been changed in place under another name"
+
+
+def _may_leave_64_bits(x: Any, before: Value) -> bool:
+    """Whether an int grows by more than a constant from ``before``, and nothing bounds it."""
+    return bool(x.node.is_int()) and x.node.base[0] is not before and x.node.bounds is None
 
 
 def _mentions(values: list[Any], x: Any) -> int:

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, TensorLeaf
 from dycl_tvm.frontend.trace.join.trips import Broken, most_trips
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
-from dycl_tvm.frontend.trace.values.numbers import length_of
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import emit_one, peek, read
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -133,6 +133,8 @@ class Growth:
         before, builder.block = builder.block, header  # it follows from the number of trips, which is known there
         made = number(Length(self.counter, self._numbers[path], entry.operand))
         builder.block = before
+        if self._loop.is_tried and scalars.is_symbolic(made):
+            made.node.counted = self._loop
         return made
 
     # -- the end of the body ----------------------------------------------------------------------------------------------
@@ -161,8 +163,8 @@ class Growth:
     def is_steady(self, path: Path, header: Captured, back: Captured) -> bool:
         """Whether what grew up to the header has grown by as much in the body."""
         x, y = header.obj, back.obj
-        before = x.length if isinstance(x, Grown) else length_of(x)
-        after = y.length if isinstance(y, Grown) else length_of(y)
+        before = x.length if isinstance(x, Grown) else scalars.length_of(x)
+        after = y.length if isinstance(y, Grown) else scalars.length_of(y)
         steady = isinstance(before, Length) and after == before.plus(before.factor) and type(header) is type(back)
         if isinstance(x, Grown) and isinstance(y, Grown) and isinstance(back, TensorLeaf):
             if x.contiguous_ and not y.contiguous_:

@@ -543,8 +543,8 @@ def operand_of(x: Any) -> Operand:
 def truth_operand(x: Any) -> Operand:
     """Return the truth of a number as a bool operand."""
     _refuse_computed(x, "tested")
-    if counted_by(x) is not None:
-        current().decisions.fork(counted_by(x), "the number of a trip decides a test")
+    if (loop := counted_by(x)) is not None and not loop.at_condition:
+        current().decisions.fork(loop, "the number of a trip decides a test")
     op = operand_of(x)
     if not isinstance(op, Value):
         return bool(op)
