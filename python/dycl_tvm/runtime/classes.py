@@ -84,7 +84,7 @@ LOADED = Classes()
 
 
 def make_items(cls: type | None, name: str, base: Any, items: Sequence[Any], length: int | None = None) -> Any:
-    """Return a tuple, a list or a deque (of that length at most) of a class."""
+    """Return a tuple, a list, a set or a deque (of that length at most) of a class."""
     if cls is None or not issubclass(cls, base):
         cls = _look_alike(name, base)
     if base is tuple:
@@ -92,8 +92,12 @@ def make_items(cls: type | None, name: str, base: Any, items: Sequence[Any], len
             return tuple.__new__(cls, items)
         except TypeError:  # those of C make themselves: shapes
             return cls(items)
+    if base is frozenset:
+        return frozenset.__new__(cls, items)
     made = base.__new__(cls)
-    if base is collections.deque:
+    if base is set:
+        set.update(made, items)
+    elif base is collections.deque:
         collections.deque.__init__(made, items, length)
     else:
         list.extend(made, items)

@@ -13,10 +13,11 @@ A structure is one of::
 
 A result that is no plain tuple, list or dict has ``class`` too, the name of its class (:mod:`.classes`), and ``attributes``, a list of
 [name, structure], if it has others than its fields. ``base`` is the class of Python's own that a container is of, if that is no tuple,
-list or dict: a deque is a list with ``maxlen``, a defaultdict a dict with ``factory``, the name of a class. A dataclass has ``keys``: which
-of its fields are items, if it is a dict too. ``numpy`` is the dtype of a constant that is a NumPy scalar. A constant with ``name`` is a
-class, a member of an enum, a dtype or a device of PyTorch, and its text: where the module of that name is not loaded, the text takes its
-place. Any other object of a class written in Python is::
+list or dict: a deque is a list with ``maxlen``, a set a list in any order, a defaultdict a dict with ``factory``, the name of a class. A
+dataclass has ``keys``: which of its fields are items, if it is a dict too. ``numpy`` is the dtype of a constant that is a NumPy scalar. A
+constant with ``name`` is a class, a member of an enum, a dtype or a device of PyTorch, and its text: where the module of that name is not
+loaded, the text takes its place.
+Any other object of a class written in Python is::
 
     {"object": "Name", "class": ..., "attributes": [[name, structure], ...]}
 

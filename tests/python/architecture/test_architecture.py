@@ -185,6 +185,7 @@ FRONTEND_LAYERS = (
         "python.finalizers",
         "python.holders",
         "python.lives_on",
+        "python.made_objects",
         "python.persistent_state",
         "python.no_trace",
         "python.program",

@@ -149,14 +149,12 @@ RIGHT = {
     "None and then a pair": kept(
         "k, v = (x, x + 1) if self.h is None else self.h\nself.h = (k + x, v * 0.5) if x.sum() > -2 else None\nreturn k, v", "self.h = None"
     ),
+    "objects that calls make": _BOX
+    + kept("o = Box()\no.v = x\nself.h.append(o)\nif len(self.h) > 2: self.h.pop(0)\nreturn self.h[0].v", "self.h = []"),
 }
 REFUSED = {
     "without a bound": (
         kept("self.h.append(x)\nreturn x, len(self.h)", "self.h = []"),
-        "the list `h` of the model is left with other contents",
-    ),
-    "objects that calls make": (
-        _BOX + kept("o = Box()\no.v = x\nself.h.append(o)\nif len(self.h) > 2: self.h.pop(0)\nreturn self.h[0].v", "self.h = []"),
         "the list `h` of the model is left with other contents",
     ),
     "one list twice": (

@@ -178,7 +178,10 @@ def test_a_loop_names_all_containers_that_grow() -> None:
 
 
 class Made:
-    """Of which every call makes an object: no variable can keep one."""
+    """What no call can keep: it holds a function."""
+
+    def __init__(self) -> None:
+        self.f = lambda: 0
 
 
 class Remembers(nn.Module):

@@ -7,10 +7,11 @@ import pytest
 import recursive_aliases as aliases
 import recursive_programs as programs
 import torch
-from differential import check
+from differential import check, same
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import LimitError
 from dycl_tvm.hcfg.nodes import HCFG, HostOp, Raise
 
@@ -96,3 +97,42 @@ def test_without_an_end_it_is_refused():
 
     with pytest.raises(UnsupportedError, match="calls itself on every path"):
         dycl_tvm.stage(f, programs.VECTORS[0])
+
+
+class Tree(torch.nn.Module):
+    """A network over a tree that is an input; what each call leaves of its node is read at the end."""
+
+    def __init__(self, in_a_tensor: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.w, self.u, self.in_a_tensor = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, bias=False), in_a_tensor
+
+    def node(self, x: torch.Tensor, children: torch.Tensor, i: int) -> torch.Tensor:
+        h = torch.zeros(4)
+        for k in range(2):
+            c = int(children[i, k])
+            if c >= 0:
+                h = h + self.u(self.node(x, children, c))
+        h = torch.tanh(self.w(x[i]) + h)
+        if self.in_a_tensor:
+            self.states[self.n] = h
+            self.n += 1
+        else:
+            self.kept.append(h)
+        return h
+
+    def forward(self, x: torch.Tensor, children: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.states, self.n, self.kept = x.new_zeros(9, 4), 0, []
+        root = self.node(x, children, 0)
+        return root, self.states[: self.n] if self.in_a_tensor else torch.stack(self.kept)
+
+
+def test_what_calls_append_is_refused_and_what_is_said_instead_is_right() -> None:
+    x, trees = torch.randn(5, 4), [[[1, 2], [3, -1], *[[-1, -1]] * 3], [[-1, -1]] * 5, [[1, -1], [2, -1], [3, 4], *[[-1, -1]] * 2]]
+    with pytest.raises(UnsupportedError, match=r"self.states\[self.n\] = h; self.n \+= 1"):
+        stage(Tree(False), (x, torch.tensor(trees[0])), max_recursion=20, max_length=20)
+    call = stage(Tree(True), (x, torch.tensor(trees[0])), max_recursion=20, max_length=20).interpret()
+    for children in trees:
+        with torch.no_grad():
+            want = Tree(True)(x, torch.tensor(children))
+        assert same(want, call(x, torch.tensor(children)))

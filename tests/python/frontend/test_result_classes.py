@@ -265,7 +265,7 @@ def test_a_local_class_is_refused(base):
 
 
 def test_other_objects_are_refused():
-    for made in ({1, 2}, object(), {(1, 2): 3}):
+    for made in ({(1, 2), (3, 4)}, object(), {(1, 2): 3}):
         with pytest.raises(UnsupportedError, match="is returned"):
             stage(lambda x, made=made: (made, x), X[0])
 
@@ -355,3 +355,26 @@ def test_an_object_that_holds_itself_is_refused():
 
     with pytest.raises(UnsupportedError, match="holds itself"):
         stage(f, X[0])
+
+
+def sets(x):
+    found = {1, "a", None}
+    if x.sum() > 0:
+        found.add(2.5)
+    return {"found": found, "always": frozenset(["b", "a", "c"]), "none": set(), "y": x * 2}
+
+
+def test_sets(tmp_path):
+    check(sets, X)
+    artifact = dycl_tvm.build(sets, X[0])
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "n.so"), artifact.save_params(tmp_path / "n.params"))
+    for args in X:
+        want, got = sets(*args), module(*args)
+        assert torch.equal(want.pop("y"), torch.as_tensor(got.pop("y")))
+        assert want == got and {k: type(v) for k, v in want.items()} == {k: type(v) for k, v in got.items()}
+    assert difference({1, 2}, {1, 2}) is None and difference({1, 2}, {1, 3}) is not None
+
+
+def test_a_set_of_tensors_is_refused():
+    with pytest.raises(UnsupportedError, match="a set is returned"):
+        stage(lambda x: {x * 2}, X[0])

@@ -420,6 +420,9 @@ def changing_globals(space: dict[str, Any], *names: str) -> None:
 
 def delitem(obj: Any, index: Any) -> None:
     """``del obj[index]``."""
+    if only_writes(obj, "__delitem__"):
+        del obj[index]
+        return
     index = _known_key(obj, index)
     if _is_by_number(obj, index):
         raise _no_such_key(index)

@@ -20,6 +20,7 @@ from dycl_tvm.errors import StateError, UnsupportedError
 from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
 from dycl_tvm.frontend.python.lives_on import LivesOn
+from dycl_tvm.frontend.python.made_objects import opened, refuse_two_names
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary, sort_of
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
@@ -34,6 +35,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     PlaceState,
     TensorLeaf,
     capture_place,
+    is_container,
     rebuild,
     same_number,
     same_plain,
@@ -172,8 +174,8 @@ class ModelState(LivesOn):
 
     @property
     def left_out(self) -> list[str]:
-        """The names of the containers that are filled, and never read."""
-        return [self._labels[id(x)] for x in self.unread.containers]
+        """The containers that are filled, and never read, and where that is."""
+        return [f"`{self._labels[id(x)]}`, which calls fill and none reads{self.unread.place_of(x)}" for x in self.unread.containers]
 
     @property
     def variables(self) -> list[StateVar]:
@@ -437,6 +439,9 @@ class ModelState(LivesOn):
     def _compare_place(self, key: Any, initial: PlaceState, name: str, found: dict[Path, Operand], left: dict[Path, Captured]) -> None:
         place = initial.place
         now = capture_place(place, place.read())
+        now.items = [opened(c, self.lives_on) for c in now.items]
+        if not place.holds_anything and any(a.obj is not b.obj for a, b in zip(initial.items, now.items)):
+            raise StateError(f"`{name}` is left with another value than it had", current().origin(), "set it before the model is built")
         kind: int | None = 0
         if isinstance(place, Contents) and initial.structure != now.structure and self.unread.try_one(place.owner):
             raise Again
@@ -482,8 +487,9 @@ class ModelState(LivesOn):
                 ),
                 current().origin(),
                 f"make it anew at the beginning of the forward{f' (`{name} = {kind}()`)' if kind in _MADE_ANEW else ''}, or bound it "
-                f"(it may have {MOST_CONTENTS} lengths or sets of keys; a list of tensors of one shape may have any up to max_length, "
-                "build(..., max_length=1000)); tensors and numbers, and no new objects, are what calls can keep",
+                f"(it may have {MOST_CONTENTS} lengths or sets of keys; a list of tensors of one shape, of numbers of one type or of "
+                "tuples of these any up to max_length, "
+                "build(..., max_length=1000)); tensors and numbers, and objects that hold these, are what calls can keep",
             )
 
     def _compare(
@@ -577,6 +583,8 @@ class ModelState(LivesOn):
             initial = self._first[path][1].obj
             if now[id(c.obj)] > 1 or first[id(initial)] > 1 or path[:-1] in self._shared:
                 self._shared.add(path)
+                if not is_container(c.obj):
+                    refuse_two_names(c.obj, self._first[path][0])
             if path in self._replaced and self.lives_on(c.obj):
                 self._replaced[path][id(c.obj)] = c.obj
 

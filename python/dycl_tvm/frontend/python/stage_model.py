@@ -190,7 +190,7 @@ def _stage(
                 None,
                 "make functions, classes and objects that keep state once, outside of the forward",
             )
-    left_out = [*(f"`{label}`, which calls fill and none reads" for label in state.left_out), *program.left_out]
+    left_out = [*state.left_out, *program.left_out]
     graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out, inputs.sizes)
     lower_calls(graph)
     graph.blocks = reverse_postorder(graph)

@@ -25,6 +25,8 @@ from dycl_tvm.frontend.trace.join.captured import (
     Plain,
     TensorLeaf,
     capture,
+    is_container,
+    rebuild,
     same_number,
     same_plain,
     same_structure,
@@ -270,7 +272,8 @@ def _blank(c: Captured) -> Captured:
     if isinstance(c, NumberLeaf) and isinstance(c.operand, Value):
         return capture(_EMPTY[scalars._kind(c.operand)])
     if isinstance(c, Items):  # not the object itself: a path that leaves it there has changed the place
-        return replace(c, obj=copy.copy(c.obj), items=[_blank(i) for i in c.items])
+        blank = copy.copy(c.obj) if is_container(c.obj) else rebuild(c, [i.obj for i in c.items])
+        return replace(c, obj=blank, items=[_blank(i) for i in c.items])
     return c
 
 

@@ -77,6 +77,14 @@ class Round:
     loop: Decision
 
 
+#: What to write where the calls of a recursion make something longer.
+_IN_A_TENSOR = (
+    "write into a tensor that is large enough, at the number of the node or at a number that counts: "
+    "self.states[self.n] = h; self.n += 1 (with self.states = x.new_zeros(most, size), self.n = 0 before the first call), and read "
+    "self.states[: self.n] after it"
+)
+
+
 class Decisions:
     """The decisions of the run at hand, and the runs that forks asked for."""
 
@@ -330,7 +338,7 @@ class Decisions:
     def unroll_grown(self, decision: Decision, reason: str, others: object) -> None:
         """Re-run with a loop unrolled, because its state grows. Does not return."""
         if decision.recursion:
-            self.unroll_recursion(decision, reason, others)
+            self.unroll_recursion(decision, reason, others, _IN_A_TENSOR)
         refusal = UnsupportedError(
             with_others(f"{reason}, and the loop's trip count is known only at run time", others),
             self._origin() or decision.origin,

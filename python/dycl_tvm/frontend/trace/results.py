@@ -98,6 +98,8 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
         described = {"dict": [[k, inner(v)] for k, v in pairs]}
         if isinstance(x, defaultdict) and x.default_factory is not None:
             described["factory"] = _factory_of(x, origin)
+    elif isinstance(x, (set, frozenset)):
+        described = {"list": [inner(i) for i in _in_order(x, origin)]}
     elif is_plain_object(cast(Any, type(x))):
         described = {"object": type(x).__name__}
     else:
@@ -105,6 +107,14 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if type(x) in (tuple, list, dict):
         return described
     return _with_class(x, described, inner, origin)
+
+
+def _in_order(x: set[Any] | frozenset[Any], origin: Origin | None) -> list[Any]:
+    """Return what is in a set, in an order that is the same in every build."""
+    items = list(set.__iter__(x) if isinstance(x, set) else frozenset.__iter__(x))
+    if any(isinstance(i, torch.Tensor) or (len(items) > 1 and i is not None and type(i) not in (bool, int, float, str)) for i in items):
+        _refuse(x, origin)
+    return sorted(items, key=lambda i: (type(i).__name__, repr(i))) if len(items) > 1 else items
 
 
 def _factory_of(x: defaultdict[Any, Any], origin: Origin | None) -> str:
@@ -161,5 +171,5 @@ def _refuse(x: Any, origin: Origin | None) -> NoReturn:
     raise UnsupportedError(
         f"a {type(x).__name__} is returned",
         origin,
-        "return tensors, numbers, strings, None, and tuples, lists, dicts and named tuples of them",
+        "return tensors, numbers, strings, None, and tuples, lists, dicts and named tuples of them; sets of numbers and strings",
     )

@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of, sum_of
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.progress import substitute_of as progress_bar
@@ -228,6 +228,8 @@ def _quantifier(kind: str) -> Substitute:
 
 def _sum(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    if type(total) is int and total == 0 and issubclass(type(args[0]), KeptList) and (found := sum_of(args[0])) is not None:
+        return found
     for x in args[0]:
         total = total + x
     return total

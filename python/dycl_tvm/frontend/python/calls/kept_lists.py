@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Lists of tensors that calls of the model make longer: one tensor has the items as its rows, and is kept like any other that grows.
+"""Lists that calls of the model make longer: a tensor has the items as its rows, and is kept like any other that grows.
 
 While a model is staged something stands for such a list that knows what is done with histories. Any other use of it, and a refusal for
 another reason, begins staging anew with the list itself.
@@ -8,25 +8,25 @@ another reason, begins staging anew with the list itself.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled
 from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.control_flow import Again
 from dycl_tvm.frontend.trace.heap.places import attribute_of
-from dycl_tvm.frontend.trace.join.captured import PlaceState, TensorLeaf
+from dycl_tvm.frontend.trace.join.captured import PlaceState
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
 from dycl_tvm.frontend.trace.values.grown import Grown
-from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, join_identities
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.layouts import marks_of
+from dycl_tvm.frontend.trace.values.recorder import item as number
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 
@@ -34,11 +34,23 @@ from dycl_tvm.frontend.trace.values.tensors import storage_of
 class Items:
     """What such a list holds: a place that lives on between calls."""
 
-    def __init__(self, rows: torch.Tensor, of: Any) -> None:
-        self.items = rows
+    def __init__(self, form: Form, rows: Mapping[str, torch.Tensor], of: Any) -> None:
+        #: What one item is, and the attributes of this that have the items as their rows.
+        self.form, self.columns = form, [f"items{name}" for name in rows]
+        vars(self).update(zip(self.columns, rows.values()))
         self.most, self.is_deque = getattr(of, "maxlen", None), isinstance(of, collections.deque)
         #: Of a copy: what it was copied of.
         self.parent: Any = None
+
+    @property
+    def rows(self) -> list[torch.Tensor]:
+        """The tensors that have the items as their rows."""
+        return [settled(vars(self)[name]) for name in self.columns]
+
+    @property
+    def by_name(self) -> dict[str, torch.Tensor]:
+        """The same, by what they are of an item."""
+        return {leaf.name: rows for leaf, rows in zip(self.form.leaves, self.rows)}
 
 
 class _OneOfThem:
@@ -68,7 +80,9 @@ class KeptList(Sealed):
     """Stands for a list or deque; see :func:`_kind_of`."""
 
     __slots__ = ("_items",)
-    written_by = frozenset(["append", "extend", "pop", "clear", "insert", "appendleft", "popleft", "__iadd__"])
+    written_by = frozenset(
+        ["append", "extend", "pop", "clear", "insert", "appendleft", "popleft", "__iadd__", "__delitem__", "count", "index", "copy"]
+    )
 
     def __getattribute__(self, name: str) -> Any:
         found = Sealed.__getattribute__(self, name)
@@ -105,30 +119,59 @@ class KeptList(Sealed):
 
     def clear(self) -> None:
         """Take all away."""
-        _put(self, _items_of(self).items[:0], newest_last=True)
+        _put(self, [rows[:0] for rows in _items_of(self).rows], newest_last=True)
 
     def __iadd__(self, items: Any) -> Any:
         self.extend(items)
         return self
 
     def __len__(self) -> int:
-        rows = _items_of(self).items
+        rows = _items_of(self).rows[0]
         return decided_length(rows) if isinstance(rows, Grown) else len(rows)
 
     def __bool__(self) -> bool:
         return bool(length_of(self) > 0)
 
     def __getitem__(self, index: Any) -> Any:
-        rows = _items_of(self).items
+        rows = _items_of(self).rows
         if isinstance(index, slice):
             if index.step not in (None, 1) or _items_of(self).is_deque:
                 _give_up(self)
-            part = _listed(self, rows[index])
+            part = _listed(self, [column[index] for column in rows])
             return tuple(part) if _kind(self) is tuple else current().heap.born(part)
-        return _is_item(self, rows[index])
+        return _item(self, [column[index] for column in rows])
+
+    def __delitem__(self, index: Any) -> None:
+        part = index if isinstance(index, slice) else slice(None, 1) if index == 0 else slice(-1, None) if index == -1 else None
+        if part is None or part.step not in (None, 1) or (part.start is not None and part.stop is not None):
+            _give_up(self)
+        if not isinstance(index, slice):
+            require(length_of(self) > 0, IndexError("list assignment index out of range"))
+        rest = slice(part.stop, None) if part.start is None else slice(None, part.start)
+        none = part.start is None and part.stop is None
+        _put(self, [rows[:0] if none else rows[rest] for rows in _items_of(self).rows], newest_last=True)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(_listed(self, _items_of(self).items))
+        return iter(_listed(self, _items_of(self).rows))
+
+    def __contains__(self, item: Any) -> Any:
+        return self.count(item) > 0 if _equal_to(self, item) is not None else item in _as_it_was(self)
+
+    def count(self, item: Any) -> Any:
+        """Return how many items are equal to one."""
+        equal = _equal_to(self, item)
+        return _as_it_was(self).count(item) if equal is None else number(equal.sum())
+
+    def index(self, item: Any, *between: Any) -> Any:
+        """Return where the first item is that is equal to one."""
+        return _as_it_was(self).index(item, *between)
+
+    def copy(self) -> Any:
+        """Return a list of the items."""
+        return program().state.lists.copied(self, _kind(self))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(_as_it_was(self))
 
 
 def _items_of(x: Any) -> Any:
@@ -139,8 +182,9 @@ def _kind(x: Any) -> Any:
     return object.__getattribute__(x, "_kind")
 
 
-def _give_up(x: Any) -> Any:
+def _give_up(x: Any) -> NoReturn:
     object.__getattribute__(x, "_used")()
+    raise AssertionError("unreachable")
 
 
 def _parent_of(x: Any) -> Any:
@@ -150,17 +194,36 @@ def _parent_of(x: Any) -> Any:
 
 def length_of(x: Any) -> Any:
     """Return how long a list is, which may be a number of the run."""
-    rows = _items_of(x).items
+    rows = _items_of(x).rows[0]
     return as_number(rows.length) if isinstance(rows, Grown) else len(rows)
 
 
-def _joined(x: Any, item: Any, order: Callable[[Any, Any], list[Any]]) -> torch.Tensor:
+def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
+    """Return which items are equal to a number; None where they are gone over one by one. (A float may be NaN, which an item can be.)"""
+    form = _items_of(x).form
+    row = form.row(item) if isinstance(form, Leaf) and form.kind in ("int", "bool") else None
+    return None if row is None else _items_of(x).rows[0] == row[0]
+
+
+def sum_of(x: Any) -> Any:
+    """Return the sum of the floats or truths of a list; None where the items are gone over one by one, as an int may have any size."""
+    form, rows = _items_of(x).form, _items_of(x).rows[0]
+    if not isinstance(form, Leaf) or form.kind not in ("float", "bool") or not length_of(x) > 0:
+        return None
+    return number(rows.sum()) if form.kind == "bool" else number(rows.cumsum(0)[-1]) + 0.0  # in their order
+
+
+def _joined(x: Any, item: Any, order: Callable[[Any, Any], list[Any]]) -> list[torch.Tensor]:
     """Return the rows with another one."""
-    rows = _items_of(x).items
-    shape = tuple((rows.buffer if isinstance(rows, Grown) else rows).shape[1:])
-    alike = isinstance(item, torch.Tensor) and not isinstance(item, Grown)
-    if not alike or tuple(item.shape) != shape or item.dtype != rows.dtype or any(marks_of(item)) or not is_contiguous(item):
+    items = _items_of(x)
+    row = row_of(items.form, item)
+    if row is None:
         _give_up(x)
+    columns = zip(items.form.leaves, items.rows, row)
+    return [torch.cat(order(rows, t.unsqueeze(0))) if leaf.kind else _joined_tensors(x, rows, t, order) for leaf, rows, t in columns]
+
+
+def _joined_tensors(x: Any, rows: torch.Tensor, item: torch.Tensor, order: Callable[[Any, Any], list[Any]]) -> torch.Tensor:
     made = torch.cat(order(rows, item.unsqueeze(0)))
     both, decision = [storage_of(rows), storage_of(item)], _OneOfThem()
     for storage in both:
@@ -178,22 +241,29 @@ class _Appended(OfOneRun):
         self.items: dict[int, list[Identity]] = {}
 
 
-def _put(x: Any, rows: torch.Tensor, newest_last: bool) -> None:
+def _put(x: Any, columns: list[torch.Tensor], newest_last: bool) -> None:
     items = _items_of(x)
-    if items.most is not None:
-        rows = rows[:0] if items.most == 0 else rows[-items.most :] if newest_last else rows[: items.most]
-    current().journal.touch(attribute_of(items, "items"))
-    items.items = rows
+    for name, rows in zip(items.columns, columns):
+        if items.most is not None:
+            rows = rows[:0] if items.most == 0 else rows[-items.most :] if newest_last else rows[: items.most]
+        current().journal.touch(attribute_of(items, name))
+        vars(items)[name] = rows
 
 
 def _put_first(x: Any, item: Any) -> None:
     _put(x, _joined(x, item, lambda rows, row: [row, rows]), newest_last=False)
 
 
-def _take(x: Any, index: int) -> torch.Tensor:
-    item, rows = x[index], _items_of(x).items
-    _put(x, rows[1:] if index == 0 else rows[:-1], newest_last=True)
-    return item  # type: ignore[no-any-return]  # a row
+def _take(x: Any, index: int) -> Any:
+    item = x[index]
+    _put(x, [rows[1:] if index == 0 else rows[:-1] for rows in _items_of(x).rows], newest_last=True)
+    return item
+
+
+def _item(x: Any, rows: list[torch.Tensor]) -> Any:
+    """Return an item that is made of the rows of it."""
+    form = _items_of(x).form
+    return form.item(iter([row if leaf.kind else _is_item(x, row) for leaf, row in zip(form.leaves, rows)]))
 
 
 def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
@@ -203,14 +273,18 @@ def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
     return row
 
 
-def _listed(x: Any, rows: torch.Tensor) -> list[torch.Tensor]:
+def _listed(x: Any, columns: list[torch.Tensor]) -> list[Any]:
     """Return the items of a list one by one: each length is a path of its own."""
-    count = decided_length(rows) if isinstance(rows, Grown) else len(rows)
-    return [_is_item(x, rows[i]) for i in range(count)]
+    count = decided_length(columns[0]) if isinstance(columns[0], Grown) else len(columns[0])
+    return [_item(x, [rows[i] for rows in columns]) for i in range(count)]
 
 
 def call_with_list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call native code with such lists: what stacks or joins the items takes the rows, all else gets the items."""
+    """Call native code with such lists: what stacks, joins or takes all of the items takes the rows, all else gets the items."""
+    if args and callee in (torch.tensor, torch.as_tensor) and issubclass(type(args[0]), KeptList):
+        made = _as_tensor(args[0], *args[1:], **kwargs)
+        if made is not None:
+            return made
     if args and callee in (torch.stack, torch.cat, torch.concat) and issubclass(type(args[0]), KeptList):
         made = _stacked(callee, args[0], *args[1:], **kwargs)
         if made is not None:
@@ -228,8 +302,20 @@ def _as_it_was(x: Any) -> Any:
     return tuple(items) if kind is tuple else current().heap.born(items if kind is list else kind(items, _items_of(x).most))
 
 
+def _as_tensor(x: Any, dtype: Any = None, **others: Any) -> torch.Tensor | None:
+    form = _items_of(x).form
+    if others or not isinstance(form, Leaf) or not form.kind:
+        return None
+    default = torch.get_default_dtype()
+    if dtype is None and form.kind != "float" and not length_of(x) > 0:  # there is nothing to tell the type by
+        return torch.zeros(0, dtype=default)
+    return _items_of(x).rows[0].to(dtype or (default if form.kind == "float" else form.dtype)).clone()  # type: ignore[no-any-return]
+
+
 def _stacked(callee: Any, x: Any, dim: Any = 0) -> torch.Tensor | None:
-    rows = _items_of(x).items
+    form, rows = _items_of(x).form, _items_of(x).rows[0]
+    if not isinstance(form, Leaf) or form.kind:
+        return None
     rank = len((rows.buffer if isinstance(rows, Grown) else rows).shape)
     dims = rank if callee is torch.stack else rank - 1
     if type(dim) is not int or not -dims <= dim < dims:
@@ -245,7 +331,7 @@ class KeptLists:
     def __init__(self) -> None:
         self._stand_ins: dict[int, tuple[Any, Any]] = {}
         self._given_up: dict[int, Any] = {}
-        self._tried: list[tuple[Any, torch.Tensor]] = []
+        self._tried: list[tuple[Any, Form, list[Any]]] = []
         self._anew = False
         #: The lists whose copies are lists.
         self._one_by_one: dict[int, Any] = {}
@@ -260,23 +346,25 @@ class KeptLists:
     def try_one(self, initial: PlaceState, now: PlaceState) -> bool:
         """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
         x: Any = initial.place.owner
-        leaf = now.items[0] if now.items else None
-        if type(x) not in _KINDS or initial.items or not isinstance(leaf, TensorLeaf) or isinstance(leaf.obj, Grown):
+        form = form_of(now.items[-1].obj) if type(x) in _KINDS and now.items else None
+        if form is None or (initial.items and not all(form_of(c.obj) == form for c in initial.items)):
+            return False
+        if initial.items and not all(leaf.kind for leaf in form.leaves):  # a tensor may have another name
             return False
         bounded = current().limits.length is not None or getattr(x, "maxlen", None) is not None
         if not bounded or id(x) in self._given_up or id(x) in self._stand_ins:
             return False
-        self._tried.append((x, torch.empty(tuple(leaf.obj.shape), dtype=leaf.obj.dtype, device="meta")))
+        self._tried.append((x, form, [c.obj for c in initial.items]))
         return True
 
     def begin_round(self) -> list[tuple[Any, Any, Items]]:
         """Return the lists for which something stands from now on, what it is, and what holds the items."""
-        tried, self._tried = {id(x): (x, like) for x, like in self._tried}, []
-        return [(x, *self._stand_in(x, like)) for x, like in tried.values()]
+        tried, self._tried = {id(x): (x, form, held) for x, form, held in self._tried}, []
+        return [(x, *self._stand_in(x, form, held)) for x, form, held in tried.values()]
 
-    def _stand_in(self, x: Any, like: torch.Tensor) -> tuple[Any, Items]:
+    def _stand_in(self, x: Any, form: Form, held: list[Any]) -> tuple[Any, Items]:
         kind: Any = type(x)
-        items = Items(torch.zeros((0, *like.shape), dtype=like.dtype), x)
+        items = Items(form, beginning(form, held), x)
         made = _kind_of(kind)(kind, lambda: self._used(x))
         object.__setattr__(made, "_items", items)
         self._stand_ins[id(x)] = (x, made)
@@ -292,7 +380,7 @@ class KeptLists:
         if not any(made is parent for _, made in known.values()) or id(parent) in self._one_by_one:
             return current().heap.born(kind(x)) if kind is list else kind(x)
         made = _kind_of(kind)(kind, lambda: self._want_items(parent))
-        items = Items(_items_of(x).items, None)
+        items = Items(_items_of(x).form, _items_of(x).by_name, None)
         items.parent = parent
         object.__setattr__(made, "_items", current().heap.born(items))
         return current().heap.born(made)

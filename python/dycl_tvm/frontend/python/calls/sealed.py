@@ -56,10 +56,14 @@ class Sealed(OwnValue):
         object.__setattr__(self, "_kind", kind)
         object.__setattr__(self, "_used", used)
 
+    def note_written(self) -> None:
+        """Take note that the program asks for a method that writes."""
+
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
             return object.__getattribute__(self, "_kind")
         if name in type(self).written_by:
+            type(self).note_written(self)
             return object.__getattribute__(self, name)
         if _is_stagings(sys._getframe(1)):
             raise AttributeError(name)

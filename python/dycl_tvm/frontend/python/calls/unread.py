@@ -16,6 +16,7 @@ from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.control_flow import Again
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 
 
@@ -26,6 +27,8 @@ class Unread:
         self._stand_ins: dict[int, tuple[Any, Any]] = {}
         self._read: dict[int, Any] = {}
         self._filled, self._tried = list[Any](), list[Any]()
+        #: Where the program first writes to one, by what stands for it.
+        self._places: dict[int, str] = {}
 
     @property
     def size(self) -> tuple[int, int]:
@@ -36,6 +39,15 @@ class Unread:
     def containers(self) -> list[Any]:
         """The containers that nothing has read so far."""
         return [x for x, _ in self._stand_ins.values()]
+
+    def place_of(self, x: Any) -> str:
+        """Return where the program first writes to a container."""
+        return self._places.get(id(self._stand_ins[id(x)][1]), "")
+
+    def note_place(self, made: Any) -> None:
+        """Note that the program writes, at the place at hand, to what stands for a container."""
+        if id(made) not in self._places:
+            self._places[id(made)] = f" at {current().origin()}"
 
     def note_filled(self, x: Any) -> None:
         """Note that the program writes to a container of the model."""
@@ -133,8 +145,18 @@ def _keys(items: Any = (), **named: Any) -> None:
     dict(items)
 
 
+def _note_written(self: Any) -> None:
+    program().state.unread.note_place(self)
+
+
+def _set_item(self: Any, key: Any, item: Any) -> None:
+    _note_written(self)
+    _key(key, item)
+
+
 def _in_place(take: Callable[[Any], object]) -> Callable[[Any, Any], Any]:
     def method(self: Any, items: Any) -> Any:
+        _note_written(self)
         take(items)
         return self
 
@@ -163,7 +185,10 @@ def _kind_of(kind: type) -> Any:
     """Return the class of what stands for containers of a class."""
     if kind not in _kinds:
         methods = {name: _in_place(take) if name.startswith("__i") else _Method(take) for name, take in _WRITES[kind].items()}
-        made = type(f"unread {kind.__name__}", (sealed_kind(kind),), {"__slots__": (), "written_by": frozenset(methods), **methods})
+        special = {"__slots__": (), "written_by": frozenset(methods), "note_written": _note_written}
+        made: Any = type(f"unread {kind.__name__}", (sealed_kind(kind),), {**special, **methods})
+        if "__setitem__" in methods:
+            made.__setitem__ = _set_item
         _abstract[kind].register(made)  # `case [first, *rest]` asks
         _kinds[kind] = made
     return _kinds[kind]

@@ -15,7 +15,7 @@ from typing import Any, Union, cast
 
 import torch
 
-from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, exact
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attribute_of, exact
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
@@ -51,7 +51,10 @@ class NumberLeaf:
 
 @dataclass
 class Items:
-    """A tuple, list, dict, set or deque with captured items (a dict's values; its keys are in ``keys``)."""
+    """A tuple, list, dict, set or deque with captured items (a dict's values; its keys are in ``keys``).
+
+    At the end of a call an object that the call has made, too: its attributes, by their names.
+    """
 
     obj: Any
     items: list[Captured]
@@ -191,12 +194,22 @@ def same_structure(a: Items, b: Items) -> bool:
 
 
 def rebuild(c: Items, items: list[Any]) -> Any:
-    """Make a container like the captured one, with other items."""
+    """Make a container, or object, like the captured one, with other items."""
     kind: Any = type(c.obj)
+    if not is_container(c.obj):
+        made: Any = current().heap.born(object.__new__(kind))
+        for name, value in zip(c.keys, items):
+            attribute_of(made, name).write(value)
+        return made
     if issubclass(kind, tuple):
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
     made = dict(zip(c.keys, items)) if kind is dict else deque(items, c.obj.maxlen) if kind is deque else kind(items)
     return current().heap.born(made)
+
+
+def is_container(x: Any) -> bool:
+    """Whether what was taken down item by item is one of Python's containers, and no object of the program's."""
+    return isinstance(x, (tuple, *MUTABLE))
 
 
 def same_number(a: NumberLeaf, b: NumberLeaf) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.heap.places import MISSING, Attribute, Contents, Place, space_of
-from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, PlaceState, Plain, TensorLeaf
+from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, PlaceState, Plain, TensorLeaf, is_container
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, of_poison
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
@@ -134,6 +134,8 @@ class Name:
 
 def label_of(container: Items, i: int) -> str:
     """Return how an item is written after its container's name."""
+    if not is_container(container.obj):
+        return f".{container.keys[i]}"
     fields = getattr(container.obj, "_fields", None) if isinstance(container.obj, tuple) else None
     return f".{fields[i]}" if fields else f"[{_key(container.keys[i])}]" if container.keys else f"[{i}]"
 
