@@ -40,8 +40,10 @@ using Real = typename Of<T>::Real;
 
 template <class T>
 T Conj(T x) {
-  if constexpr (Of<T>::kPlain) return std::conj(x);
-  else return x;
+  if constexpr (Of<T>::kPlain)
+    return std::conj(x);
+  else
+    return x;
 }
 
 template <class T>
@@ -57,8 +59,10 @@ Real<T> Square(T x) {
 // What LAPACK compares pivots by.
 template <class T>
 Real<T> Size(T x) {
-  if constexpr (Of<T>::kPlain) return std::abs(x.real()) + std::abs(x.imag());
-  else return std::abs(x);
+  if constexpr (Of<T>::kPlain)
+    return std::abs(x.real()) + std::abs(x.imag());
+  else
+    return std::abs(x);
 }
 
 // Products without the look for infinities that C++ asks for.
@@ -318,7 +322,8 @@ void Orthogonalise(Vectors<W>& u, Vectors<W>& v) {
 template <class T>
 double Scale(Matrix<T> a) {
   double largest = 0;
-  for (int64_t i = 0; i < a.rows * a.columns; ++i) largest = std::max<double>(largest, Size(a.data[i]));
+  for (int64_t i = 0; i < a.rows * a.columns; ++i)
+    largest = std::max<double>(largest, Size(a.data[i]));
   return largest > 0 && std::isfinite(largest) ? largest : 1.0;
 }
 
@@ -376,7 +381,7 @@ int Svd(const TVMFFIAny* args) {
           }
         }
         if (k >= n || length[order[k]] == 0) {
-          for (int64_t tried = k - std::min(k, n); ; ++tried) {
+          for (int64_t tried = k - std::min(k, n);; ++tried) {
             for (int64_t i = 0; i < m; ++i) x[i] = W(Weight(i, tried));
             if (Complete(made, made.size(), x) || tried > 4 * m) break;
           }
