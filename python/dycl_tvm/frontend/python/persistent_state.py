@@ -440,7 +440,7 @@ class ModelState(LivesOn):
         place = initial.place
         now = capture_place(place, place.read())
         now.items = [opened(c, self.lives_on) for c in now.items]
-        if not place.holds_anything and not all(_is_left(a.obj, b.obj) for a, b in zip(initial.items, now.items)):
+        if not place.holds_anything and not now.is_as(initial):
             raise StateError(f"`{name}` is left with another value than it had", current().origin(), "set it before the model is built")
         kind: int | None = 0
         if isinstance(place, Contents) and initial.structure != now.structure and self.unread.try_one(place.owner):
@@ -592,10 +592,3 @@ class ModelState(LivesOn):
 def _contents(key: Any, kind: int) -> Path:
     """Return the path of what a place holds, if its contents are of some kind."""
     return (key, f"kind {kind}") if kind else (key,)
-
-
-def _is_left(before: Any, after: Any) -> bool:
-    """Whether a place is left as it was; some (`C.__bases__`) make the tuple that they hold at each reading."""
-    if type(before) is type(after) is tuple and len(before) == len(after):
-        return all(a is b for a, b in zip(before, after))
-    return before is after

@@ -128,6 +128,11 @@ class PlaceState:
     structure: Any
     items: list[Captured]
 
+    def is_as(self, before: PlaceState) -> bool:
+        """Whether a place holds the very objects that it held; some (`C.__bases__`) make the tuple of them at each reading."""
+        then, now = ([y for c in s.items for y in (c.obj if type(c.obj) is tuple else [c.obj])] for s in (before, self))
+        return before.structure == self.structure and len(then) == len(now) and all(a is b for a, b in zip(then, now))
+
 
 def capture_place(place: Place, raw: Any, held: Mapping[Any, Any] = _AS_THEY_ARE) -> PlaceState:
     """Take down what a place holds; ``held`` is that of :func:`capture`."""
