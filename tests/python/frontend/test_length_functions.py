@@ -454,3 +454,36 @@ def test_spread_of_numbers_that_are_nearly_alike():
     wanted = [y.std(unbiased=False), y.var(1), y.std(0), *torch.var_mean(y, 1)]
     for got, want in zip(torch.utils._pytree.tree_leaves(graph.interpret()(x)), wanted, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=0)
+
+
+def test_mean_beside_a_spread_of_infinities():
+    """As PyTorch adds up: an infinity makes the mean NaN, unless it is the last element."""
+
+    def program(x):
+        y = rows(x)
+        return *torch.var_mean(y, 0), *torch.std_mean(y, 1), *torch.var_mean(y), *torch.var_mean(columns(x), 1, keepdim=True)
+
+    inf = float("inf")
+    check(
+        program,
+        [(torch.tensor(row),) for row in ([1.0, 2, inf, -1, -2, 3], [1.0, 2, -1, -2, 3, inf], [1.0, -1, 2, 3, -inf, 1], [-1.0] * 6)],
+    )
+
+
+@pytest.mark.parametrize("shape", [lambda n: (n, -1), lambda n: (-1, n), lambda n: (2 * n, -1), lambda n: (n, -1, 1)], ids=range(4))
+@pytest.mark.parametrize("function", ["view", "reshape"])
+def test_a_size_that_no_elements_decide(shape, function):
+    """No elements leave a size open: PyTorch raises there."""
+
+    def program(x):
+        y = x.reshape(3, 2)[x[::2] > 0]
+        return getattr(y, function)(shape(len(y)))
+
+    call = dycl_tvm.stage(program, INPUTS[0]).interpret()
+    for (x,) in INPUTS:
+        if (x[::2] > 0).any():
+            torch.testing.assert_close(call(x), program(x), equal_nan=True)
+        else:
+            for run in (program, call):
+                with pytest.raises(RuntimeError, match="cannot reshape tensor of 0 elements"):
+                    run(x)

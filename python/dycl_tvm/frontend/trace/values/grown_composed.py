@@ -185,8 +185,11 @@ def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, *others: Any, need_weights: bool = True, **kwargs: Any) -> Any:
-    if need_weights and (scalars.bounds_of(query.numel()) or (1, 1))[0] < 1:
-        limit(scalars.operand_of(query.numel() > 0), "attention of no rows gives no weights")  # PyTorch's fast path returns None
+    masked = any(kwargs.get(name) is not None for name in ("key_padding_mask", "attn_mask"))
+    if (need_weights or masked) and (scalars.bounds_of(query.numel()) or (1, 1))[
+        0
+    ] < 1:  # PyTorch's fast path returns None, its other one raises
+        limit(scalars.operand_of(query.numel() > 0), "attention of no rows has no weights and takes no mask")
     body: Any = body_of(F.multi_head_attention_forward)
     return body(query, key, value, *others, need_weights=need_weights, **kwargs)
 
@@ -214,12 +217,22 @@ def _with_mean(spread: Any) -> Callable[..., Any]:
         if type(dim) is bool:
             dim, unbiased = None, dim
         correction = (None if unbiased is None else int(unbiased)) if correction is None else correction
-        if dim is None and keepdim:
-            return _refuse("var_mean() of all elements with keepdim")
+        dims = [dim] if type(dim) is int else [] if dim is None else list(dim)
+        if (dim is None and keepdim) or len(dims) > 1:
+            return _refuse("var_mean() of several dimensions")
         found = spread(t, dim, correction=correction, keepdim=keepdim)
-        return found, t.mean() if dim is None else t.mean(dim, keepdim)
+        return found, _running_mean(t.reshape(-1), 0, False) if not dims else _running_mean(t, dims[0] % t.dim(), keepdim)
 
     return function
+
+
+def _running_mean(t: Tensor, dim: int, keepdim: bool) -> Tensor:
+    """Return the mean as PyTorch computes it beside a variance: after an infinity that is not the last element it is NaN."""
+    wide, size = t.to(torch.float64), t.size(dim)
+    last = torch.arange(size) == size - 1
+    for _ in range(t.dim() - 1 - dim):
+        last = last.unsqueeze(-1)
+    return (wide.mean(dim, keepdim) + wide.masked_fill(last, 0).sum(dim, keepdim) * 0).to(t.dtype)
 
 
 def _nansum(t: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

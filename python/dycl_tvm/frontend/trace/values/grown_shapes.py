@@ -264,6 +264,10 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     if at is not None and len(free) == 1 and (rest := math.prod(n for i, n in enumerate(wanted) if i not in (at, *free))):
         left = t.length.bounds[1] * others // max(bounds_of(length)[1] * rest, 1)
         if is_same(combine("mul", t.length, others), combine("mul", length, rest * left)):
+            if not t.length.bounds[0] * others:
+                require(
+                    number(t.length) * others != 0, RuntimeError("cannot reshape tensor of 0 elements into a shape with a size to be found")
+                )
             wanted[free[0]] = left
     if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
         if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
