@@ -179,7 +179,7 @@ def check_model(model: Any) -> None:
         raise UsageError(f"model is the class {model.__qualname__}; give an instance of it: build({model.__qualname__}(...).eval(), ...)")
     if not callable(model):
         raise UsageError(f"model is a {type(model).__name__}; give an nn.Module, a bound method of one, or a function that calls some")
-    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) and not hasattr(model, "_torchdynamo_inline"):
         raise UsageError("model is a TorchScript program, which has lost its Python source; give the nn.Module that it was made of")
     training: list[str] = []
     for root in modules_of(model):

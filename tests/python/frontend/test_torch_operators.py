@@ -85,6 +85,11 @@ def scripted(x: torch.Tensor, k: int) -> torch.Tensor:
     return x
 
 
+@torch.jit.script
+def scripted_alone(x: torch.Tensor) -> torch.Tensor:
+    return x - 1 if bool(x.sum() > 0) else x * 2
+
+
 class Static(nn.Module):
     @staticmethod
     def forward(x):
@@ -104,6 +109,7 @@ PROGRAMS: dict[str, Any] = {
     "an operator that writes": in_place,
     "a scripted function within": lambda x: scripted(x, 2) * 2,
     "a scripted function": functools.partial(scripted, k=3),
+    "a scripted function alone": scripted_alone,
     "a forward without self": Static(),
     "a partial": functools.partial(add, k=2.0),
     "a compiled function": torch.compile(lambda x: x + 1 if x.sum() > 0 else x, backend="eager"),

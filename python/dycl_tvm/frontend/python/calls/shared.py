@@ -54,7 +54,7 @@ class Shared:
             function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
         self._given = {id(x) for _, x in given}
-        self._makes = isinstance(callee, type) and callee.__new__ is object.__new__ and type(callee).__call__ is type.__call__
+        self._makes = _makes_anew(callee)
         roots = [(f"what {function.__name__}() keeps", x) for x in objects]
         reached = reach(roots, is_library, code_of, LIMIT, by_code=False).complete(current().origin())
         self.steps = [step for step in reached if id(step[1]) not in self._given]
@@ -76,6 +76,13 @@ class Shared:
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
             program().state.adopt(reach([("what a library keeps", result)], is_library, code_of).complete())
+
+
+def _makes_anew(callee: Any) -> bool:
+    """Whether a callable is a class each call of which gives a new object: one of Python's own types makes it."""
+    if not isinstance(callee, type) or type(callee).__call__ is not type.__call__:
+        return False
+    return getattr(getattr(callee.__new__, "__self__", None), "__module__", None) in ("builtins", "collections")
 
 
 def _count(result: Any) -> int:
