@@ -57,6 +57,27 @@ def in_a_loop(x):
     return rows
 
 
+def keys(x):
+    d, s = {1: x[0]}, {1}
+    d[positive(x)] = x[1]
+    s.add(positive(x))
+    d.setdefault(positive(x), x[0]).add_(1)
+    s.add(positive(x) > 2)
+    return d, s, 3 in d, len(s)
+
+
+def keys_in_a_branch(x):
+    d = {1: x}
+
+    def part():
+        if x.sum() > 0:
+            return 1
+        d[positive(x)] = x * 2
+        return 2
+
+    return part() * x, d
+
+
 class Kept(nn.Module):
     def __init__(self):
         super().__init__()
@@ -67,9 +88,50 @@ class Kept(nn.Module):
         return self.total.clone()
 
 
-@pytest.mark.parametrize("program", [ends_of_slices, repeated, searched, early_return_before, in_a_branch, in_a_loop, Kept()])
+@pytest.mark.parametrize(
+    "program", [ends_of_slices, repeated, searched, early_return_before, in_a_branch, in_a_loop, keys, keys_in_a_branch, Kept()]
+)
 def test_each_number_is_a_path(program):
     check(program, INPUTS, paths=2 if program is not searched else 1)
+
+
+def looked_for(x):
+    found, many = {1: 2.0, 3: 0.1, "1": 5.0}, int((x > -7).sum())
+    return x * found.get(positive(x), 0.5), found.get(many, 1.5), {0: x}.get(positive(x))
+
+
+def taken_out(x):
+    d, s = {1: x, 2: x * 2, 0: x - 1}, {0, 1}
+    s.discard(positive(x))
+    y = d.pop(positive(x), x * 9)
+    try:
+        s.remove(int((x[1] > 0).sum()))
+    except KeyError:
+        y = y + 1
+    return y, len(d), s
+
+
+def gone(x):
+    return {1: x, 3: x * 2}.pop(positive(x))
+
+
+@pytest.mark.parametrize("program", [looked_for, taken_out, gone])
+def test_keys_that_are_looked_for(program):
+    check(program, INPUTS)
+
+
+def test_what_is_found_by_a_number_is_joined():
+    assert len(check(lambda x: x * {1: 2.0, 3: 0.1}.get(positive(x), 0.5), INPUTS).return_sites()) == 1
+
+
+def test_of_many_none_is_a_key():
+    def program(x):
+        d = {}
+        d[int((x > 0).sum())] = x
+        return d
+
+    with pytest.raises(UnsupportedError, match="needs an int"):
+        stage(program, (torch.zeros(30),))
 
 
 def test_of_many_none_is():

@@ -350,3 +350,19 @@ def test_one_call_after_the_other_may_raise():
         return x + 1
 
     check(f, X, paths=4, max_paths=8)
+
+
+def test_lengths_that_cannot_be_joined_behind_an_unrolled_loop_part_at_once():
+    """After two that could not, no run goes on to the end of the program to find out that one more cannot."""
+
+    def f(x):
+        n = 0
+        while x[0, -1] > 0 and n < 12:
+            n += 1
+            x = torch.cat((x, x[:, -1:] - 1), dim=1)
+            x = x + (x.mT @ x).sum() * 0
+        return x.mT @ x
+
+    inputs = [(torch.tensor([[0.1, k + 0.5]]),) for k in range(13)]
+    graph = check(f, inputs, paths=13, max_paths=20)
+    assert len(graph.return_sites()) == 13

@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList
-from dycl_tvm.frontend.python.calls.searches import equal_item
+from dycl_tvm.frontend.python.calls.searches import equal_item, known_key
 from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
@@ -373,6 +373,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if scalars.is_symbolic(index) and program().state.lives_on(obj):
         program().state.unread.note_filled(obj)
     index = _known_key(obj, index)
+    index = known_key(index) if _is_by_number(obj, index) else index
     current().heap.changing_item(obj, index)
     _operate(operator.setitem, obj, index, value)
 

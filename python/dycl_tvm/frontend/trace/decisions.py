@@ -16,6 +16,8 @@ from dycl_tvm.hcfg.nodes import Block, Operand, Origin, Value
 
 #: So many trips of a loop are unrolled if all are.
 ALL_TRIPS = 2**62
+#: If paths that leave an unrolled loop could not be joined so often, those that leave it later part at once.
+_NOT_JOINED = 2
 
 
 @dataclass(eq=False)
@@ -103,6 +105,8 @@ class Decisions:
         #: How often each decision was forked, and why the last time.
         self.forks: dict[Origin | None, int] = {}
         self.causes: dict[Origin | None, ForkRequired] = {}
+        #: How often a decision at a place was explored in place first, and forked because its sides had not been joined.
+        self._not_joined: dict[Origin | None, int] = {}
         #: How many trips are unrolled of loops of which Python knows how many they make.
         self._unrolled: dict[Origin | None, int] = {}
         #: Which loops were found to be rolled better, or not to be, whatever Python knows of their conditions.
@@ -158,6 +162,16 @@ class Decisions:
         choice, block = self._builder.event(("decide",), lambda: None)
         self._builder.block = block
         return self._note(cond, bool(choice))
+
+    def decide_exit(self, cond: Operand) -> bool | None:
+        """Decide whether an unrolled loop goes on, if that is decided already, or paths that left it before could not be joined.
+
+        To explore such a test in place would be a run to the end of the program for each trip, only to find that out again.
+        """
+        decided = self.decided(cond)
+        if decided is not None or self.opened or self.rolling or self._not_joined.get(self._origin(), 0) < _NOT_JOINED:
+            return decided
+        return self.decide(cond)
 
     # -- decisions that are explored in place -------------------------------------------------------------------------------------
     def open(self, cond: Operand, choice: bool = False) -> Decision:
@@ -381,6 +395,7 @@ class Decisions:
             self.pending.append([*events, (("choose",), None, None)])
         else:
             assert decision.block is not None and decision.cond is not None
+            self._not_joined[decision.origin] = self._not_joined.get(decision.origin, 0) + 1
             then, orelse = builder.part(decision.block, decision.cond, decision.origin)
             self.pending += [[*events, orelse], [*events, then]]
 

@@ -23,7 +23,7 @@ from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, call_with_list
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
-from dycl_tvm.frontend.python.calls.searches import search, searches
+from dycl_tvm.frontend.python.calls.searches import search, searches, with_known_key
 from dycl_tvm.frontend.python.calls.text_methods import make_text
 from dycl_tvm.frontend.python.calls.torch_operators import forward_of, python_of
 from dycl_tvm.frontend.python.calls.unseen import looked_at
@@ -149,6 +149,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return program().trampolines.watch(callee, args, kwargs)  # it changes tensors only, which the recorder sees
         if searches(callee, args, kwargs):
             return search(callee, args)
+        args = with_known_key(callee, args)
         if changes_variable(callee):
             return change_variable(callee, args)
         if isinstance(getattr(callee, "__self__", None), CACHED) and callee.__name__ in ("cache_info", "cache_clear"):

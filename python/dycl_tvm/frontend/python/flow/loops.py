@@ -403,7 +403,7 @@ class Loop:
         if self._trips >= self._loop.unroll:
             return None
         self._trips += 1
-        decided = session.decisions.decided(cond)
+        decided = session.decisions.decide_exit(cond) if self._bounded() else session.decisions.decided(cond)
         if decided is None:
             self._tokens.append(session.decisions.open(cond))
             self._record_exit(cond, variables)
