@@ -33,6 +33,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     elementwise,
     refuse_call,
 )
+from dycl_tvm.frontend.trace.values.grown_measures import HANDLERS as MEASURES
 from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
 from dycl_tvm.frontend.trace.values.grown_order import topk
 from dycl_tvm.frontend.trace.values.grown_parts import (
@@ -218,6 +219,7 @@ HANDLERS: dict[Any, Handler] = {
     **ORDER,
     **PLACES,
     **COMPOSED,
+    **MEASURES,
     **LAYERS,
     **ROWS,
     **RECURRENT,

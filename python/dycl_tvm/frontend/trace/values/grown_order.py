@@ -429,16 +429,17 @@ def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
 
 # -- measures -------------------------------------------------------------------------------------------------------------
 def vector_norm(func: Any, x: Grown, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the norm of vectors, of which zeros are no part."""
-    if type(ord) not in (int, float) or not ord > 0 or dtype is not None:
+    """Return the norm of vectors: zeros are no part of one, nor infinities of one whose order is below zero."""
+    if type(ord) not in (int, float) or ord != ord or dtype is not None:
         return refuse_call(func, x)
     dims = list(range(x.dim_())) if dim is None else [d % x.dim_() for d in flat((dim,))]
     if x.along not in dims:
         along = x.along if keepdim else x.along - sum(d < x.along for d in dims)
         return new(torch.linalg.vector_norm(x.padded(), ord, dims, keepdim), along, x.length)
-    if ord == math.inf and bounds_of(x.length)[0] < 1:  # PyTorch has no largest of no elements
-        return refuse_call(func, x)
-    return torch.linalg.vector_norm(masked(x.padded(), x.along, x.length, 0), ord, dims, keepdim)
+    if ord == math.inf or ord < 0:  # of no elements there is none
+        given = [ord] if dim is None and not keepdim else [ord, dim, keepdim]
+        check_not_empty(torch.linalg.vector_norm, x, *given)
+    return torch.linalg.vector_norm(masked(x.padded(), x.along, x.length, math.inf if ord < 0 else 0), ord, dims, keepdim)
 
 
 def norm(func: Any, input: Grown, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: Any = None, dtype: Any = None) -> Any:
