@@ -18,31 +18,38 @@ from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.classes import Classes
 from dycl_tvm.runtime.structure import Structure, flatten, flatten_call, is_call
-from dycl_tvm.runtime.tensors import InputTensor, address_of, extents, is_torch, strides_of, type_text
+from dycl_tvm.runtime.tensors import InputTensor, address_of, extents, is_shape_of, is_torch, strides_of, type_text
 
 
 class _Usual:
-    """A tensor of the dtype and shape that an input is expected to have, in CPU memory; a call fills in the address."""
+    """A tensor of the dtype and shape that an input is expected to have, in CPU memory; a call fills in where it lies."""
 
     def __init__(self, want: dict[str, Any]) -> None:
-        self.shape, self.name = tuple(want["shape"]), want["dtype"]
+        self.want, self.shape, self.name = want, tuple(want["shape"]), want["dtype"]
         self.array_type = None if self.name == "bfloat16" else np.dtype(self.name)
-        code, bits = capi.DL_DTYPES[self.name]
-        self.struct = capi.DLTensor(
-            0, capi.DL_CPU, 0, len(self.shape), code, bits, 1, extents(self.shape), extents(strides_of(self.shape)), 0
-        )
+        self.struct = self._made(0, self.shape)
         self.place = ctypes.addressof(self.struct)
 
-    def address(self, leaf: Any) -> int | None:
-        """Return where the elements of a tensor lie, None if it has to go the long way."""
+    def _made(self, data: int, shape: tuple[int, ...]) -> capi.DLTensor:
+        code, bits = capi.DL_DTYPES[self.name]
+        return capi.DLTensor(data, capi.DL_CPU, 0, len(shape), code, bits, 1, extents(shape), extents(strides_of(shape)), 0)
+
+    def given(self, leaf: Any) -> int | capi.DLTensor | None:
+        """Return where the elements of a tensor lie, its structure if it is smaller, or None if it has to go the long way."""
         if type(leaf) is np.ndarray:
-            usual = self.array_type is not None and leaf.dtype == self.array_type and leaf.shape == self.shape and leaf.flags.c_contiguous
-            return address_of(leaf) if usual else None
-        torch = sys.modules.get("torch")
-        if torch is None or type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or not leaf.is_cpu:
-            return None
-        usual = leaf.dtype is getattr(torch, self.name, None) and leaf.shape == self.shape and leaf.is_contiguous()
-        return leaf.data_ptr() if usual and not leaf.is_conj() and not leaf.is_neg() else None
+            if self.array_type is None or leaf.dtype != self.array_type or not leaf.flags.c_contiguous:
+                return None
+            data = address_of(leaf)
+        else:
+            torch = sys.modules.get("torch")
+            if torch is None or type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or not leaf.is_cpu:
+                return None
+            if leaf.dtype is not getattr(torch, self.name, None) or not leaf.is_contiguous() or leaf.is_conj() or leaf.is_neg():
+                return None
+            data = leaf.data_ptr()
+        if leaf.shape == self.shape:
+            return data
+        return self._made(data, tuple(leaf.shape)) if is_shape_of(self.want, leaf.shape) else None
 
 
 class Inputs:
@@ -86,7 +93,7 @@ class Inputs:
         return [leaf for _, leaf in pairs]
 
     def prepared(self, k: int, leaf: Any) -> Any:
-        """Return what :meth:`fill` takes for an input: the address of a usual tensor, another one's structure, or a number.
+        """Return what :meth:`fill` takes for an input: where a usual tensor lies, another one's structure, or a number with its type.
 
         Raises
         ------
@@ -94,8 +101,8 @@ class Inputs:
             If it is of another type; the message names it.
         """
         usual = self._usual[k]
-        address = None if usual is None else usual.address(leaf)
-        return self._unusual(k, leaf) if address is None else address
+        given = None if usual is None else usual.given(leaf)
+        return self._unusual(k, leaf) if given is None else given
 
     def _unusual(self, k: int, leaf: Any) -> Any:
         name, want = self._names[k], self._wanted[k]
@@ -128,7 +135,7 @@ class Inputs:
             if type(given) is int:
                 usual.struct.data, value.address = given, usual.place  # type: ignore[union-attr]  # it is a tensor
             else:
-                value.address = given.address
+                value.address = ctypes.addressof(given if type(given) is capi.DLTensor else given.struct)
 
 
 def _is_positional(structure: Structure, count: int) -> bool:

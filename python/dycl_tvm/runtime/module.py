@@ -197,16 +197,19 @@ class Module:
     def _collect(self, site: int, torch_like: bool) -> Any:
         value, output = self._output, self._library.dycl_output
 
-        def leaf(k: int, _: str) -> Any:
+        def leaf(k: int, _: str, front: tuple[int, int] | None = None) -> Any:
             if (status := output(self._session, k, value)) != capi.OK:
                 self._check(status)
             if value.type == capi.TENSOR:
-                return copy_out(capi.DLTensor.from_address(value.address), torch_like, lambda to: self._copy_output(k, to))
+                return copy_out(capi.DLTensor.from_address(value.address), torch_like, lambda to: self._copy_output(k, to), front)
             if value.type == capi.FLOAT:
                 return value.v_float
             return bool(value.v_bool) if value.type == capi.BOOL else value.v_int
 
-        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes)
+        def front(k: int, along: int, length: int) -> Any:
+            return leaf(k, "tensor", (along, length))
+
+        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes, front)
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))

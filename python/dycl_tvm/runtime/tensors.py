@@ -17,6 +17,7 @@ import numpy as np
 
 from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.structure import first, shape_of_first
 
 
 def is_torch(value: Any) -> bool:
@@ -143,22 +144,20 @@ class InputTensor:
         code, bits = capi.DL_DTYPES[dtype]
         self.struct = capi.DLTensor(data, device, 0, len(shape), code, bits, 1, extents(shape), extents(strides), 0)
 
-    @property
-    def address(self) -> int:
-        """Where the structure lies."""
-        return ctypes.addressof(self.struct)
 
-
-def copy_out(tensor: capi.DLTensor, torch_like: bool, copy: Callable[[capi.DLTensor], None]) -> Any:
+def copy_out(tensor: capi.DLTensor, torch_like: bool, copy: Callable[[capi.DLTensor], None], front: tuple[int, int] | None = None) -> Any:
     """Return a copy of an output (the library's view lives until the next run only).
 
-    ``copy`` fills a tensor with the output, where that is on a GPU. There torch tensors stay, arrays come to the host.
+    ``copy`` fills a tensor with the output, where that is on a GPU. There torch tensors stay, arrays come to the host. ``front`` is a
+    dimension and a length: of an output that is so long the first elements are all that there is.
     A bfloat16 tensor without torch is an array of uint16 with its bits.
     """
     if tensor.device_type == capi.DL_CUDA:
-        return _copy_from_device(tensor, torch_like, copy)
+        whole = _copy_from_device(tensor, torch_like, copy)
+        return whole if front is None else first(whole, *front)
     name = capi.DL_NAMES[tensor.code, tensor.bits]
-    array = np.empty(tensor.shape[: tensor.ndim], "uint16" if name == "bfloat16" else name)
+    shape = tensor.shape[: tensor.ndim]
+    array = np.empty(shape if front is None else shape_of_first(shape, *front), "uint16" if name == "bfloat16" else name)
     if array.size:
         ctypes.memmove(_address(array), tensor.data + tensor.byte_offset, array.nbytes)
     if not torch_like:
