@@ -40,12 +40,13 @@ class DLTensor(ctypes.Structure):
 
 
 class _ValueUnion(ctypes.Union):
-    _fields_ = [("tensor", POINTER(DLTensor)), ("v_int", c_int64), ("v_float", c_double), ("v_bool", c_int64)]
+    _fields_ = [("tensor", POINTER(DLTensor)), ("address", c_void_p), ("v_int", c_int64), ("v_float", c_double), ("v_bool", c_int64)]
 
 
 class Value(ctypes.Structure):
-    """``DyclValue``."""
+    """``DyclValue``; ``address`` is that of the tensor, which ctypes sets and reads faster than a pointer."""
 
+    _anonymous_ = ("u",)
     _fields_ = [("type", c_int32), ("reserved", c_int32), ("u", _ValueUnion)]
 
 

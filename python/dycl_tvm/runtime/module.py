@@ -8,15 +8,13 @@ import threading
 import weakref
 from typing import Any
 
-import numpy as np
-
-from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.classes import LOADED, Classes
+from dycl_tvm.runtime.inputs import Inputs, are_of_torch
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
-from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
-from dycl_tvm.runtime.tensors import InputTensor, copy_out, is_torch, type_text
+from dycl_tvm.runtime.structure import unflatten
+from dycl_tvm.runtime.tensors import copy_out
 
 
 class Model:
@@ -50,6 +48,8 @@ class Module:
         self.metadata = model.metadata
         self._session = ctypes.c_void_p()
         self._lock = threading.Lock()
+        self._inputs = Inputs(model.metadata, model.classes)
+        self._output, self._taken = capi.Value(), ctypes.c_int32()  # what a call that holds the lock is told
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
         weakref.finalize(self, self._library.dycl_session_destroy, self._session)
@@ -85,20 +85,23 @@ class Module:
         RunError
             If the network raises on this path; ``kind`` is the exception type.
         """
+        inputs = self._inputs
+        try:
+            leaves = inputs.leaves(args, kwargs)
+            prepared = [inputs.prepared(k, leaf) for k, leaf in enumerate(leaves)]
+        except Exception:
+            with self._lock:
+                self._site, self._entered = None, False
+            raise
+        torch_like = are_of_torch(leaves)
         with self._lock:
-            self._site, self._entered = None, False
-        leaves = self._leaves(args, kwargs)
-        values = (capi.Value * max(len(leaves), 1))()
-        keep = [self._fill(values[k], k, leaf) for k, (_, leaf) in enumerate(leaves)]
-        torch_like = any(is_torch(leaf) for _, leaf in leaves)
-        site = ctypes.c_int32()
-        with self._lock:
+            inputs.fill(prepared)
             self._site, self._entered = None, True
-            self._check(self._library.dycl_run(self._session, values, len(leaves), ctypes.byref(site)))
-            self._site = site.value
-            result = self._collect(site.value, torch_like)
-        del keep
-        return result
+            status = self._library.dycl_run(self._session, inputs.values, inputs.count, self._taken)
+            if status != capi.OK:
+                self._check(status)
+            site = self._site = self._taken.value
+            return self._collect(site, torch_like)
 
     def new_session(self, num_threads: int | None = None) -> Module:
         """Return an independent module over the same weights, with its own state variables, for another thread."""
@@ -191,51 +194,22 @@ class Module:
             entered = self._entered
         return list(counts)[:size] if entered else []
 
-    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-        structure = self.metadata["input_structure"]
-        try:
-            if is_call(structure):
-                return flatten_call(structure, args, kwargs, self.metadata["input_names"], self._model.classes)
-            if kwargs:
-                raise TypeError(f"takes no inputs by name, got {', '.join(kwargs)}")
-            return flatten(structure, args, known=self._model.classes)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"'{self.name}' {error}") from None
-
-    def _fill(self, value: capi.Value, k: int, leaf: Any) -> Any:
-        name, want = self.metadata["input_names"][k], self.metadata["inputs"][k]
-        if want["type"] == "tensor":
-            if isinstance(leaf, (bool, int, float, str)) or leaf is None:
-                raise InputError(f"input '{name}': expected a tensor {type_text(want)}, got a {type(leaf).__name__}")
-            tensor = InputTensor(name, leaf, want["dtype"])
-            value.type = capi.TENSOR
-            value.u.tensor = ctypes.pointer(tensor.struct)
-            return tensor
-        if isinstance(leaf, (bool, np.bool_)):
-            value.type, value.u.v_bool = capi.BOOL, bool(leaf)
-        elif isinstance(leaf, (int, np.integer)):
-            number = int(leaf)
-            if not -(2**63) <= number < 2**63:
-                raise InputError(f"input '{name}': {number} does not fit an int of 64 bits")
-            value.type, value.u.v_int = capi.INT, number
-        elif isinstance(leaf, (float, np.floating)):
-            value.type, value.u.v_float = capi.FLOAT, float(leaf)
-        else:
-            raise InputError(f"input '{name}': expected a Python {want['type']}, got a {type(leaf).__name__}")
-        return None
-
     def _collect(self, site: int, torch_like: bool) -> Any:
-        value = capi.Value()
+        value, output = self._output, self._library.dycl_output
 
-        def leaf(k: int, _: str) -> Any:
-            self._check(self._library.dycl_output(self._session, k, ctypes.byref(value)))
+        def leaf(k: int, _: str, front: tuple[int, int] | None = None) -> Any:
+            if (status := output(self._session, k, value)) != capi.OK:
+                self._check(status)
             if value.type == capi.TENSOR:
-                return copy_out(value.u.tensor.contents, torch_like, lambda to: self._copy_output(k, to))
+                return copy_out(capi.DLTensor.from_address(value.address), torch_like, lambda to: self._copy_output(k, to), front)
             if value.type == capi.FLOAT:
-                return value.u.v_float
-            return bool(value.u.v_bool) if value.type == capi.BOOL else value.u.v_int
+                return value.v_float
+            return bool(value.v_bool) if value.type == capi.BOOL else value.v_int
 
-        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes)
+        def front(k: int, along: int, length: int) -> Any:
+            return leaf(k, "tensor", (along, length))
+
+        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes, front)
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))

@@ -192,11 +192,27 @@ def _is_of(value: Any, structure: Structure, known: Classes) -> bool:
     return type(value) is (type(classes.make_object(None, structure["object"])) if cls is None else cls)
 
 
-def unflatten(structure: Structure, leaf: Callable[[int, str], Any], known: Classes = LOADED) -> Any:
-    """Build the Python object; ``leaf(k, type)`` gives the k-th leaf, ``known`` finds the classes."""
+def unflatten(
+    structure: Structure, leaf: Callable[[int, str], Any], known: Classes = LOADED, front: Callable[[int, int, int], Any] | None = None
+) -> Any:
+    """Build the Python object.
+
+    Parameters
+    ----------
+    structure : dict
+    leaf : callable
+        ``leaf(k, type)`` gives the k-th leaf.
+    known : Classes
+        Finds the classes.
+    front : callable, optional
+        ``front(k, along, length)`` gives the first elements of the k-th leaf, as :func:`first` does, where that takes less than all of it.
+    """
     if "leaf" in structure:
-        found = leaf(structure["leaf"], structure["type"])
-        found = found if "along" not in structure else first(found, structure["along"], unflatten(structure["length"], leaf))
+        if "along" in structure:
+            k, along, length = structure["leaf"], structure["along"], unflatten(structure["length"], leaf)
+            found = first(leaf(k, structure["type"]), along, length) if front is None else front(k, along, length)
+        else:
+            found = leaf(structure["leaf"], structure["type"])
         return found if "numpy" not in structure else _as_array(found, structure["numpy"] == "number")
     if "name" in structure:
         return known.constant(structure["name"], structure["const"])
@@ -204,7 +220,7 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any], known: Clas
         return np.dtype(structure["numpy"]).type(structure["const"]) if "numpy" in structure else structure["const"]
 
     def inner(parts: Sequence[Structure]) -> list[Any]:
-        return [unflatten(part, leaf, known) for part in parts]
+        return [unflatten(part, leaf, known, front) for part in parts]
 
     def named(kind: type) -> tuple[type | None, str, type]:
         if "class" not in structure:
@@ -225,9 +241,9 @@ def unflatten(structure: Structure, leaf: Callable[[int, str], Any], known: Clas
         made = classes.make_object(known.find(structure["class"]), structure["object"])
     else:
         factory = known.find(structure["factory"]) if "factory" in structure else None
-        made = classes.make_dict(*named(dict), [(k, unflatten(s, leaf, known)) for k, s in structure["dict"]], factory)
+        made = classes.make_dict(*named(dict), [(k, unflatten(s, leaf, known, front)) for k, s in structure["dict"]], factory)
     if "attributes" in structure:
-        classes.set_attributes(made, [(name, unflatten(s, leaf, known)) for name, s in structure["attributes"]])
+        classes.set_attributes(made, [(name, unflatten(s, leaf, known, front)) for name, s in structure["attributes"]])
     return made
 
 
@@ -244,11 +260,21 @@ def first(tensor: Any, along: int, length: int) -> Any:
     IndexError
         If there are not as many.
     """
-    shape = list(tensor.shape)
+    shape = shape_of_first(tensor.shape, along, length)
+    return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+def shape_of_first(shape: Sequence[int], along: int, length: int) -> list[int]:
+    """Return the shape of what :func:`first` gives of a tensor.
+
+    Raises
+    ------
+    IndexError
+        If the tensor has not as many elements.
+    """
     if not 0 <= length <= shape[along]:
         raise IndexError(f"index {length} of {shape[along] + 1}")
-    shape[along] = length
-    return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
+    return [length if d == along else n for d, n in enumerate(shape)]
 
 
 def parts_of(structure: Structure) -> dict[int, tuple[int, int]]:
