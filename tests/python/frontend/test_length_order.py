@@ -125,6 +125,21 @@ def test_counts_of_numbers_of_any_size():
         stage(lambda x: torch.bincount(x), (torch.tensor([1, 2]),))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_numbers_of_one_byte_have_bounds(dtype):
+    """A histogram of an image needs no bound from the user."""
+
+    def program(x):
+        return torch.bincount(x), torch.bincount(x, minlength=256), torch.zeros(int(x[0])), torch.bincount(x // 2 + 1)
+
+    most = torch.iinfo(dtype).max
+    call = stage(program, (torch.tensor([1, 2], dtype=dtype),)).interpret()
+    for numbers in ([1, 2], [0, 0], [most, 0], [0, most], [7, most - 1]):
+        x = torch.tensor(numbers, dtype=dtype)
+        want, got = program(x), call(x)
+        assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+
+
 def test_built(tmp_path: Path) -> None:
     def program(x):
         y = x[x > 0]

@@ -141,8 +141,10 @@ class Elements:
         return self._found.get(x)
 
     def _from(self, value: Value, of: Of) -> Range | None:
-        if value in self._incoming:
-            return _hull(map(of, self._incoming[value]))
+        found = _hull(map(of, self._incoming[value])) if value in self._incoming else self._computed(value, of)
+        return _OF_BYTES.get(value.type.dtype) if found is None and isinstance(value.type, TensorType) else found
+
+    def _computed(self, value: Value, of: Of) -> Range | None:
         maker = self._makers.get(value)
         rule = _rule(maker) if isinstance(maker, TensorOp) else None
         if rule is None or not isinstance(maker, TensorOp) or maker.outputs[0] is not value:
@@ -167,6 +169,10 @@ def _is_integer(x: Value) -> bool:
 
 
 _DTYPES = {"int64": torch.int64, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8, "bool": torch.bool}
+
+
+#: What elements of one byte are, whatever makes them. Those of more bytes may be too far from each other for a bound to be of use.
+_OF_BYTES = {name: Range(torch.iinfo(_DTYPES[name]).min, torch.iinfo(_DTYPES[name]).max) for name in ("uint8", "int8")}
 
 
 def _fits(found: Range, value: Value) -> bool:
