@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import types
 
 import torch
 import torch.nn.functional as F
@@ -453,3 +454,24 @@ class Decorated(nn.Module):
 
 def test_private_names_in_functions_that_decorators_make() -> None:
     check(Decorated(), X, paths=3)
+
+
+def test_methods_whose_code_has_the_name_of_their_class():
+    """Some libraries give each class a copy of an inherited method, so that profiles tell them apart."""
+
+    class Base:
+        def forward(self, x):
+            return x * 2 if x.sum() > 0 else x - self.less
+
+        def __init_subclass__(cls):
+            function = Base.forward
+            code = function.__code__.replace(co_name=f"{cls.__name__}.forward")
+            cls.forward = types.FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+
+    class One(Base):
+        less = 1
+
+    class Two(Base):
+        less = 2
+
+    check(lambda x: One().forward(x) + Two().forward(-x), X, paths=2)

@@ -168,7 +168,7 @@ def _matches(node: FunctionNode, code: types.CodeType) -> bool:
             return False
     else:
         first = min([node.lineno] + [d.lineno for d in node.decorator_list])
-        if node.name != code.co_name or code.co_firstlineno not in (first, node.lineno):
+        if node.name != code.co_name.rpartition(".")[2] or code.co_firstlineno not in (first, node.lineno):
             return False
     a = node.args
     names = [x.arg for x in a.posonlyargs + a.args + a.kwonlyargs]
