@@ -101,7 +101,6 @@ def _leaves(x):
 
 REFUSED = {
     "which of equal ones is most frequent": (lambda x: x[x > 0].mode(), "mode"),
-    "a largest that may not be": (lambda x: torch.linalg.vector_norm(x[x > 0], float("inf")), "vector_norm"),
     "weights of numbers of which there may be none": (lambda x: torch.bincount((x[x > 0] > 1).long(), x[x > 0]), "bincount"),
     "different rows": (lambda x: torch.unique(x[:, x[0] > 0], dim=1), "unique"),
 }
