@@ -139,6 +139,8 @@ def test_narrow_integers_keep_the_last_bits(dtype: torch.dtype, tmp_path: Path) 
 NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
     "x * 0.3": lambda x: x * 0.3,
     "x / 0.7": lambda x: x / 0.7,
+    "0.7 / x": lambda x: 0.7 / x,
+    "x.square() * 0.7": lambda x: x.square() * 0.7,
     "x * torch.tensor(0.3)": lambda x: x * torch.tensor(0.3),
     "x / torch.tensor(0.7, dtype=torch.float64)": lambda x: x / torch.tensor(0.7, dtype=torch.float64),
     "x + 0.1": lambda x: x + 0.1,

@@ -232,12 +232,14 @@ def _abs(ctx: OpContext, x: Any) -> Any:
 
 
 @converter("square.default")
+@in_float32
 def _square(ctx: OpContext, x: Any) -> Any:
     x = ctx.cast(x, ctx.type.dtype)
     return ctx.emit(relax.op.multiply(x, x))
 
 
 @converter("reciprocal.default")
+@in_float32
 def _reciprocal(ctx: OpContext, x: Any) -> Any:
     return ctx.binary("divide", 1, x, ctx.type.dtype)
 
