@@ -137,6 +137,8 @@ def structure_text(structure: dict[str, Any]) -> str:
     if "tuple" in structure:
         items = [structure_text(s) for s in structure["tuple"]]
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if "rows" in structure:
+        return f"[{structure_text(structure['item'])}, ...]"
     if "list" in structure:
         return f"[{', '.join(structure_text(s) for s in structure['list'])}]"
     if "namedtuple" in structure:

@@ -160,6 +160,8 @@ class Names:
         if "tuple" in node:
             inner = ", ".join(self.structure(n, leaves) for n in node["tuple"])
             return f"({inner},)" if len(node["tuple"]) == 1 else f"({inner})"
+        if "rows" in node:
+            return f"[rows of {', '.join(self.structure(n, leaves) for n in node['rows'])}]"
         if "list" in node:
             return "[" + ", ".join(self.structure(n, leaves) for n in node["list"]) + "]"
         if "namedtuple" in node:

@@ -9,6 +9,8 @@ A structure is one of::
     {"leaf": k, "type": "tensor", "numpy": "array" | "number"}     the k-th leaf as an array of NumPy's, or as one of its numbers
     {"const": None | bool | int | float | str}                     a value fixed at build time
     {"tuple": [structure, ...]}   {"list": [structure, ...]}
+    {"rows": [leaf, ...], "item": structure}                       a list: each item has one row of each tensor, in the places of
+        the leaves of "item", which are their numbers in "rows"
     {"dict": [[key, structure], ...]}                              keys: str, int, bool, float or None
     {"namedtuple": "Name", "fields": ["a", ...], "items": [structure, ...]}    a named tuple or a dataclass
 
@@ -129,7 +131,8 @@ def is_call(structure: Structure) -> bool:
 
 def _children(node: Structure) -> list[Structure]:
     named = [s for _, s in [*node.get("dict", ()), *node.get("attributes", ())]]
-    return [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *named, *[length for _, length in cuts_of(node)]]
+    items = [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *node.get("rows", ())]
+    return [*items, *named, *[length for _, length in cuts_of(node)]]
 
 
 def cuts_of(node: Structure) -> list[tuple[int, Structure]]:
@@ -233,6 +236,10 @@ def unflatten(
     def inner(parts: Sequence[Structure]) -> list[Any]:
         return [unflatten(part, leaf, known, front) for part in parts]
 
+    if "rows" in structure:
+        columns = inner(structure["rows"])
+        return [unflatten(structure["item"], _row(columns, i), known) for i in range(len(columns[0]))]
+
     def named(kind: type) -> tuple[type | None, str, type]:
         if "class" not in structure:
             return kind, kind.__name__, kind
@@ -256,6 +263,10 @@ def unflatten(
     if "attributes" in structure:
         classes.set_attributes(made, [(name, unflatten(s, leaf, known, front)) for name, s in structure["attributes"]])
     return made
+
+
+def _row(columns: Sequence[Any], i: int) -> Callable[[int, str], Any]:
+    return lambda k, kind: columns[k][i] if kind == "tensor" else columns[k][i].item()
 
 
 def _as_array(tensor: Any, number: bool) -> Any:

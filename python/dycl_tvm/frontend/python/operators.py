@@ -20,6 +20,7 @@ from dycl_tvm.frontend.python.calls.builtins import class_of
 from dycl_tvm.frontend.python.calls.call import call, tail_call
 from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
+from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList
 from dycl_tvm.frontend.python.calls.searches import equal_item, known_key
@@ -123,6 +124,8 @@ _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": o
 
 def new(x: Any) -> Any:
     """Note that a container is made here."""
+    if type(x) is list:
+        return current().get(GrowingLists).made(x, sys._getframe(1))
     for part in vars(x).values() if isinstance(x, type) else ():
         current().heap.born(getattr(part, "__func__", part))
     if isinstance(x, (types.FunctionType, type)):

@@ -15,6 +15,7 @@ import torch
 from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, StateError, UnsupportedError
 from dycl_tvm.frontend.python import operators
 from dycl_tvm.frontend.python.calls.call import call_root, run_function, run_method
+from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.calls.kept_lists import KeptLists
 from dycl_tvm.frontend.python.calls.sealed import seal
@@ -33,6 +34,7 @@ from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.heap.reach import reach
+from dycl_tvm.frontend.trace.join.outgrown import Outgrown
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_RECURSION, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.modes import no_new_threads
 from dycl_tvm.frontend.trace.procedures import lower_calls
@@ -129,7 +131,7 @@ def _stage(
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
-    generators, recursive = Generators(KINDS[device]), Recursive()
+    generators, recursive, growing = Generators(KINDS[device]), Recursive(), GrowingLists()
 
     def stand_in(x: Any) -> Any:
         return twin_of_generator(x, generators) if isinstance(x, torch.Generator) else seal(twin(x))
@@ -156,6 +158,8 @@ def _stage(
             session.keep(program)
             session.keep(generators)
             session.keep(recursive)
+            session.keep(growing)
+            session.get(Outgrown).ask = growing.outgrown
             entry = session.builder.entry
             entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)] + [Value(INT, size.name) for size in inputs.sizes]
             values = list(entry.params)
@@ -177,7 +181,7 @@ def _stage(
             except Again:
                 continue
             except UnsupportedError as refusal:
-                if not state.lists.give_up(refusal) and not state.unread.try_otherwise():
+                if not growing.give_up() and not state.lists.give_up(refusal) and not state.unread.try_otherwise():
                     raise state.lists.refusal or refusal from None
                 continue
             finally:

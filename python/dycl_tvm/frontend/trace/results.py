@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -23,6 +24,21 @@ from dycl_tvm.runtime.classes import LOADED, base_of, fields_of, full_name, name
 from dycl_tvm.runtime.structure import Structure
 
 
+@dataclass
+class Row:
+    """A tensor or number in each item of a list: ``rows`` has those of all of them, ``kind`` says what it is."""
+
+    rows: torch.Tensor
+    kind: str
+
+
+@dataclass
+class Rows:
+    """A list of the items of which ``item`` is one, with a :class:`Row` in the place of each tensor and number."""
+
+    item: Any
+
+
 class Leaves:
     """Numbers the leaves of a structure and keeps their operands."""
 
@@ -33,6 +49,12 @@ class Leaves:
         """Add a leaf and return its description."""
         self.operands.append(operand)
         return {"leaf": len(self.operands) - 1, "type": kind}
+
+
+@dataclass
+class _Column:
+    number: int
+    kind: str
 
 
 def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[Any], Any] | None = None) -> Structure:
@@ -70,6 +92,19 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     if isinstance(x, np.generic) and isinstance(x.item(), (bool, int, float)):
         return {"const": x.item(), "numpy": x.dtype.name}
 
+    if isinstance(x, Rows):
+        found: list[Structure] = []
+
+        def column(part: Any) -> Any:
+            if not isinstance(part, Row):
+                return part
+            found.append(structure_of(part.rows, leaves, origin, view))
+            return _Column(len(found) - 1, part.kind)
+
+        return {"item": structure_of(x.item, Leaves(), origin, column), "rows": found}
+    if isinstance(x, _Column):
+        return {"leaf": x.number, "type": x.kind}
+
     named = name_of_constant(x)
     if named is not None:
         return {"const": x.__qualname__ if isinstance(x, type) else str(x), "name": named}
@@ -87,7 +122,7 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     elif isinstance(x, tuple):
         described = {"tuple": [inner(i) for i in tuple.__iter__(x)]}
     elif isinstance(x, list):
-        described = {"list": [inner(i) for i in list.__iter__(x)]}
+        described = {"list": [inner(i) for i in (list.__iter__(x) if issubclass(type(x), list) else x)]}
     elif isinstance(x, deque):
         described = {"list": [inner(i) for i in deque.__iter__(x)], "maxlen": x.maxlen}
     elif isinstance(x, dict):

@@ -8,6 +8,7 @@ another reason, begins staging anew with the list itself.
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -16,11 +17,14 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled
 from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
+from dycl_tvm.frontend.python.flow.iteration import ByIndex
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.control_flow import Again
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.join.captured import PlaceState
+from dycl_tvm.frontend.trace.join.poison import Poison
+from dycl_tvm.frontend.trace.results import Rows
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
 from dycl_tvm.frontend.trace.values.grown import Grown
@@ -29,6 +33,9 @@ from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.recorder import item as number
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
+
+#: Of these elements a sum has another type.
+_NO_SUMS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 class Items:
@@ -41,11 +48,18 @@ class Items:
         self.most, self.is_deque = getattr(of, "maxlen", None), isinstance(of, collections.deque)
         #: Of a copy: what it was copied of.
         self.parent: Any = None
+        #: Called where paths leave the list with different lengths, before they part.
+        self.differs: Callable[[], None] | None = None
+        #: How many rolled loops go over the items.
+        self.loops = 0
 
     @property
     def rows(self) -> list[torch.Tensor]:
         """The tensors that have the items as their rows."""
-        return [settled(vars(self)[name]) for name in self.columns]
+        found = [vars(self)[name] for name in self.columns]
+        if self.differs is not None and any(isinstance(rows, Poison) for rows in found):
+            self.differs()
+        return [settled(rows) for rows in found]
 
     @property
     def by_name(self) -> dict[str, torch.Tensor]:
@@ -76,7 +90,7 @@ class _Method(OwnValue):
         return self._do(*given)
 
 
-class KeptList(Sealed):
+class KeptList(Sealed, ByIndex):
     """Stands for a list or deque; see :func:`_kind_of`."""
 
     __slots__ = ("_items",)
@@ -166,6 +180,16 @@ class KeptList(Sealed):
         """Return where the first item is that is equal to one."""
         return _as_it_was(self).index(item, *between)
 
+    @contextlib.contextmanager
+    def gone_over(self) -> Iterator[Any]:
+        """Tell a loop how many items there are. As long as it goes over them the list stays as it is."""
+        items = _items_of(self)
+        items.loops += 1
+        try:
+            yield length_of(self)
+        finally:
+            items.loops -= 1
+
     def copy(self) -> Any:
         """Return a list of the items."""
         return program().state.lists.copied(self, _kind(self))
@@ -206,10 +230,12 @@ def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
 
 
 def sum_of(x: Any) -> Any:
-    """Return the sum of the floats or truths of a list; None where the items are gone over one by one, as an int may have any size."""
+    """Return the sum of the floats, truths or tensors of a list; None where the items are gone over one by one (an int has any size)."""
     form, rows = _items_of(x).form, _items_of(x).rows[0]
-    if not isinstance(form, Leaf) or form.kind not in ("float", "bool") or not length_of(x) > 0:
+    if not isinstance(form, Leaf) or form.kind == "int" or form.dtype in _NO_SUMS or not length_of(x) > 0:
         return None
+    if not form.kind:
+        return rows.cumsum(0)[-1]  # in their order
     return number(rows.sum()) if form.kind == "bool" else number(rows.cumsum(0)[-1]) + 0.0  # in their order
 
 
@@ -243,6 +269,8 @@ class _Appended(OfOneRun):
 
 def _put(x: Any, columns: list[torch.Tensor], newest_last: bool) -> None:
     items = _items_of(x)
+    if items.loops:
+        _give_up(x)
     for name, rows in zip(items.columns, columns):
         if items.most is not None:
             rows = rows[:0] if items.most == 0 else rows[-items.most :] if newest_last else rows[: items.most]
@@ -325,6 +353,20 @@ def _stacked(callee: Any, x: Any, dim: Any = 0) -> torch.Tensor | None:
     return (turned if callee is torch.stack else turned.flatten(dim % dims, dim % dims + 1)).clone()
 
 
+def begin_anew() -> NoReturn:
+    """Stage the program from its beginning, with what was found of its lists."""
+    again = Again()
+    program().trampolines.passing = again  # a handler may swallow it
+    raise again
+
+
+def stand_in(kind: type, items: Items, used: Callable[[], None]) -> Any:
+    """Return what stands for a container; ``used`` is called where it is used in a way that is not known, and begins anew."""
+    made = _kind_of(kind)(kind, used)
+    object.__setattr__(made, "_items", items)
+    return made
+
+
 class KeptLists:
     """The lists of a model for which something stands, until a use shows that it cannot."""
 
@@ -365,8 +407,7 @@ class KeptLists:
     def _stand_in(self, x: Any, form: Form, held: list[Any]) -> tuple[Any, Items]:
         kind: Any = type(x)
         items = Items(form, beginning(form, held), x)
-        made = _kind_of(kind)(kind, lambda: self._used(x))
-        object.__setattr__(made, "_items", items)
+        made = stand_in(kind, items, lambda: self._used(x))
         self._stand_ins[id(x)] = (x, made)
         return made, items
 
@@ -379,26 +420,28 @@ class KeptLists:
         parent, known = _parent_of(x), self._stand_ins
         if not any(made is parent for _, made in known.values()) or id(parent) in self._one_by_one:
             return current().heap.born(kind(x)) if kind is list else kind(x)
-        made = _kind_of(kind)(kind, lambda: self._want_items(parent))
-        items = Items(_items_of(x).form, _items_of(x).by_name, None)
+        items = current().heap.born(Items(_items_of(x).form, _items_of(x).by_name, None))
         items.parent = parent
-        object.__setattr__(made, "_items", current().heap.born(items))
-        return current().heap.born(made)
+        return current().heap.born(stand_in(kind, items, lambda: self._want_items(parent)))
 
     def _want_items(self, parent: Any) -> None:
         """Let copies of a list be lists in the next round."""
         self._one_by_one[id(parent)] = parent
-        self._begin_round_anew()
+        begin_anew()
 
     def in_results(self, value: Any) -> Any:
-        """Return what the network returns, with the items of such lists one by one."""
-        if not self._stand_ins:
-            return value
+        """Return what the network returns: a list whose length is a number of the run as the rows that it is, others item by item."""
         if issubclass(type(value), KeptList):
-            return _as_it_was(value)
-        if type(value) in (tuple, list):
-            return type(value)([self.in_results(v) for v in value])
-        return {k: self.in_results(v) for k, v in value.items()} if type(value) is dict else value
+            items = _items_of(value)
+            is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown)
+            return _as_it_was(value) if is_plain else Rows(items.form.described(iter(items.rows)))
+        if type(value) not in (tuple, list, dict):
+            return value
+        parts = value.values() if type(value) is dict else value
+        found = [self.in_results(v) for v in parts]
+        if all(v is known for v, known in zip(found, parts)):
+            return value
+        return dict(zip(value, found)) if type(value) is dict else type(value)(found)
 
     def is_given_up(self, x: Any) -> bool:
         """Whether an object is a list that was found to be used otherwise."""
@@ -423,12 +466,7 @@ class KeptLists:
 
     def _used(self, x: Any) -> None:
         self._forget(x)
-        self._begin_round_anew()
-
-    def _begin_round_anew(self) -> None:
-        again = Again()
-        program().trampolines.passing = again  # a handler may swallow it
-        raise again
+        begin_anew()
 
 
 _KINDS = (list, collections.deque)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.results import Row
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
@@ -51,6 +52,10 @@ class Leaf:
         """Return an item of the rows that it is."""
         return item(next(rows)) if self.kind else next(rows)
 
+    def described(self, columns: Iterator[torch.Tensor]) -> Any:
+        """Return what stands for each item in the description of a result, of the tensors that hold all items."""
+        return Row(next(columns), self.kind or "tensor")
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -79,7 +84,13 @@ class Pair:
 
     def item(self, rows: Iterator[torch.Tensor]) -> Any:
         """Return an item of the rows that it is."""
-        items = [part.item(rows) for part in self.parts]
+        return self._of([part.item(rows) for part in self.parts])
+
+    def described(self, columns: Iterator[torch.Tensor]) -> Any:
+        """Return what stands for each item in the description of a result, of the tensors that hold all items."""
+        return self._of([part.described(columns) for part in self.parts])
+
+    def _of(self, items: list[Any]) -> Any:
         return self.cls(*items) if hasattr(self.cls, "_fields") else self.cls(items)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.exits import exits
-from dycl_tvm.frontend.python.flow.iteration import iterate
+from dycl_tvm.frontend.python.flow.iteration import ByIndex, iterate
 from dycl_tvm.frontend.python.flow.loops import FEWEST_TRIPS, Loop, keep_their_lengths
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.plain_progress import shown_items
@@ -55,6 +55,12 @@ class For(Loop):
         if isinstance(items, SymbolicRange):
             yield from self._iterate_rolled(items, variables)
             return
+        if issubclass(type(items), ByIndex):
+            with type(items).gone_over(items) as count:
+                if scalars.is_symbolic(count):
+                    for index in self._iterate_rolled(SymbolicRange(0, count, 1), variables):
+                        yield items[index]
+                    return
         if isinstance(items, Grown) and 0 in items.lengths:
             for index in self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables):
                 yield row_of(items, index)

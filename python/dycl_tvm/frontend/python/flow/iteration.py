@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import types
 from collections import OrderedDict, deque
@@ -19,6 +20,16 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.blame import attempt
+
+
+class ByIndex:
+    """Items that a rolled loop can go over by their numbers."""
+
+    __slots__ = ()
+
+    def gone_over(self) -> contextlib.AbstractContextManager[Any]:
+        """Return how many there are, for as long as a loop goes over them."""
+        raise NotImplementedError
 
 
 def iterate(iterable: Any) -> Iterator[Any]:

@@ -30,6 +30,7 @@ from dycl_tvm.frontend.trace.join.captured import (
 from dycl_tvm.frontend.trace.join.growth import COUNTER, Growth
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents, verb_of
+from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled, may_be_unset
 from dycl_tvm.frontend.trace.join.varied import VariedState, one_for_both
 from dycl_tvm.frontend.trace.session import current
@@ -125,7 +126,7 @@ class Header:
         self._homes: dict[Path, Storage] = {}
         self._identities = LoopIdentities(self._clock, decision)
         self._growth = Growth(decision)
-        self._varied = VariedState()
+        self._varied = VariedState(decision)
 
     def anew(self) -> Header:
         """Return the header of which nothing is known yet."""
@@ -401,6 +402,7 @@ class Header:
         elif holds:
             form = self._varied.forms[path]
             length_path = (*path, _LENGTH)
+            self._varied.limit(path, back)
             found[path], found[length_path] = form.buffer(back), form.length(back)
             self._identities.note(path, back.obj)
             self._homes[path] = storage_of(back.obj)
@@ -420,6 +422,7 @@ class Header:
         place = header.place
         back = capture_place(place, place.read())
         if header.structure != back.structure:
+            outgrown(place.owner, [c.obj for c in back.items])
             why = self._differing.add(Name(place), sides_of_contents([header, back]), verb_of(place))
             self._growing = self._growing or why
             return

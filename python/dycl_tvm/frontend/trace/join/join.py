@@ -36,6 +36,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
+from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -358,6 +359,7 @@ class Join:
         found = [path.places[key] if key in path.places else self._unchanged(path, base, containers) for path in self.paths]
         first = found[0]
         if any(state.structure != first.structure for state in found):
+            outgrown(place.owner, max([[c.obj for c in state.items] for state in found], key=len), by_path=True)
             why = self._differing.add(Name(place), sides_of_contents(found), verb_of(place))
             self._apart = self._apart or why
             return None

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.join.captured import Captured, TensorLeaf
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, rank_of, same_kind
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
+from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage
 from dycl_tvm.frontend.trace.values.tensors import emit_one
 from dycl_tvm.hcfg.nodes import Operand, Value
@@ -126,11 +128,20 @@ def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | 
 
 
 class VariedState:
-    """Which tensors at the header of a loop have a length of the run, as far as it is known."""
+    """Which tensors at the header of a loop have a length of the run, as far as it is known.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    loop : object
+        The decision of the loop.
+    """
+
+    def __init__(self, loop: Any) -> None:
         self.forms: dict[tuple[Any, ...], Varied] = {}
+        self._loop = loop
         self._widened: dict[tuple[Any, ...], int] = {}
+        #: Tensors that are as long as they may get; where a trip makes one longer, the network ends with an error.
+        self._bounded: set[tuple[Any, ...]] = set()
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
@@ -138,11 +149,23 @@ class VariedState:
 
     def notes(self, path: tuple[Any, ...], found: Sequence[Captured]) -> bool:
         """Note what tensors at the header and at the end of the body have in common; whether one can stand for them."""
-        form = varied(found)
+        form = varied(found) or self._lengthened(found)
         if form is None or form.most < 1:
             return False
         self.forms[path] = form
         return True
+
+    def _lengthened(self, found: Sequence[Captured]) -> Varied | None:
+        """Return what tensors of fixed shapes have in common, one of which is longer, if somebody says how long they may get."""
+        leaves = [c for c in found if isinstance(c, TensorLeaf) and not isinstance(c.obj, Grown)]
+        if self._bound(0, 1) is None or len(leaves) < len(found) or any(isinstance(c.value, Stale) or any(marks_of(c.obj)) for c in leaves):
+            return None
+        types = [buffer_type(c.obj) for c in leaves]
+        differing = [d for d, sizes in enumerate(zip(*[t.shape for t in types])) if len(set(sizes)) > 1]
+        if len({(t.dtype, len(t.shape)) for t in types}) > 1 or len(differing) != 1:
+            return None
+        sizes = [t.shape[differing[0]] for t in types]
+        return _as_long_as(Varied(differing[0], min(sizes), 0, types[0]), max(sizes))
 
     def holds(self, path: tuple[Any, ...], back: Captured) -> bool | None:
         """Whether the tensor at the header can stand for that at the end of the body; None if it can in the next round."""
@@ -150,10 +173,37 @@ class VariedState:
         form = varied([back], before)
         if form is None:
             return False
+        if path in self._bounded:
+            form = _as_long_as(form, before.most)
         if form == before:
             return True
         self._widened[path] = self._widened.get(path, 0) + 1
         if form.most > before.most and self._widened[path] > _MOST_WIDENINGS:
-            return False
+            bound = self._bound(before.most, form.most - before.most)
+            if bound is None:
+                return False
+            form = _as_long_as(form, bound)
+            self._bounded.add(path)
         self.forms[path] = form if form.least == before.least else replace(form, least=0)
         return None
+
+    def _bound(self, most: int, more: int) -> int | None:
+        """Return how long a tensor may get that is so much longer after each trip; None if nobody says."""
+        given = current().limits.length
+        if given is not None:
+            return max(given, most)
+        trips = self._loop.most if self._loop.most is not None else current().limits.loop_trips
+        return None if trips is None else most + more * trips
+
+    def limit(self, path: tuple[Any, ...], back: TensorLeaf) -> None:
+        """End the network where a tensor is longer after the trip than it may be."""
+        form = self.forms[path]
+        length = _extent(back.obj, form.along)
+        if bounds_of(length)[1] > form.most:
+            limit(operand_of(as_number(length) <= form.most), f"a loop makes a tensor longer than {form.most}, which max_length bounds")
+
+
+def _as_long_as(form: Varied, most: int) -> Varied:
+    shape = form.type.shape
+    type_ = TensorType((*shape[: form.along], most, *shape[form.along + 1 :]), form.type.dtype)
+    return replace(form, most=most, type=type_)

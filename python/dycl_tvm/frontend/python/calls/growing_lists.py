@@ -1,0 +1,96 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Lists that the forward makes, and that a loop of run-time length makes longer: something stands for them from their making on.
+
+That is what stands for lists that calls make longer (:mod:`.kept_lists`): a tensor has the items as its rows, and grows in the loop like
+any other. Which lists these are is found out at the end of a loop's body; then staging begins anew. A list is known by the place in
+the program where it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.python.calls.kept_lists import Items, begin_anew, stand_in
+from dycl_tvm.frontend.python.calls.kept_rows import Form, form_of
+from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.values.grown import OfTheRun, cut
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+from dycl_tvm.hcfg.types import INT
+
+#: Where a list is made: the code, and the instruction in it.
+Place = tuple[str, int, str, int]
+
+
+@dataclass
+class _Known:
+    """What is known of the lists of a place; ``varies``: whether their lengths are numbers of the run from the beginning."""
+
+    form: Form
+    varies: bool = False
+
+
+class _Made(OfOneRun):
+    """Where the lists of a run were made; the heap keeps them alive."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, Place] = {}
+
+
+class GrowingLists:
+    """The lists of a program for which something stands, until a use shows that it cannot."""
+
+    def __init__(self) -> None:
+        self._known: dict[Place, _Known] = {}
+        self._given_up: set[Place] = set()
+
+    def made(self, x: list[Any], frame: FrameType) -> Any:
+        """Return a list that code makes just now, or what stands for it."""
+        code = frame.f_code
+        place = code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti
+        heap, known = current().heap, self._known.get(place)
+        if known is None:
+            current().get(_Made).places[id(x)] = place
+            return heap.born(x)
+        items = heap.born(Items(known.form, _no_rows(known), None))
+        items.differs = None if known.varies else lambda: self._vary(place)
+        found = heap.born(stand_in(list, items, lambda: self._give_up(place)))
+        found.extend(x)
+        return found
+
+    def outgrown(self, x: Any, items: Sequence[Any], by_path: bool) -> None:
+        """Let something stand for a list from now on that a loop leaves with more items than it had, if anything can."""
+        place = current().get(_Made).places.get(id(x)) if type(x) is list else None
+        forms = [form_of(i) for i in items]
+        if place is None or place in self._given_up or not forms or forms[0] is None or any(f != forms[0] for f in forms):
+            return
+        self._known[place] = _Known(forms[0], by_path)
+        begin_anew()
+
+    def give_up(self) -> bool:
+        """Let nothing stand for any list, as the program was refused; whether anything did."""
+        self._given_up |= self._known.keys()
+        found = bool(self._known)
+        self._known.clear()
+        return found
+
+    def _vary(self, place: Place) -> None:
+        self._known[place].varies = True
+        begin_anew()
+
+    def _give_up(self, place: Place) -> None:
+        del self._known[place]
+        self._given_up.add(place)
+        begin_anew()
+
+
+def _no_rows(known: _Known) -> dict[str, torch.Tensor]:
+    """Return the tensors that have the items of an empty list as their rows."""
+    if not known.varies:
+        return {leaf.name: torch.zeros((0, *leaf.shape), dtype=leaf.dtype) for leaf in known.form.leaves}
+    none = Length(Counter(current().builder.host_op("add", (0, 0), INT), 1, OfTheRun()), 1, 0)
+    return {leaf.name: cut(torch.zeros((1, *leaf.shape), dtype=leaf.dtype), {0: none}) for leaf in known.form.leaves}
