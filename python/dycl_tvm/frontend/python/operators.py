@@ -367,11 +367,13 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if type(obj) is RunTimeArray:
         obj.refuse("a change in place")
     index = index if isinstance(obj, torch.Tensor) else number_of(index)
-    if isinstance(obj, list) and (scalars.is_symbolic(index) or isinstance(index, torch.Tensor)):
-        _setitem_list(obj, _index_of(index) if isinstance(index, torch.Tensor) else index, value)
-        return
+    if isinstance(obj, list) and isinstance(index, torch.Tensor):
+        index = _index_of(index)
     if only_writes(obj, "__setitem__"):
         obj[index] = value
+        return
+    if isinstance(obj, list) and scalars.is_symbolic(index):
+        _setitem_list(obj, index, value)
         return
     if scalars.is_symbolic(index) and program().state.lives_on(obj):
         program().state.unread.note_filled(obj)
@@ -383,10 +385,6 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
 
 def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
     """Store at a position known only at run time: each item becomes the new value or stays."""
-    if not scalars.is_symbolic(index):
-        current().heap.changing(obj)
-        obj[index] = value
-        return
     position = check_index(index, len(obj))
     items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(list(obj))]
     current().heap.changing(obj)

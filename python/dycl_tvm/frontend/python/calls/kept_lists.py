@@ -26,6 +26,7 @@ from dycl_tvm.frontend.trace.join.captured import PlaceState
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.results import Rows
 from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, join_identities
@@ -61,11 +62,6 @@ class Items:
             self.differs()
         return [settled(rows) for rows in found]
 
-    @property
-    def by_name(self) -> dict[str, torch.Tensor]:
-        """The same, by what they are of an item."""
-        return {leaf.name: rows for leaf, rows in zip(self.form.leaves, self.rows)}
-
 
 class _OneOfThem:
     """In the place of a decision: an item of such a list, and a tensor that may be one of them."""
@@ -95,7 +91,21 @@ class KeptList(Sealed, ByIndex):
 
     __slots__ = ("_items",)
     written_by = frozenset(
-        ["append", "extend", "pop", "clear", "insert", "appendleft", "popleft", "__iadd__", "__delitem__", "count", "index", "copy"]
+        [
+            "append",
+            "extend",
+            "pop",
+            "clear",
+            "insert",
+            "appendleft",
+            "popleft",
+            "__iadd__",
+            "__setitem__",
+            "__delitem__",
+            "count",
+            "index",
+            "copy",
+        ]
     )
 
     def __getattribute__(self, name: str) -> Any:
@@ -104,7 +114,7 @@ class KeptList(Sealed, ByIndex):
 
     def append(self, item: Any) -> None:
         """Add a tensor behind the last."""
-        _put(self, _joined(self, item, lambda rows, row: [rows, row]), newest_last=True)
+        _put(self, _joined(self, item, lambda rows, row: torch.cat([rows, row])), newest_last=True)
 
     def appendleft(self, item: Any) -> None:
         """Add a tensor before the first."""
@@ -118,6 +128,9 @@ class KeptList(Sealed, ByIndex):
 
     def extend(self, items: Any) -> None:
         """Add tensors behind the last."""
+        if issubclass(type(items), KeptList) and _items_of(items).form == _items_of(self).form and items is not self:
+            _put(self, [torch.cat(both) for both in zip(_items_of(self).rows, _items_of(items).rows)], newest_last=True)
+            return
         for item in items:
             self.append(item)
 
@@ -139,6 +152,21 @@ class KeptList(Sealed, ByIndex):
         self.extend(items)
         return self
 
+    def __add__(self, items: Any) -> Any:
+        if _kind(self) is not list or not isinstance(items, list):
+            _give_up(self)
+        made = self.copy()
+        made.extend(items)
+        return made
+
+    def __radd__(self, items: Any) -> Any:
+        if _kind(self) is not list or not isinstance(items, list):
+            _give_up(self)
+        made = self.copy()
+        for item in reversed(items):
+            made.insert(0, item)
+        return made
+
     def __len__(self) -> int:
         rows = _items_of(self).rows[0]
         return decided_length(rows, 0) if isinstance(rows, Grown) else len(rows)
@@ -151,9 +179,16 @@ class KeptList(Sealed, ByIndex):
         if isinstance(index, slice):
             if index.step not in (None, 1) or _items_of(self).is_deque:
                 _give_up(self)
-            part = _listed(self, [column[index] for column in rows])
-            return tuple(part) if _kind(self) is tuple else current().heap.born(part)
+            return program().state.lists.copied(self, _kind(self), [column[index] for column in rows])
         return _item(self, [column[index] for column in rows])
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        is_place = type(index) is int or (scalars.is_symbolic(index) and index.node.is_int())
+        if not is_place or _items_of(self).is_deque:
+            _give_up(self)
+        length = length_of(self)
+        require((index >= -length) & (index < length), IndexError("list assignment index out of range"))
+        _put(self, _joined(self, item, lambda rows, row: _with_row(rows, index, length, row)), newest_last=True)
 
     def __delitem__(self, index: Any) -> None:
         part = index if isinstance(index, slice) else slice(None, 1) if index == 0 else slice(-1, None) if index == -1 else None
@@ -239,18 +274,18 @@ def sum_of(x: Any) -> Any:
     return number(rows.sum()) if form.kind == "bool" else number(rows.cumsum(0)[-1]) + 0.0  # in their order
 
 
-def _joined(x: Any, item: Any, order: Callable[[Any, Any], list[Any]]) -> list[torch.Tensor]:
+def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list[torch.Tensor]:
     """Return the rows with another one."""
     items = _items_of(x)
     row = row_of(items.form, item)
     if row is None:
         _give_up(x)
     columns = zip(items.form.leaves, items.rows, row)
-    return [torch.cat(order(rows, t.unsqueeze(0))) if leaf.kind else _joined_tensors(x, rows, t, order) for leaf, rows, t in columns]
+    return [make(rows, t.unsqueeze(0)) if leaf.kind else _joined_tensors(x, rows, t, make) for leaf, rows, t in columns]
 
 
-def _joined_tensors(x: Any, rows: torch.Tensor, item: torch.Tensor, order: Callable[[Any, Any], list[Any]]) -> torch.Tensor:
-    made = torch.cat(order(rows, item.unsqueeze(0)))
+def _joined_tensors(x: Any, rows: torch.Tensor, item: torch.Tensor, make: Callable[[Any, Any], torch.Tensor]) -> torch.Tensor:
+    made = make(rows, item.unsqueeze(0))
     both, decision = [storage_of(rows), storage_of(item)], _OneOfThem()
     for storage in both:
         may_be_one(storage_of(made), storage, decision)
@@ -258,6 +293,12 @@ def _joined_tensors(x: Any, rows: torch.Tensor, item: torch.Tensor, order: Calla
     known = current().get(_Appended).items.setdefault(id(_parent_of(x)), [])
     known.append(identity_of(item))
     return made
+
+
+def _with_row(rows: torch.Tensor, index: Any, length: Any, row: torch.Tensor) -> torch.Tensor:
+    """Return the rows with another one in a place, which counts from the end if it is negative."""
+    places = torch.arange(length).view(-1, *[1] * (row.dim() - 1))
+    return torch.where((places == index) | (places == index + length), row, rows)
 
 
 class _Appended(OfOneRun):
@@ -279,7 +320,7 @@ def _put(x: Any, columns: list[torch.Tensor], newest_last: bool) -> None:
 
 
 def _put_first(x: Any, item: Any) -> None:
-    _put(x, _joined(x, item, lambda rows, row: [row, rows]), newest_last=False)
+    _put(x, _joined(x, item, lambda rows, row: torch.cat([row, rows])), newest_last=False)
 
 
 def _take(x: Any, index: int) -> Any:
@@ -415,14 +456,18 @@ class KeptLists:
         """Whether something stands for a list."""
         return id(x) in self._stand_ins
 
-    def copied(self, x: Any, kind: type) -> Any:
-        """Return a list or tuple of the items of such a list; what is done with it is done with the rows, as far as it can be."""
-        parent, known = _parent_of(x), self._stand_ins
-        if not any(made is parent for _, made in known.values()) or id(parent) in self._one_by_one:
-            return current().heap.born(kind(x)) if kind is list else kind(x)
-        items = current().heap.born(Items(_items_of(x).form, _items_of(x).by_name, None))
+    def copied(self, x: Any, kind: type, columns: list[torch.Tensor] | None = None) -> Any:
+        """Return a list or tuple of the items of such a list, or of those in some columns; what is done with it is done with the rows."""
+        parent, form = _parent_of(x), _items_of(x).form
+        columns = _items_of(x).rows if columns is None else columns
+        if id(parent) in self._one_by_one:
+            found = _listed(x, columns)
+            return current().heap.born(found) if kind is list else kind(found)
+        items = current().heap.born(Items(form, {leaf.name: rows for leaf, rows in zip(form.leaves, columns)}, None))
         items.parent = parent
-        return current().heap.born(stand_in(kind, items, lambda: self._want_items(parent)))
+        is_kept = any(made is parent for _, made in self._stand_ins.values())
+        used = (lambda: self._want_items(parent)) if is_kept else object.__getattribute__(parent, "_used")
+        return current().heap.born(stand_in(kind, items, used))
 
     def _want_items(self, parent: Any) -> None:
         """Let copies of a list be lists in the next round."""
@@ -482,7 +527,7 @@ def _kind_of(kind: type) -> Any:
     if kind not in _kinds:
         sealed = sealed_kind(kind)
         own = {n: v for n, v in vars(KeptList).items() if n not in ("__dict__", "__weakref__", "_items", "__doc__")}
-        only = {n: v for n, v in own.items() if hasattr(kind, n) or not n.startswith("__") or n == "__bool__"}
+        only = {n: v for n, v in own.items() if hasattr(kind, n) or not n.startswith("__") or n in ("__bool__", "__radd__")}
         if not hasattr(kind, "__iadd__"):
             only["__iadd__"] = lambda x, items: NotImplemented  # another tuple is made
         _kinds[kind] = type(f"kept {kind.__name__}", (KeptList, sealed), {**only, "__slots__": (), "written_by": _written_by(kind)})

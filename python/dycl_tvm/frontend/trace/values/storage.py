@@ -154,11 +154,13 @@ class Storage(Carrier, One):
         self.value, self.version = value, next(clock)
 
     def joined_with(self) -> list[Storage]:
-        """Return this, and the storages of which one became it in a join, or that it was joined with, also by way of others."""
+        """Return this, and the storages of which one became it in a join, that it was joined with, or that it may be one with, also by
+        way of others."""
         found, todo = {self: None}, [self]
         while todo:
-            for merger, _ in todo.pop().mergers:
-                other = merger()
+            storage = todo.pop()
+            for reference, _ in (*storage.mergers, *storage.shadows):
+                other = reference()
                 if other is not None and other not in found:
                     found[other] = None
                     todo.append(other)

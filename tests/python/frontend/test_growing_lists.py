@@ -1,0 +1,232 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Lists that the forward makes, and that loops of run-time length make longer: the loops are rolled, and the results are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from differential import check, same, stage
+from torch import nn
+
+import dycl_tvm
+from dycl_tvm.errors import UnsupportedError
+
+INPUTS = [(torch.randn(1, 4, generator=torch.Generator().manual_seed(k)) * (1 + k % 3),) for k in range(24)]
+
+
+def stacked(x):
+    outs = []
+    while x.sum() < 6:
+        x = x + 1
+        outs.append(x)
+    return torch.stack(outs) if outs else x.unsqueeze(0)
+
+
+def by_path(x):
+    """Longer in some trips only."""
+    outs, n = [], 0
+    while x.sum() < 6 and n < 20:
+        x = x + 0.4
+        if x[0, 0] > 0.5:
+            outs.append(x.sin())
+        n += 1
+    return torch.cat(outs) if outs else None, len(outs)
+
+
+def numbers(x):
+    """A list of numbers as the result, as a transducer's decoder gives it."""
+    label = []
+    for t in range(int(x.abs().sum())):
+        n = 0
+        while n < 3:
+            k = int((x * (t + n + 1)).sin().argmax())
+            if k == 0:
+                break
+            label.append(k)
+            n += 1
+    return label
+
+
+def left_early(x):
+    outs = [x]
+    for i in range(int(x.abs().sum())):
+        outs.append(outs[-1] * 0.5 + i)
+        if outs[-1].sum() > 12:
+            return torch.cat(outs)
+    return sum(outs)
+
+
+def tuples(x):
+    a, b = [], []
+    while len(a) < 9 and x.sum() < 20:
+        x = x + x.abs().mean() + 0.1
+        a.append(x.sum())
+        b.append((len(a), x.max().item()))
+    return torch.stack(a + [x.sum()]), b
+
+
+def fill(x, out):
+    out.append(x.mean(1))
+
+
+def by_another_function(x):
+    out = []
+    while x.sum() < 6:
+        x = x + 1
+        fill(x, out)
+    return torch.cat(out, 0) if len(out) else x[0]
+
+
+class InOtherContainers(nn.Module):
+    def forward(self, x):
+        self.history, d = [], {"v": []}
+        while x.sum() < 6:
+            x = x + 1
+            self.history.append(x)
+            d["v"].append(x * 2)
+        return torch.stack(self.history + [x]), d
+
+
+def parts(x):
+    outs = []
+    while x.sum() < 6:
+        x = x + 1
+        outs.append(x)
+    return torch.stack([x] + outs[-2:] + outs), outs[1:], list(outs)
+
+
+def gone_over(x):
+    outs = []
+    while x.sum() < 6:
+        x = x + 1
+        outs.append(x)
+    t = torch.zeros(1, 4)
+    for o in outs:
+        t = t * 0.5 + o
+        if t.sum() > 9:
+            break
+    return t
+
+
+def within_another(x):
+    rows = []
+    while x.sum() < 6:
+        x = x + 1
+        columns, y = [], x
+        while y.sum() < 8 and len(columns) < 5:
+            y = y + 0.7
+            columns.append(y.mean())
+        rows.append(torch.stack(columns).sum() if columns else x.mean())
+    return torch.stack(rows) if rows else x[0]
+
+
+def stored(x):
+    outs, last = [x], -1
+    while x.sum() < 6:
+        x = x + 1
+        outs.append(x)
+        outs[0] = outs[0] * 2
+        outs[int(x.argmax()) % 2] = x - 1
+        outs[last] = outs[last] + 1
+    return torch.stack(outs)
+
+
+def taken_away(x):
+    stack, n = [x], 0
+    while stack and n < 12:
+        t = stack.pop()
+        n += 1
+        if t.abs().sum() > 1:
+            stack.append(t * 0.4)
+            stack.append(t * 0.3)
+    return n, len(stack)
+
+
+RIGHT: list[Callable[..., Any]] = [
+    *(stacked, by_path, numbers, left_early, tuples, by_another_function, parts, gone_over, within_another, stored, taken_away),
+    InOtherContainers().eval(),
+]
+
+
+@pytest.mark.parametrize("model", RIGHT, ids=lambda m: getattr(m, "__name__", type(m).__name__))
+def test_right(model: Callable[..., Any]) -> None:
+    check(model, INPUTS, max_length=64)
+
+
+@pytest.mark.parametrize("model", [stacked, by_path, numbers, tuples, gone_over], ids=lambda m: m.__name__)
+def test_code_does_not_grow_with_the_bound(model: Callable[..., Any]) -> None:
+    small, large = (len(stage(model, INPUTS[0], max_length=n).blocks) for n in (30, 300))
+    assert small == large
+
+
+def test_the_bound_on_trips_bounds_the_list() -> None:
+    """The users's bound on trips is one on what grows in them."""
+    check(by_path, INPUTS, max_loop_trips=30)
+    small, large = (len(stage(by_path, INPUTS[0], max_loop_trips=n).blocks) for n in (30, 300))
+    assert small == large
+
+
+def renamed(x):
+    """The item is changed in place after it was appended."""
+    outs, buffer = [], torch.zeros(1, 4)
+    while x.sum() < 6:
+        x = x + 1
+        buffer += x
+        outs.append(buffer)
+    return torch.stack(outs + [x])
+
+
+def changed_while_gone_over(x):
+    outs = [x]
+    while x.sum() < 6:
+        x = x + 1
+        outs.append(x)
+    for o in outs:
+        if o.sum() > 5 and len(outs) < 30:
+            outs.append(o * 0.5)
+    return len(outs)
+
+
+def of_two_kinds(x):
+    outs = []
+    while x.sum() < 6:
+        x = x + 1
+        outs.append(x if x.sum() > 3 else x.mean())
+    return outs[-1]
+
+
+@pytest.mark.parametrize("model", [renamed, changed_while_gone_over, of_two_kinds], ids=lambda m: m.__name__)
+def test_what_rows_cannot_stand_for_is_refused(model: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        stage(model, INPUTS[0], max_length=64)
+
+
+def test_built_and_loaded(tmp_path: Path) -> None:
+    """A list of numbers, and one of tuples of tensors and numbers, as results of a library; one that gets too long is an error there."""
+
+    def model(x):
+        label, pairs = [], []
+        while x.sum() < 6:
+            x = x + 0.5
+            if x[0, 0] > 0:
+                label.append(int(x.argmax()))
+            pairs.append((x, x.sum().item()))
+        return {"label": label, "pairs": pairs}
+
+    art = dycl_tvm.build(model, INPUTS[0], max_length=20)
+    art.export_library(tmp_path / "m.so")
+    art.save_params(tmp_path / "m.params")
+    module = dycl_tvm.load(tmp_path / "m.so", tmp_path / "m.params")
+    lengths = set()
+    for (x,) in INPUTS:
+        expected = model(x)
+        assert same(expected, module(x))
+        lengths.add((len(expected["label"]), len(expected["pairs"])))
+    assert len(lengths) > 4 and 0 in [n for n, _ in lengths]
+    with pytest.raises(dycl_tvm.RunError, match="longer than 20"):
+        module(torch.full((1, 4), -4.0))
+    assert same(model(INPUTS[0][0]), module(INPUTS[0][0]))
