@@ -117,8 +117,8 @@ def build(
         one more ends the call in a RunError.
     max_length : int, optional
         Bound on every size of a Python forward that tensors decide and that nothing else bounds (``torch.arange(durations.sum())``); one
-        more ends the call in a RunError. So does a call after which the model would keep a longer tensor or list than that (a cache), and a loop that makes one longer. Room
-        is made, and time spent, for tensors of that length, so give what is needed.
+        more ends the call in a RunError. So does a call after which the model would keep a longer tensor or list than that (a cache), and
+        a loop that makes one longer. Room is made, and time spent, for tensors of that length, so give what is needed.
     dynamic_shapes : mapping or sequence, optional
         Sizes of the inputs of a Python forward that each call decides, as in ``torch.export``: by parameter, and for each dimension a
         :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.

@@ -356,8 +356,8 @@ class Decisions:
         refusal = UnsupportedError(
             with_others(f"{reason}, and the loop's trip count is known only at run time", others),
             self._origin() or decision.origin,
-            "write into a tensor of fixed size, or say how long what grows may get, build(..., max_length=N), or how many trips the loop makes, "
-            "build(..., max_loop_trips=N)",
+            "write into a tensor of fixed size, or say how long what grows may get, build(..., max_length=N), or how many trips the loop "
+            "makes, build(..., max_loop_trips=N)",
         )
         self.unroll(decision, refusal)
 
