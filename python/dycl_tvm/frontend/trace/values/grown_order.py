@@ -135,12 +135,13 @@ def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
         return refuse_call(func, t)
     whole: torch.Tensor = t.padded()
     for shift, dim in zip(by, along):
-        if dim % t.dim_() != t.along:
+        along = dim % t.dim_()
+        if along not in t.lengths:
             whole = whole.roll(shift, dim)
-        elif size := int(whole.shape[t.along]):
-            source = (torch.arange(size) - shift) % to_tensor(number(t.length), torch.int64).clamp(min=1)
-            whole = whole.index_select(t.along, source)
-    return new(whole.clone() if whole is t else whole, t.along, t.length)
+        elif size := int(whole.shape[along]):
+            source = (torch.arange(size) - shift) % to_tensor(number(t.lengths[along]), torch.int64).clamp(min=1)
+            whole = whole.index_select(along, source)
+    return new_in(whole.clone() if whole is t else whole, t.lengths)
 
 
 def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
