@@ -37,7 +37,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     valid,
 )
 from dycl_tvm.frontend.trace.values.grown_rules import named
-from dycl_tvm.frontend.trace.values.grown_shapes import cat, grown_or_plain, length_of_size, most_of
+from dycl_tvm.frontend.trace.values.grown_shapes import cat, cut_anew, grown_or_plain, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -151,11 +151,12 @@ def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, ap
     if prepend is not None or append is not None:
         with current().functions:
             return torch.cat([x for x in (prepend, t, append) if x is not None], dim).diff(dim=dim)
-    whole = t.padded()
-    if dim % t.dim_() != t.along:
-        return new(func(whole, dim=dim), t.along, t.length)
-    least, most = [max(size - 1, 0) for size in t.length.bounds]
-    return new(func(whole, dim=dim), t.along, extent_of(largest_of(number(t.length) - 1, 0), least, most))  # type: ignore[arg-type]
+    along, made = dim % t.dim_(), func(t.padded(), dim=dim)
+    if along not in t.lengths:
+        return new_in(made, t.lengths)
+    least, most = [max(size - 1, 0) for size in t.lengths[along].bounds]
+    fewer = extent_of(largest_of(number(t.lengths[along]) - 1, 0), least, most)
+    return cut_anew(made, {**t.lengths, along: fewer}, True)
 
 
 def _lone(t: torch.Tensor) -> torch.Tensor:
