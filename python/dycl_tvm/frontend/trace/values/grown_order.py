@@ -431,8 +431,8 @@ def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
     if type(repeats) is not int or repeats < 1 or (dim is None and t.dim_() > 1):
         return refuse_call(func, t)
     dim = 0 if dim is None else dim % t.dim_()
-    length = combine("mul", t.length, repeats) if dim == t.along else t.length
-    return new(t.padded().repeat_interleave(repeats, dim), t.along, length)  # type: ignore[arg-type]  # a product is a length
+    lengths = {d: combine("mul", n, repeats) if d == dim else n for d, n in t.lengths.items()}
+    return new_in(t.padded().repeat_interleave(repeats, dim), lengths)  # type: ignore[arg-type]  # products are lengths
 
 
 # -- measures -------------------------------------------------------------------------------------------------------------
