@@ -137,7 +137,8 @@ struct WeightDesc {
 };
 
 // `along` is kNone, or the dimension of the tensor whose extent is scalar.i: the first elements.
-// With kSeveral it is the set of such dimensions, one bit each, whose extents are in Frame::extents.
+// With kSeveral it is the set of such dimensions, one bit each, whose extents are in
+// Frame::extents.
 constexpr uint32_t kSeveral = 1u << 31;
 struct Output {
   Kind kind;

@@ -76,7 +76,7 @@ def broadcast(tensors: Sequence[torch.Tensor], beyond: int = 0) -> tuple[dict[in
                 whole = whole.index_select(along, places.clamp(max=t.buffer.shape[along] - 1))
             wholes[id(t)] = fitted(whole, along, room)
         extents[from_end] = common
-    for t in found:
+    for t in {id(t): t for t in found}.values():  # one may be several operands
         left = {d: n for d, n in t.lengths.items() if t.dim_() - d <= beyond}
         wholes[id(t)] = cut(wholes[id(t)], left) if left else wholes[id(t)]
     return wholes, extents

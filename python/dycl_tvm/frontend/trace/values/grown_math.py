@@ -161,6 +161,11 @@ def converted(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return made
 
 
+def typed(func: Any, x: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """Convert to a type of elements; without one, PyTorch says which there is."""
+    return converted(_T.to, x, dtype) if isinstance(dtype, torch.dtype) else refuse_call(func, x)
+
+
 def contiguous(func: Any, t: Grown, memory_format: Any = torch.contiguous_format) -> Any:
     """Return the tensor itself if it lies in memory as it should."""
     if memory_format is not torch.contiguous_format:
@@ -392,6 +397,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(named(_ACTIVATIONS, F), elementwise),
     **dict.fromkeys(named(_CONVERSIONS, _T), converted),
     _T.contiguous: contiguous,
+    _T.type: typed,
     **dict.fromkeys([torch.softmax, _T.softmax, F.softmax, torch.log_softmax, _T.log_softmax, F.log_softmax], softmax),
     **dict.fromkeys([torch.sum, _T.sum], reduction(lambda dtype: 0)),
     **dict.fromkeys([torch.all, _T.all], reduction(lambda dtype: True)),

@@ -37,7 +37,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     valid,
 )
 from dycl_tvm.frontend.trace.values.grown_rules import named
-from dycl_tvm.frontend.trace.values.grown_shapes import cat, grown_or_plain, length_of_size, most_of
+from dycl_tvm.frontend.trace.values.grown_shapes import cat, cut_anew, grown_or_plain, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -135,12 +135,13 @@ def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
         return refuse_call(func, t)
     whole: torch.Tensor = t.padded()
     for shift, dim in zip(by, along):
-        if dim % t.dim_() != t.along:
+        along = dim % t.dim_()
+        if along not in t.lengths:
             whole = whole.roll(shift, dim)
-        elif size := int(whole.shape[t.along]):
-            source = (torch.arange(size) - shift) % to_tensor(number(t.length), torch.int64).clamp(min=1)
-            whole = whole.index_select(t.along, source)
-    return new(whole.clone() if whole is t else whole, t.along, t.length)
+        elif size := int(whole.shape[along]):
+            source = (torch.arange(size) - shift) % to_tensor(number(t.lengths[along]), torch.int64).clamp(min=1)
+            whole = whole.index_select(along, source)
+    return new_in(whole.clone() if whole is t else whole, t.lengths)
 
 
 def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
@@ -150,11 +151,12 @@ def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, ap
     if prepend is not None or append is not None:
         with current().functions:
             return torch.cat([x for x in (prepend, t, append) if x is not None], dim).diff(dim=dim)
-    whole = t.padded()
-    if dim % t.dim_() != t.along:
-        return new(func(whole, dim=dim), t.along, t.length)
-    least, most = [max(size - 1, 0) for size in t.length.bounds]
-    return new(func(whole, dim=dim), t.along, extent_of(largest_of(number(t.length) - 1, 0), least, most))  # type: ignore[arg-type]
+    along, made = dim % t.dim_(), func(t.padded(), dim=dim)
+    if along not in t.lengths:
+        return new_in(made, t.lengths)
+    least, most = [max(size - 1, 0) for size in t.lengths[along].bounds]
+    fewer = extent_of(largest_of(number(t.lengths[along]) - 1, 0), least, most)
+    return cut_anew(made, {**t.lengths, along: fewer}, True)
 
 
 def _lone(t: torch.Tensor) -> torch.Tensor:
@@ -429,8 +431,8 @@ def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
     if type(repeats) is not int or repeats < 1 or (dim is None and t.dim_() > 1):
         return refuse_call(func, t)
     dim = 0 if dim is None else dim % t.dim_()
-    length = combine("mul", t.length, repeats) if dim == t.along else t.length
-    return new(t.padded().repeat_interleave(repeats, dim), t.along, length)  # type: ignore[arg-type]  # a product is a length
+    lengths = {d: combine("mul", n, repeats) if d == dim else n for d, n in t.lengths.items()}
+    return new_in(t.padded().repeat_interleave(repeats, dim), lengths)  # type: ignore[arg-type]  # products are lengths
 
 
 # -- measures -------------------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized_buffers, extent_at, fitted, is_same
-from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, filled, masked, new_in, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indices import require
@@ -118,6 +119,9 @@ def attention(
     tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
     if dropout_p:
         return refuse_call(func, *tensors)
+    if attn_mask is not None and (scalars.is_symbolic(is_causal) or is_causal):
+        require(scalars.select(is_causal, False, True), RuntimeError("Explicit attn_mask should not be set when is_causal=True"))
+        is_causal = False
     if not any(from_end > 2 for t in tensors for from_end in _lengths(t)):
         return _attention(func, query, key, value, attn_mask, is_causal, kwargs)
     agreed = broadcast(tensors, beyond=2)
@@ -148,10 +152,10 @@ def _attention(
         return refuse_call(func, query, key, value, mask)
     if columns and columns[2].bounds[0] < 1 and buffer_of(key).shape[:-2] != buffer_of(query).shape[:-2]:
         _check_spread(func, query, key, value, is_causal, kwargs)
-    if is_causal and (mask is not None or not rows or not columns or not is_same(rows[2], columns[2])):
+    if is_causal and (not rows or not columns or not is_same(rows[2], columns[2])):
         return refuse_call(func, query, key, value, mask)
     if mask is not None and not (_is_aligned(mask, 2, rows.get(2)) and _is_aligned(mask, 1, columns.get(2))):
-        return refuse_call(func, query, key, value, mask)
+        mask = _spread_to(func, mask, [extent_at(query, 2), extent_at(key, 2)])  # type: ignore[list-item]  # both have two dimensions
     given: torch.Tensor = filled(query, 0) if isinstance(query, Grown) else query
     whole = None if mask is None else buffer_of(mask)
     if mask is not None and whole is not None and 2 in _lengths(mask):
@@ -173,6 +177,22 @@ def _attention(
         there = there & (torch.arange(size) <= torch.arange(int(given.shape[-2]))[:, None])
     made = func(given, keys, values, there, 0.0, False, **kwargs)
     return cut(made, {query.dim_() - 2: rows[2]}) if isinstance(query, Grown) else made
+
+
+def _spread_to(func: Any, mask: torch.Tensor, sizes: list[Extent]) -> torch.Tensor:
+    """Return a mask that is as large as queries and keys are, or has one element for all; another is an error at run time."""
+    like = new_in(torch.zeros([bounds_of(n)[1] for n in sizes], dtype=torch.bool), dict(enumerate(sizes)))
+    agreed = broadcast([mask, like])
+    if agreed is None:
+        return refuse_call(func, mask, like)  # type: ignore[no-any-return]
+    whole, lengths = agreed[0].get(id(mask), mask), {}
+    for from_end, own in zip((2, 1), sizes):
+        found = agreed[1].get(from_end, own)
+        if not is_same(found, own):
+            require(as_number(found) == as_number(own), RuntimeError("the mask of an attention must be as large as queries and keys are"))
+        if rank_of(mask) >= from_end and extent_at(mask, from_end) != 1:
+            lengths[whole.dim() - from_end] = own
+    return new_in(whole, lengths)
 
 
 def _is_aligned(mask: torch.Tensor, from_end: int, length: Length | None) -> bool:

@@ -92,7 +92,7 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
     others = math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along)
     total, at = combine("mul", t.length, others), [d for d, n in enumerate(wanted) if type(n) is not int or n == -1]
     if not isinstance(total, Length) or len(at) > 1:
-        return refuse_call(func, t)
+        return _of_several(func, t, wanted)
     wrong, row = RuntimeError("the shape is invalid for the number of elements"), math.prod(n for d, n in enumerate(wanted) if d not in at)
     if not row or (func is _T.view and not t.contiguous_ and not _are_split(t, wanted, at)):
         return refuse_call(func, t)
@@ -163,28 +163,27 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     asked = [n if type(n) is int else length_of_size(n) for n in wanted]
     if None in asked or asked.count(-1) > 1:
         return refuse_call(func, t)
+    if -1 in asked:
+        asked[asked.index(-1)] = _left_over(func, t, asked)
     kept = _kept(t, asked)
-    for size in asked if -1 in asked else ():
-        if isinstance(size, Length) and size.bounds[0] < 1:
-            require(number(size) != 0, RuntimeError("cannot reshape tensor of 0 elements into a shape with a size to be found"))
-    parts, shape = _between(t, asked, kept), list(asked)
     opened: list[int] = []
     splits = True
-    for own, others in parts:
-        lengths, left = [d for d in own if d in t.lengths], [d for d in others if not _is_plain(asked[d])]
-        sizes, rest = [t.buffer.shape[d] for d in own], math.prod(asked[d] for d in others if d not in left)
-        if not lengths and [asked[d] for d in left] == [-1] and rest and math.prod(sizes) % rest == 0:
-            shape[left[0]] = math.prod(sizes) // rest
-        elif len(lengths) == len(left) == 1:
+    for own, others in _between(t, asked, kept):
+        lengths, left = [d for d in own if d in t.lengths], [d for d in others if isinstance(asked[d], Length)]
+        sizes, rest = [t.buffer.shape[d] for d in own], [asked[d] for d in others]
+        if len(lengths) == len(left) == 1:
             opened += lengths
-        elif lengths or left or math.prod(sizes) != rest:
+        elif lengths or left or math.prod(sizes) != math.prod(rest):
             return _moved(func, t, asked)
-        splits = splits and (bool(lengths) or _splits(sizes, [shape[d] for d in others]))
-    lengths_kept = {w: t.lengths[d] for d, w in kept.items()}
+        splits = splits and (bool(lengths) or _splits(sizes, rest))
+    shape = [as_number(n) for n in asked]
     for d, w in kept.items():
         shape[w] = t.buffer.shape[d]
+    lengths_kept = {w: t.lengths[d] for d, w in kept.items()}
+    if len(opened) > 1:
+        return _moved(func, t, asked)
     if opened:
-        return _opened(func, t, wanted, shape, opened, lengths_kept)
+        return _opened(func, t, shape, opened[0], lengths_kept)
     if not t.contiguous_ and not splits:  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
@@ -192,21 +191,15 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     return new_in(func(t.padded(), shape), lengths_kept, t.contiguous_)
 
 
-def _is_plain(size: Any) -> bool:
-    return type(size) is int and size != -1
-
-
-def _opened(func: Any, t: Grown, wanted: list[Any], shape: list[Any], opened: list[int], kept: dict[int, Length]) -> Any:
+def _opened(func: Any, t: Grown, shape: list[Any], opened: int, kept: dict[int, Length]) -> Any:
     """Change the part between dimensions that are kept in which one length is: the others are as long as the buffer meanwhile."""
-    if len(opened) > 1:
-        return _moved(func, t, [n if type(n) is int else length_of_size(n) for n in wanted])
-    part: Any = cut(t.padded(), {opened[0]: t.lengths[opened[0]]})
+    part: Any = cut(t.padded(), {opened: t.lengths[opened]})
     part.order = t.order
-    made = _of_one(func, part, [shape[d] if d in kept or _is_plain(shape[d]) else n for d, n in enumerate(wanted)])
+    made = _of_one(func, part, shape)
     lengths = made.lengths if isinstance(made, Grown) else {}
-    whole = made.padded() if isinstance(made, Grown) else made
     stands_for_a_view(made, t)
-    return new_in(whole, {**kept, **lengths}, t.contiguous_ and (not lengths or made.contiguous_))
+    known = t.contiguous_ and (not lengths or made.contiguous_)
+    return new_in(made.padded() if isinstance(made, Grown) else made, {**kept, **lengths}, known)
 
 
 def _kept(t: Grown, asked: Sequence[Any]) -> dict[int, int]:
@@ -232,14 +225,10 @@ def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
     """Give all elements, in their order, another shape: they are moved together, and then to where the new buffer has them."""
     if func is _T.view and not t.contiguous_:
         return refuse_call(func, t)
-    sizes = list(asked)
-    if -1 in sizes:
-        sizes[sizes.index(-1)] = _left_over(func, t, sizes)
-    else:
-        own, others = without(_product(t.sizes()), _product(map(as_number, sizes)))
-        if own != others:
-            wrong = RuntimeError("the shape is invalid for the number of elements")
-            require(_number(own) == _number(others), wrong)
+    sizes: list[Extent] = list(asked)
+    own, others = without(_product(_sizes(t)), _product(sizes))
+    if own != others:
+        require(_number(own) == _number(others), RuntimeError("the shape is invalid for the number of elements"))
     rooms = [bounds_of(n)[1] for n in sizes]
     last = max((d for d, n in enumerate(sizes) if isinstance(n, Length)), default=-1)
     elements = at_front(t).reshape(-1)
@@ -258,11 +247,15 @@ def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
     return made
 
 
-def _product(sizes: Iterable[Any]) -> Factors:
+def _sizes(t: Grown) -> list[Extent]:
+    return [t.lengths.get(d, n) for d, n in enumerate(t.buffer.shape)]
+
+
+def _product(sizes: Iterable[Extent]) -> Factors:
     """Return what the number of elements of a shape is the product of."""
     made: Factors = (1, ())
     for n in sizes:
-        of = factors_of(length_of_size(n) if scalars.is_symbolic(n) else n)
+        of = factors_of(n)
         made = (made[0] * of[0], (*made[1], *of[1]))
     return made
 
@@ -270,7 +263,10 @@ def _product(sizes: Iterable[Any]) -> Factors:
 def _left_over(func: Any, t: Grown, sizes: Sequence[Any]) -> Extent:
     """Return the size that is to be found: what the others leave of the number of elements."""
     wrong = RuntimeError("the shape is invalid for the number of elements")
-    (own, lengths), (others, more) = without(_product(t.sizes()), _product([as_number(n) for n in sizes if n != -1]))
+    for size in sizes:
+        if isinstance(size, Length) and size.bounds[0] < 1:
+            require(number(size) != 0, RuntimeError("cannot reshape tensor of 0 elements into a shape with a size to be found"))
+    (own, lengths), (others, more) = without(_product(_sizes(t)), _product([n for n in sizes if n != -1]))
     if not others:
         return refuse_call(func, t)  # type: ignore[no-any-return]
     if not more and own % others == 0 and not lengths:

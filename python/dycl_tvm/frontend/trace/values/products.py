@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dycl_tvm.frontend.trace.session import OfOneRun, current
@@ -33,7 +34,10 @@ def factors_of(extent: Length | int) -> Factors:
         return extent, ()
     root, factor, constant = _root(extent)
     found = None if constant else current().get(_Products).factors.get(root)
-    return (1, (extent,)) if found is None else (factor * found[0], found[1])
+    if found is not None:
+        return factor * found[0], found[1]
+    by = math.gcd(extent.factor, extent.constant)
+    return by, (Length(extent.counter, extent.factor // by, extent.constant // by),)
 
 
 def _factors(x: Any) -> Factors | None:
