@@ -230,3 +230,86 @@ def test_built_and_loaded(tmp_path: Path) -> None:
     with pytest.raises(dycl_tvm.RunError, match="longer than 20"):
         module(torch.full((1, 4), -12.0))
     assert same(model(INPUTS[0][0]), module(INPUTS[0][0]))
+
+
+def grown(x):
+    outs = []
+    while x.sum() < 6:
+        x = x + 1
+        outs.append(x)
+    return outs
+
+
+def indexed_by_other_numbers(x):
+    """Python makes numbers of truths and of tensors with one element."""
+    outs = grown(x)
+    if len(outs) < 4:
+        return outs
+    outs[bool(x[0, 0] > 0)] = x
+    outs[True] = outs[True] * 2
+    return outs[x[0, 1] > 0], outs[x.argmax()], outs
+
+
+def errors_as_in_eager(x):
+    """The program looks at what kind of error it is, and at the text."""
+    outs = grown(x)
+    try:
+        return torch.cat(outs), outs[2]
+    except ValueError:
+        first = "nothing"
+    except IndexError as error:
+        first = str(error)
+    try:
+        outs.pop(), outs.pop(), outs.pop()
+    except IndexError as error:
+        return first, str(error)
+    return first
+
+
+def large_ints(x):
+    """No row of int64 holds such a number, which none of the items can be equal to."""
+    label = []
+    while x.sum() < 6:
+        x = x + 1
+        label.append(int(x.argmax()) + 2**53)
+    return label, 2**53 + 1 in label
+
+
+@pytest.mark.parametrize("model", [indexed_by_other_numbers, errors_as_in_eager, large_ints], ids=lambda m: m.__name__)
+def test_what_python_makes_of_it(model: Callable[..., Any]) -> None:
+    check(model, INPUTS, max_length=16)
+
+
+def caught(x, use):
+    try:
+        return use(grown(x))
+    except TypeError:
+        return x
+
+
+NO_ROWS = {
+    "an index that is none of a list, but one of a tensor": lambda x: caught(x, lambda outs: outs[0, 0]),
+    "so is None": lambda x: caught(x, lambda outs: outs[None]),
+    "a method that such a list does not have": lambda x: hasattr(grown(x), "sort"),
+    "the same by name": lambda x: getattr(grown(x), "reverse", None) is None,
+    "an argument that rows do not know": lambda x: torch.stack(grown(x), out=torch.zeros(2, 1, 4)),
+    "an int beyond 64 bits": lambda x: [outs for outs in [[int(o.sum()) for o in grown(x)]] if outs.append(2**63) is None],
+    "an attribute of an item": lambda x: hasattr(grown(x)[0], "tag"),
+}
+
+
+@pytest.mark.parametrize("model", NO_ROWS.values(), ids=NO_ROWS)
+def test_the_rows_are_not_taken_for_the_list(model: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        stage(model, INPUTS[0], max_length=16)
+
+
+def test_a_refusal_says_what_rows_cannot_do_and_no_option_that_was_given() -> None:
+    def model(x):
+        outs = grown(x)
+        outs.reverse()
+        return torch.stack(outs)
+
+    with pytest.raises(UnsupportedError, match=r"(?s)as its rows, because of.*outs\.reverse\(\)") as refused:
+        stage(model, INPUTS[0], max_length=16)
+    assert "max_length" not in str(refused.value)

@@ -7,9 +7,11 @@ import weakref
 
 import pytest
 import torch
+from differential import check
 from test_hunted import check_refused, check_right
 from test_kept_containers import kept
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import stage
 
 _NODE = "import weakref\nclass Node: pass\n"
@@ -353,3 +355,50 @@ def test_looking_at_the_model_runs_none_of_its_code() -> None:
     net = Net()
     stage(net, (torch.ones(2),))
     assert not asked
+
+
+def _of_a_branch(x):
+    a, b = x + 1, x + 2
+    a.tag, b.tag = 1, 2
+    return (a if x.sum() > 0 else b).tag
+
+
+def _of_one_side(x):
+    a, b = x + 1, x + 2
+    a.tag = 1
+    return hasattr(a if x.sum() > 0 else b, "tag")
+
+
+def _under_another_name(x):
+    a, b = x + 1, x + 2
+    y = a if x.sum() > 0 else b
+    y.tag = 1
+    return hasattr(a, "tag"), hasattr(b, "tag")
+
+
+def _in_a_loop(x):
+    x = x + 0
+    while x.sum() < 4:
+        x = x + 1
+        x.tag = 4
+    return getattr(x, "tag", 0)
+
+
+TAGGED = [_of_a_branch, _of_one_side, _under_another_name]
+SIGNS = [(torch.ones(2),), (-torch.ones(2),)]
+
+
+@pytest.mark.parametrize("model", TAGGED, ids=lambda m: m.__name__)
+def test_an_attribute_of_a_tensor_is_that_of_the_tensor_of_each_path(model):
+    check(model, SIGNS, paths=2)
+
+
+def test_an_attribute_of_a_tensor_that_a_rolled_loop_leaves_is_refused():
+    with pytest.raises(UnsupportedError, match="the attribute `tag`"):
+        stage(_in_a_loop, SIGNS[0])
+    check(_in_a_loop, SIGNS, max_loop_trips=10)
+
+
+def test_a_range_of_run_time_length_is_no_result():
+    with pytest.raises(UnsupportedError, match="is returned"):
+        stage(lambda x: range(int(x.argmax())), SIGNS[0])

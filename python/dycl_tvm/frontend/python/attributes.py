@@ -14,6 +14,7 @@ from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.blame import attempt
+from dycl_tvm.frontend.trace.values.identity import settle
 
 
 def getattr(ask: Any, *args: Any) -> Any:
@@ -30,11 +31,18 @@ def setattr(value: Any, obj: Any, name: str) -> None:
     if name in _PARTS and isinstance(obj, torch.Tensor):
         attempt(_set_part, obj, name, value)
         return
+    _settle_tensor(obj, name)
     if not (name == "data" and isinstance(obj, torch.Tensor)):  # which changes nothing, or is refused
         current().heap.changing_attribute(obj, name)
     if name == "__dict__" and type(value) is dict:
         current().heap.is_namespace(value, obj)
     attempt(builtins.setattr, obj, name, value)
+
+
+def _settle_tensor(obj: Any, name: str) -> None:
+    """Let the paths part where an attribute is the program's own, and the tensor one of several."""
+    if isinstance(obj, torch.Tensor) and not hasattr(torch.Tensor, name):
+        settle(obj, f"the attribute `{name}`")
 
 
 #: Attributes of tensors that are views of their memory.
@@ -50,6 +58,7 @@ def delattr(obj: Any, name: str) -> None:
     """``del obj.name``."""
     if isinstance(obj, Poison):
         use(obj)
+    _settle_tensor(obj, name)
     deleting(obj, name)
     current().heap.changing_attribute(obj, name)
     attempt(builtins.delattr, obj, name)

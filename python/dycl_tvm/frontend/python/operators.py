@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, contained
 from dycl_tvm.frontend.python.calls.searches import equal_item, known_key
 from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
@@ -184,6 +184,9 @@ def _contains(container: Any, x: Any) -> Any:
         items: Any = [i for i in container if isinstance(i, (bool, int, float))]
         symbolic = scalars.is_symbolic(x)
     elif isinstance(container, (list, tuple, deque, range)):
+        found = contained(container, x) if issubclass(type(container), KeptList) else None
+        if found is not None:
+            return found
         items = container
         symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *container))
     else:

@@ -181,8 +181,8 @@ def _stage(
             except Again:
                 continue
             except UnsupportedError as refusal:
-                if not growing.give_up() and not state.lists.give_up(refusal) and not state.unread.try_otherwise():
-                    raise state.lists.refusal or refusal from None
+                if not growing.give_up(refusal) and not state.lists.give_up(refusal) and not state.unread.try_otherwise():
+                    raise growing.explained(state.lists.refusal or refusal) from None
                 continue
             finally:
                 program.trampolines.restore()

@@ -353,11 +353,11 @@ class Decisions:
         """Re-run with a loop unrolled, because its state grows. Does not return."""
         if decision.recursion:
             self.unroll_recursion(decision, reason, others, _IN_A_TENSOR)
+        longest = "" if self._limits.length is not None else "how long what grows may get, build(..., max_length=N), or "
         refusal = UnsupportedError(
             with_others(f"{reason}, and the loop's trip count is known only at run time", others),
             self._origin() or decision.origin,
-            "write into a tensor of fixed size, or say how long what grows may get, build(..., max_length=N), or how many trips the loop "
-            "makes, build(..., max_loop_trips=N)",
+            f"write into a tensor of fixed size, or say {longest}how many trips the loop makes, build(..., max_loop_trips=N)",
         )
         self.unroll(decision, refusal)
 

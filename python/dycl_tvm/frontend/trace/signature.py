@@ -261,4 +261,6 @@ def name_of_constant(x: Any) -> str | None:
 @functools.cache
 def is_plain_object(cls: Any) -> bool:
     """Whether objects of a class are their attributes and nothing else, and no parts of a program."""
+    if any("__class__" in vars(c) for c in cls.__mro__[:-1]):  # it is taken for an object of another class
+        return False
     return has_attributes_only(cls) and cls.__new__ is object.__new__ and not issubclass(cls, (torch.nn.Module, Dated, OwnValue))

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.kept_lists import Items, begin_anew, stand_in
 from dycl_tvm.frontend.python.calls.kept_rows import Form, form_of
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.grown import OfTheRun, cut
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+from dycl_tvm.hcfg.nodes import Origin
 from dycl_tvm.hcfg.types import INT
 
 #: Where a list is made: the code, and the instruction in it.
@@ -47,6 +49,8 @@ class GrowingLists:
     def __init__(self) -> None:
         self._known: dict[Place, _Known] = {}
         self._given_up: set[Place] = set()
+        #: What showed first that it cannot.
+        self._reason = ""
 
     def made(self, x: list[Any], frame: FrameType) -> Any:
         """Return a list that code makes just now, or what stands for it."""
@@ -71,12 +75,25 @@ class GrowingLists:
         self._known[place] = _Known(forms[0], by_path)
         begin_anew()
 
-    def give_up(self) -> bool:
+    def give_up(self, refusal: UnsupportedError) -> bool:
         """Let nothing stand for any list, as the program was refused; whether anything did."""
         self._given_up |= self._known.keys()
         found = bool(self._known)
         self._known.clear()
+        if found and refusal.__cause__ is None:  # else it is of what stood for a list
+            self._because_of(refusal.origin, refusal.reason)
         return found
+
+    def explained(self, refusal: UnsupportedError) -> UnsupportedError:
+        """Return a refusal of the program with the lists themselves, and why nothing stands for them."""
+        if not self._reason:
+            return refusal
+        return type(refusal)(f"{refusal.reason}\n{self._reason}", refusal.origin, refusal.suggestion)
+
+    def _because_of(self, origin: Origin | None, reason: str) -> None:
+        if origin is not None and not self._reason:
+            where = f'  File "{origin.file}", line {origin.line}: {origin.code}\n    {reason.splitlines()[0]}'
+            self._reason = f"No tensor can have the items of the list as its rows, because of\n{where}"
 
     def _vary(self, place: Place) -> None:
         self._known[place].varies = True
@@ -85,6 +102,7 @@ class GrowingLists:
     def _give_up(self, place: Place) -> None:
         del self._known[place]
         self._given_up.add(place)
+        self._because_of(current().origin(), "this cannot be done with such rows")
         begin_anew()
 
 

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
@@ -26,6 +27,7 @@ from dycl_tvm.frontend.trace.join.captured import PlaceState
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.results import Rows
 from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
 from dycl_tvm.frontend.trace.values.grown import Grown
@@ -108,9 +110,10 @@ class KeptList(Sealed, ByIndex):
         ]
     )
 
-    def __getattribute__(self, name: str) -> Any:
-        found = Sealed.__getattribute__(self, name)
-        return _Method(found) if name in type(self).written_by else found
+    @staticmethod
+    def shown(method: Any) -> Any:
+        """Return a method that does not lead to the list."""
+        return _Method(method)
 
     def append(self, item: Any) -> None:
         """Add a tensor behind the last."""
@@ -180,15 +183,14 @@ class KeptList(Sealed, ByIndex):
             if index.step not in (None, 1) or _items_of(self).is_deque:
                 _give_up(self)
             return program().state.lists.copied(self, _kind(self), [column[index] for column in rows])
-        return _item(self, [column[index] for column in rows])
+        place = _place_in(self, index, f"{_kind(self).__name__} index out of range")
+        return _item(self, [column[place] for column in rows])
 
     def __setitem__(self, index: Any, item: Any) -> None:
-        is_place = type(index) is int or (scalars.is_symbolic(index) and index.node.is_int())
-        if not is_place or _items_of(self).is_deque:
+        if isinstance(index, slice) or _items_of(self).is_deque:
             _give_up(self)
-        length = length_of(self)
-        require((index >= -length) & (index < length), IndexError("list assignment index out of range"))
-        _put(self, _joined(self, item, lambda rows, row: _with_row(rows, index, length, row)), newest_last=True)
+        place, length = _place_in(self, index, "list assignment index out of range"), length_of(self)
+        _put(self, _joined(self, item, lambda rows, row: _with_row(rows, place, length, row)), newest_last=True)
 
     def __delitem__(self, index: Any) -> None:
         part = index if isinstance(index, slice) else slice(None, 1) if index == 0 else slice(-1, None) if index == -1 else None
@@ -204,7 +206,8 @@ class KeptList(Sealed, ByIndex):
         return iter(_listed(self, _items_of(self).rows))
 
     def __contains__(self, item: Any) -> Any:
-        return self.count(item) > 0 if _equal_to(self, item) is not None else item in _as_it_was(self)
+        found = contained(self, item)
+        return item in _as_it_was(self) if found is None else found
 
     def count(self, item: Any) -> Any:
         """Return how many items are equal to one."""
@@ -257,11 +260,32 @@ def length_of(x: Any) -> Any:
     return as_number(rows.length) if isinstance(rows, Grown) else len(rows)
 
 
+def _place_in(x: Any, index: Any, outside: str) -> Any:
+    """Return the number that Python makes of an index; the path ends with an IndexError where a list has no such item."""
+    if type(index) is bool or isinstance(index, np.integer):
+        index = int(index)
+    elif isinstance(index, torch.Tensor) and not isinstance(index, Grown) and index.numel() == 1 and not index.dtype.is_floating_point:
+        index = number(index)
+    if scalars.is_symbolic(index) and index.node.is_bool():
+        index = scalars.select(index, 1, 0)
+    if type(index) is not int and not (scalars.is_symbolic(index) and index.node.is_int()):
+        _give_up(x)  # which Python refuses, or asks for its `__index__`
+    length = length_of(x)
+    require((index >= -length) & (index < length), IndexError(outside))
+    return index
+
+
 def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
     """Return which items are equal to a number; None where they are gone over one by one. (A float may be NaN, which an item can be.)"""
     form = _items_of(x).form
     row = form.row(item) if isinstance(form, Leaf) and form.kind in ("int", "bool") else None
     return None if row is None else _items_of(x).rows[0] == row[0]
+
+
+def contained(x: Any, item: Any) -> Any:
+    """Return whether a number is in a list; None where the items are gone over one by one."""
+    equal = _equal_to(x, item)
+    return None if equal is None else number(equal.any())
 
 
 def sum_of(x: Any) -> Any:
@@ -324,6 +348,8 @@ def _put_first(x: Any, item: Any) -> None:
 
 
 def _take(x: Any, index: int) -> Any:
+    outside = "pop from an empty deque" if _items_of(x).is_deque else "pop from empty list"
+    require(length_of(x) > 0, IndexError(outside))
     item = x[index]
     _put(x, [rows[1:] if index == 0 else rows[:-1] for rows in _items_of(x).rows], newest_last=True)
     return item
@@ -381,17 +407,27 @@ def _as_tensor(x: Any, dtype: Any = None, **others: Any) -> torch.Tensor | None:
     return _items_of(x).rows[0].to(dtype or (default if form.kind == "float" else form.dtype)).clone()  # type: ignore[no-any-return]
 
 
-def _stacked(callee: Any, x: Any, dim: Any = 0) -> torch.Tensor | None:
+def _stacked(callee: Any, x: Any, dim: Any = 0, **others: Any) -> torch.Tensor | None:
     form, rows = _items_of(x).form, _items_of(x).rows[0]
-    if not isinstance(form, Leaf) or form.kind:
+    if others or not isinstance(form, Leaf) or form.kind:
         return None
     rank = len((rows.buffer if isinstance(rows, Grown) else rows).shape)
     dims = rank if callee is torch.stack else rank - 1
     if type(dim) is not int or not -dims <= dim < dims:
         return None
-    require(length_of(x) > 0, RuntimeError("a non-empty list of tensors is expected"))
+    require(length_of(x) > 0, _error_of_none(callee))
     turned = torch.movedim(rows, 0, dim % dims)
     return (turned if callee is torch.stack else turned.flatten(dim % dims, dim % dims + 1)).clone()
+
+
+def _error_of_none(callee: Any) -> Exception:
+    """Return what eager raises for an empty list."""
+    try:
+        with plainly():
+            callee([])
+    except Exception as error:
+        return error.with_traceback(None)
+    raise AssertionError(f"{callee.__name__} takes an empty list")
 
 
 def begin_anew() -> NoReturn:

@@ -40,11 +40,13 @@ class Leaf:
     def row(self, x: Any) -> list[torch.Tensor] | None:
         """Return what an item is in the tensors that hold all; None if it is none of these."""
         if self.kind:
-            is_number = (scalars.is_symbolic(x) and scalars.mixed_of(x) is None) or type(x) in (bool, int, float)
+            is_number = (scalars.is_symbolic(x) and scalars.mixed_of(x) is None) or _is_plain_number(x)
             if not is_number or scalars._kind(scalars.operand_of(x)) != self.kind:
                 return None
             return [to_tensor(x, self.dtype)]
         if not isinstance(x, torch.Tensor) or isinstance(x, Grown) or any(marks_of(x)) or not is_contiguous(x):
+            return None
+        if x.requires_grad:  # rows do not, and are no parameters
             return None
         return [x] if tuple(x.shape) == self.shape and x.dtype == self.dtype else None
 
@@ -101,7 +103,7 @@ def form_of(x: Any, name: str = "") -> Form | None:
     """Return what kind of item something is; None if it can be none of a list that grows."""
     if isinstance(x, torch.Tensor):
         return None if isinstance(x, Grown) else Leaf(name, tuple(x.shape), x.dtype)
-    if type(x) in (bool, int, float) or scalars.is_symbolic(x):
+    if _is_plain_number(x) or scalars.is_symbolic(x):
         kind = scalars._kind(scalars.operand_of(x))
         return Leaf(name, (), _DTYPES[kind], kind)
     fields = getattr(type(x), "_fields", None)
@@ -115,6 +117,11 @@ def form_of(x: Any, name: str = "") -> Form | None:
 def row_of(form: Form, x: Any) -> list[torch.Tensor] | None:
     """Return what an item is in the tensors that hold all; None if it is of another kind."""
     return form.row(settled(x))
+
+
+def _is_plain_number(x: Any) -> bool:
+    """Whether a tensor of its kind can hold a number of Python's."""
+    return type(x) in (bool, float) or (type(x) is int and -(2**63) <= x < 2**63)
 
 
 def settled(x: Any) -> Any:

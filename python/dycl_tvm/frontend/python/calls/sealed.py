@@ -59,12 +59,17 @@ class Sealed(OwnValue):
     def note_written(self) -> None:
         """Take note that the program asks for a method that writes."""
 
+    @staticmethod
+    def shown(method: Any) -> Any:
+        """Return what the program gets that asks for a method of what may be done with it."""
+        return method
+
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
             return object.__getattribute__(self, "_kind")
         if name in type(self).written_by:
             type(self).note_written(self)
-            return object.__getattribute__(self, name)
+            return type(self).shown(object.__getattribute__(self, name))
         if _is_stagings(sys._getframe(1)):
             raise AttributeError(name)
         _refuse(self)

@@ -33,7 +33,7 @@ _NUMBERS: dict[str, Callable[[int], Any]] = {"int": int, "float": float, "bool":
 
 
 #: The classes of staging that stand for values of several classes, or for numbers.
-_OWN_NAMES = re.compile(r"\b(Poison|Host(Int|Float|Bool))\b")
+_OWN_NAMES = re.compile(r"\b(Poison|Host(Int|Float|Bool)|KeptList|kept (list|tuple|deque))\b")
 #: What PyTorch says before it looks at anything else.
 _FLAGS = re.compile(r"must be bool, not HostBool|received an invalid combination of arguments - got .*HostBool")
 

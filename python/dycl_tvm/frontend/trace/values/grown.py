@@ -124,6 +124,10 @@ class Grown(StagedTensor):
     def contiguous_(self, known: bool) -> None:
         self.order = tuple(range(len(self.buffer.shape))) if known else None
 
+    def held_type(self) -> TensorType:
+        """Return the type of the buffer."""
+        return self.buffer
+
     def padded(self) -> StagedTensor:
         """Return the buffer, as a tensor that lies in the same memory."""
         value = peek(self)

@@ -38,6 +38,10 @@ ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
 _CPU = torch.device("cpu")
 
 
+#: PyTorch asks any tensor for this where it is stored in a module.
+_IS_PARAMETER = "_is_param"
+
+
 class StagedTensor(torch.Tensor, Carrier):
     """A tensor known at run time (or a constant made while staging). See the module's text.
 
@@ -93,6 +97,16 @@ class StagedTensor(torch.Tensor, Carrier):
         if staging():
             raise refusal()
         raise RuntimeError(f"{func} was called on a staged tensor after staging ended")
+
+    def held_type(self) -> TensorType:
+        """Return the type of what it holds."""
+        return tensor_type(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say that there is no such attribute, if none of the tensors that it may be has one."""
+        if staging() and not name.startswith("__") and name != _IS_PARAMETER:
+            settle(self, f"the attribute `{name}`")
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}")
 
     def __hash__(self) -> int:
         settle(self, "the hash")
@@ -176,7 +190,7 @@ def peek(t: torch.Tensor) -> Value:
         return value
     value = t.storage_.value
     if isinstance(value, Stale):
-        return Stale(tensor_type(t), value.decision)
+        return Stale(t.held_type(), value.decision)
     for op, args, kwargs in t.chain:
         value = emit_view(op, value, args, kwargs)
     return value
