@@ -305,30 +305,6 @@ def test_a_bound_of_the_artefact_is_no_difference() -> None:
     assert proved.inconclusive > 0 and "max_loop_trips" in proved.reason and proved.runs > 0
 
 
-def _rows_that_no_group_has(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.grouped_mm(x, torch.ones(3, 8, 4), offs=ends)
-
-
-def _chosen_by_memory_that_nobody_wrote(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    return x + 1 if _rows_that_no_group_has(x, ends)[-1, 0] > 0 else x
-
-
-@pytest.mark.parametrize("program", [_rows_that_no_group_has, _chosen_by_memory_that_nobody_wrote])
-def test_what_memory_holds_that_nobody_wrote_is_no_difference(program) -> None:
-    given = torch.ones(6, 8), torch.tensor([2, 3, 6], dtype=torch.int32)
-    graph = stage(program, given)
-    proved = check_control(program, graph, given, {})
-    assert proved.inconclusive > 0 and "nobody has written" in proved.reason and proved.runs > 0
-    assert torch.get_deterministic_debug_mode() == 0
-
-
-def test_a_difference_beside_memory_that_nobody_wrote_is_found() -> None:
-    given = torch.ones(6, 8), torch.tensor([2, 3, 6], dtype=torch.int32)
-    graph = stage(lambda x, ends: _rows_that_no_group_has(x, ends) + 1, given)
-    with pytest.raises(VerificationError, match="largest error"):
-        check_control(_rows_that_no_group_has, graph, given, {})
-
-
 def test_a_complex_power_is_no_difference_whatever_eager_does_with_it() -> None:
     def program(x):
         if x.sum() > 0:
