@@ -21,7 +21,7 @@ PROGRAMS = [
     ("return x + (x * 2)[x > 0].histogram(3)", "(x * 2)[x > 0].histogram(3)"),
     ("y = [1, torch.histogram(x, 3), 2]", "torch.histogram(x, 3)"),
     ("d = {'a': x, 'b': torch.histogram(x, 3)}", "torch.histogram(x, 3)"),
-    ("y = helper(x, torch.poisson(x))", "torch.poisson"),
+    ("y = helper(x, torch.binomial(x, x))", "torch.binomial"),
     ("y = x.abs().sum().item() + torch.histogram(x, 3)", "torch.histogram"),
     ("y = x.relu().histogram(3)", "x.relu().histogram(3)"),
     ("y = x.relu().exp(\n        ).histogram(3)", "x.relu().exp("),

@@ -48,7 +48,7 @@ def numpy_array(x):
 
 
 def random_distribution(x):
-    return torch.poisson(x)  # HERE
+    return torch.binomial(x, x)  # HERE
 
 
 def random_number(x):

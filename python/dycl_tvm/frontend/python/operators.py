@@ -267,6 +267,8 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(index, Poison):
         use(index)
     index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
+    if only_writes(obj, "__getitem__"):
+        return obj[index]
     if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)) and not issubclass(type(obj), KeptList):
         return switch(obj, index)
     if scalars.is_symbolic(index) and type(obj) is np.ndarray and obj.ndim == 1:

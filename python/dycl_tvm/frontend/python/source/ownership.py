@@ -16,6 +16,7 @@ import types
 from typing import Any
 
 import torch
+from torch.nn import init
 from torch.nn.modules import container
 from torch.utils import hooks
 
@@ -24,7 +25,8 @@ from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_p
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import OPERATORS
 
-#: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
+#: Library files whose functions run rewritten when the user's code calls them: they keep state, call what they are given, or loop until
+#: tensors hold what they want.
 REWRITTEN_FILES = frozenset(
     str(m.__file__)
     for m in (
@@ -36,6 +38,7 @@ REWRITTEN_FILES = frozenset(
         queue,
         container,
         hooks,
+        init,
         plain_progress,
         plain_sequences,
         plain_torch,
