@@ -22,11 +22,12 @@ from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of, sum_of
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.progress import substitute_of as progress_bar
 from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
+from dycl_tvm.frontend.python.calls.sums import TABLE as SUMS
 from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
@@ -224,15 +225,6 @@ def _quantifier(kind: str) -> Substitute:
         return scalars.wrap(truth(result))
 
     return substitute
-
-
-def _sum(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    if type(total) is int and total == 0 and issubclass(type(args[0]), KeptList) and (found := sum_of(args[0])) is not None:
-        return found
-    for x in args[0]:
-        total = total + x
-    return total
 
 
 def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -514,7 +506,7 @@ TABLE: dict[Any, Substitute] = {
     max: _consumes(_extremum(True)),
     any: _consumes(_quantifier("or")),
     all: _consumes(_quantifier("and")),
-    sum: _consumes(_sum),
+    **{callee: _consumes(substitute) for callee, substitute in SUMS.items()},
     round: _round,
     repr: _repr,
     callable: _callable,

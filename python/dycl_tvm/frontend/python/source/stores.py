@@ -10,6 +10,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     BINARY_NAMES,
     COMPOUND,
     COMPREHENSIONS,
+    locals_call,
     operator_call,
     operator_named,
     placed,
@@ -136,6 +137,15 @@ class StoreRewriter(ast.NodeTransformer):
         return made
 
     # -- names ------------------------------------------------------------------------------------------------------------
+    def _about_variables(self, node: ast.Call) -> ast.expr:
+        """Rewrite a call that asks for the variables where it stands, or runs a text among them."""
+        name = node.func.id  # type: ignore[attr-defined]
+        if name in ("eval", "exec"):
+            node = self.generic_visit(node)  # type: ignore[assignment]
+            node.args += [operator_call("own_globals", node), operator_call("users_locals", node, locals_call())]
+            return node
+        return operator_call("users_names" if name == "dir" else "users_locals", node, locals_call())
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Rewrite a read of a variable that may not be set: reading it is an error there, whatever is done with the value."""
         if not isinstance(node.ctx, ast.Load) or node.id not in self.unsure:

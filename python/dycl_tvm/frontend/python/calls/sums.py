@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""``sum()``: the additions that it makes depend on the version of Python, which adds up floats by itself.
+
+Since Python 3.12 a sum of floats has what its additions rounded away added to it at the end. Numbers that are known only at run time
+are objects to Python's own ``sum()``, which would add them up one by one. So nothing is left to it that may hold such a number.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, sum_of
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
+
+#: Whether a sum of floats makes up for what its additions round away.
+COMPENSATES = sys.version_info >= (3, 12)
+_TEXTS = (str, bytes, bytearray)
+
+
+def summed(items: Any, /, start: Any = 0) -> Any:
+    """Return what ``sum(items, start)`` does, for numbers that are known only at run time too."""
+    if isinstance(start, _TEXTS):
+        return sum(items, start)  # which says what is wrong with it
+    if type(start) is int and start == 0 and issubclass(type(items), KeptList) and (found := sum_of(items, COMPENSATES)) is not None:
+        return found
+    total, lost = start, None
+    for x in items:
+        if lost is None and COMPENSATES and _is_float(total) and _is_number(x):
+            lost = 0.0  # from here on they are added up as floats, until something else comes
+        if lost is None:
+            total = total + x
+        elif not _is_number(x):
+            total, lost = _made_up(total, lost) + x, None
+        elif _is_float(x):
+            total, lost = total + x, lost + _rounded_away(total, x)
+        else:
+            total = total + x
+    return total if lost is None else _made_up(total, lost)
+
+
+def handed(x: Any) -> Any:
+    """Return what code that is not rewritten is given in the place of an argument."""
+    return summed if x is sum and COMPENSATES else x
+
+
+def _kind(x: Any) -> str:
+    """Return ``int``, ``float`` or ``bool`` for Python's own numbers, and nothing for all else."""
+    return x.node.kind if scalars.is_symbolic(x) else type(x).__name__ if type(x) in (int, float, bool) else ""
+
+
+def _is_number(x: Any) -> bool:
+    return _kind(x) != ""
+
+
+def _is_float(x: Any) -> bool:
+    if _kind(x) != "float":
+        return False
+    scalars.refuse_mixed(scalars.mixed_of(x), "added up by sum(), which treats floats in a way of their own")
+    return True
+
+
+def _rounded_away(a: Any, b: Any) -> Any:
+    """Return by how much the sum of two floats is less than their true sum, by Knuth's six operations, which need no branch."""
+    total = a + b
+    part = total - a
+    return (a - (total - part)) + (b - part)
+
+
+def _made_up(total: Any, lost: Any) -> Any:
+    """Return a sum with what was lost on the way, if that is a number and not zero."""
+    wanted = lost - lost < abs(lost)
+    return scalars.select(wanted, total + lost, total) if scalars.is_symbolic(wanted) else total + lost if wanted else total
+
+
+def _sum(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return summed(*args, **kwargs)
+
+
+def _sum_of_products(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``math.sumprod``: of floats it is rounded once, as if computed exactly."""
+    rows = [list(row) for row in args]
+    if any(scalars.is_symbolic(x) for row in rows for x in row) and any(_kind(x) == "float" for row in rows for x in row):
+        raise UnsupportedError(
+            "math.sumprod() of floats that are known only at run time is more exact than additions are",
+            current().origin(),
+            "use sum(a * b for a, b in zip(p, q)), or torch.dot()",
+        )
+    return callee(*rows, **kwargs)
+
+
+TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
+    sum: _sum,
+    summed: _sum,
+    **({getattr(math, "sumprod"): _sum_of_products} if hasattr(math, "sumprod") else {}),  # noqa: B009  (Python 3.12 and later)
+}
