@@ -7,7 +7,9 @@ Every substitute does what the original does when all its arguments are plain.
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
+import inspect
 import math
 import types
 from collections.abc import Callable
@@ -19,6 +21,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
+from dycl_tvm.frontend.python.calls.frames import TABLE as FRAMES
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
@@ -35,6 +38,7 @@ from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
+from dycl_tvm.frontend.python.source.ownership import code_of, with_code
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
@@ -479,6 +483,18 @@ def _id(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return ObjectId(args[0]) if isinstance(args[0], torch.Tensor) else callee(*args)
 
 
+def _kind_of_function(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``inspect.isgeneratorfunction`` and its kind: while a model is staged the code of a function is not what was written."""
+    asked = args[0] if args else next(iter(kwargs.values()))
+    while isinstance(asked, (types.MethodType, functools.partial)):
+        asked = asked.__func__ if isinstance(asked, types.MethodType) else asked.func
+    if not isinstance(asked, types.FunctionType):
+        return callee(*args, **kwargs)
+    written = with_code(asked, code_of(asked))
+    vars(written).update(vars(asked))
+    return callee(written)
+
+
 def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(args[0], Poison):
         use(args[0])
@@ -515,6 +531,7 @@ TABLE: dict[Any, Substitute] = {
     len: _len,
     id: _id,
     hash: _id,
+    **dict.fromkeys((inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction), _kind_of_function),
     setattr: _setattr,
     hasattr: _attributes,
     getattr: _attributes,
@@ -569,6 +586,7 @@ TABLE: dict[Any, Substitute] = {
         _math,
     ),
     **clocks.TABLE,
+    **FRAMES,
     torch.from_numpy: _from_numpy,
     torch.asarray: _from_numpy,
 }

@@ -28,19 +28,20 @@ def summed(items: Any, /, start: Any = 0) -> Any:
         return sum(items, start)  # which says what is wrong with it
     if type(start) is int and start == 0 and issubclass(type(items), KeptList) and (found := sum_of(items, COMPENSATES)) is not None:
         return found
-    total, lost = start, None
+    total, lost = start, 0.0
+    floats, ints = COMPENSATES and _is_float(total), COMPENSATES and _kind(total) == "int" and _is_int(total)
     for x in items:
-        if lost is None and COMPENSATES and _is_float(total) and _is_number(x):
-            lost = 0.0  # from here on they are added up as floats, until something else comes
-        if lost is None:
-            total = total + x
-        elif not _is_number(x):
-            total, lost = _made_up(total, lost) + x, None
-        elif _is_float(x):
+        if floats and _is_float(x):
             total, lost = total + x, lost + _rounded_away(total, x)
+        elif (floats or (ints and _kind(x))) and _is_int(x):
+            total = total + x
+            ints = ints and _is_int(total)
+        elif floats:  # all that follows is added up as objects are
+            total, floats = _made_up(total, lost) + x, False
         else:
             total = total + x
-    return total if lost is None else _made_up(total, lost)
+            floats, ints = ints and _is_float(total), False
+    return _made_up(total, lost) if floats else total
 
 
 def handed(x: Any) -> Any:
@@ -53,8 +54,11 @@ def _kind(x: Any) -> str:
     return x.node.kind if scalars.is_symbolic(x) else type(x).__name__ if type(x) in (int, float, bool) else ""
 
 
-def _is_number(x: Any) -> bool:
-    return _kind(x) != ""
+def _is_int(x: Any) -> bool:
+    """Whether Python adds a number to others as one of 64 bits."""
+    if scalars.is_symbolic(x):
+        return x.node.kind != "float"  # type: ignore[no-any-return]
+    return isinstance(x, int) and -(2**63) <= x < 2**63
 
 
 def _is_float(x: Any) -> bool:
