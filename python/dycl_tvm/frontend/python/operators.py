@@ -64,6 +64,7 @@ __all__ = [
     "chain",
     "changing_globals",
     "class_of",
+    "code",
     "compare",
     "delattr",
     "delitem",
@@ -402,6 +403,11 @@ def namespace(obj: Any) -> Any:
         if is_unbound(value):
             use(value)  # whether it has this attribute depends on the path
     return current().heap.is_namespace(space, obj) if type(space) is dict else space
+
+
+def code(x: Any) -> Any:
+    """``x.__code__``: while a model is staged there is other code in its place."""
+    return call(builtins.getattr, x, "__code__")
 
 
 def module_globals(space: dict[str, Any]) -> dict[str, Any]:

@@ -465,6 +465,9 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return _named_attribute(args[1], callee, *args)
     if isinstance(args[0], Poison) and not isinstance(args[0], Chosen):
         use(args[0])
+    if callee is getattr and len(args) > 1 and args[1] == "__code__":
+        function = args[0].__func__ if isinstance(args[0], types.MethodType) else args[0]
+        return code_of(function) if isinstance(function, types.FunctionType) else attributes.getattr(callee, *args)
     space = {} if isinstance(args[0], Poison) else {**(space_of(args[0]) or {}), **dict(in_slots(args[0]))}
     for value in space.values() if callee in (vars, dir) else [space.get(args[1])] if len(args) > 1 else []:
         if isinstance(value, Poison) and is_unbound(value):

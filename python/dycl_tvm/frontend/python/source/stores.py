@@ -153,11 +153,13 @@ class StoreRewriter(ast.NodeTransformer):
         return operator_call("bound", node, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Rewrite a read of an attribute, which may not be set; that of an object's class, and of its ``__dict__``, have operators."""
+        """Rewrite a read of an attribute, which may not be set; some of what Python itself keeps have operators."""
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)  # type: ignore[return-value]
         if node.attr == "__class__":
             return operator_call("class_of", node, self.visit(node.value))
+        if node.attr == "__code__":
+            return operator_call("code", node, self.visit(node.value))
         if node.attr == "__dict__":
             return operator_call("namespace", node, self.visit(node.value))
         value: Any = self.visit(node.value)
