@@ -17,7 +17,8 @@ from differential import check, given
 from hypothesis import example, settings
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from programs_versions_of_python import PROGRAMS
+from programs_of_later_python import PROGRAMS as LATER
+from programs_versions_of_python import PROGRAMS as ALL
 from test_hunted import check_refused, check_right
 
 from dycl_tvm.errors import UnsupportedError
@@ -25,6 +26,8 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.frontend.python.calls.sums import COMPENSATES, summed
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.passes import run_passes
+
+PROGRAMS = ALL | LATER
 
 
 @pytest.mark.parametrize("name", [name for name, (since, _) in PROGRAMS.items() if sys.version_info >= since])
