@@ -2,14 +2,17 @@
 """``sum()``: the additions that it makes depend on the version of Python, which adds up floats by itself.
 
 Since Python 3.12 a sum of floats has what its additions rounded away added to it at the end. Numbers that are known only at run time
-are objects to Python's own ``sum()``, which would add them up one by one. So nothing is left to it that may hold such a number.
+are objects to Python's own ``sum()``, which would add them up one by one. So while a model is staged there is another in its place, for
+code that is not rewritten too.
 """
 
 from __future__ import annotations
 
+import builtins
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
@@ -20,12 +23,13 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 #: Whether a sum of floats makes up for what its additions round away.
 COMPENSATES = sys.version_info >= (3, 12)
 _TEXTS = (str, bytes, bytearray)
+_PYTHONS = builtins.sum
 
 
 def summed(items: Any, /, start: Any = 0) -> Any:
     """Return what ``sum(items, start)`` does, for numbers that are known only at run time too."""
     if isinstance(start, _TEXTS):
-        return sum(items, start)  # which says what is wrong with it
+        return _PYTHONS(items, start)  # which says what is wrong with it
     if type(start) is int and start == 0 and issubclass(type(items), KeptList) and (found := sum_of(items, COMPENSATES)) is not None:
         return found
     total, lost = start, 0.0
@@ -44,9 +48,25 @@ def summed(items: Any, /, start: Any = 0) -> Any:
     return _made_up(total, lost) if floats else total
 
 
+summed.__wrapped__ = _PYTHONS  # type: ignore[attr-defined]
+
+
+@contextmanager
+def sums_of_the_program() -> Iterator[None]:
+    """Put the other ``sum()`` in the place of Python's, where that matters and nobody else has."""
+    if not COMPENSATES or builtins.sum is not _PYTHONS:
+        yield
+        return
+    builtins.sum = summed
+    try:
+        yield
+    finally:
+        builtins.sum = _PYTHONS
+
+
 def handed(x: Any) -> Any:
     """Return what code that is not rewritten is given in the place of an argument."""
-    return summed if x is sum and COMPENSATES else x
+    return summed if x is _PYTHONS and COMPENSATES else x
 
 
 def _kind(x: Any) -> str:
@@ -98,7 +118,7 @@ def _sum_of_products(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
-    sum: _sum,
+    _PYTHONS: _sum,
     summed: _sum,
     **({getattr(math, "sumprod"): _sum_of_products} if hasattr(math, "sumprod") else {}),  # noqa: B009  (Python 3.12 and later)
 }

@@ -186,6 +186,8 @@ def _known(x: Any) -> Any:
         return _USERS
     if type(x) not in (type, types.FunctionType, types.BuiltinFunctionType):
         return None  # a user's own object may have a `__hash__` that does anything
+    if getattr(x, "__wrapped__", None) in _OF_VALUES:
+        return _MAKER  # what stands for it while a model is staged
     return _MAKER if x in _OF_VALUES or x in _of_torch() or getattr(x, "__self__", None) is math else None
 
 
