@@ -49,7 +49,7 @@ PROGRAMS = [
     ("n = int(x.sum()); y = torch.zeros(3, n)", "torch.zeros"),
     ("n = int(x.sum()); y = x[n:, n:]", "x[n:, n:]"),
     ("n = int(x.sum()); y = x + 2 ** n", "2 ** n"),
-    ("n = int(x.sum()); y = getattr(x, f'l{n}')", "f'l{n}'"),
+    ("n = int(x.sum()); y = getattr(x, f'l{n}')", "f'l{n}'" if sys.version_info < (3, 12) else "{n}"),
     ("y = x.numpy().sum()", "x.numpy"),
     ("y = 1 + 2; print(x)", "print(x)"),
     ("y = x * random.random()", "random.random()"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import namedtuple
 from typing import Any
 
@@ -36,7 +37,8 @@ def place(function: Any, text: str) -> str:
     lines, first = inspect.getsourcelines(function)
     row = next(i for i, line in enumerate(lines) if text in line)
     start = lines[row].index(text.removeprefix("if "))
-    return f'  File "{__file__}", line {first + row}, column {start + 1} in {function.__name__}: {lines[row].strip()}'
+    column = f", column {start + 1}" if sys.version_info >= (3, 11) else ""  # Python 3.10 does not know it
+    return f'  File "{__file__}", line {first + row}{column} in {function.__name__}: {lines[row].strip()}'
 
 
 def listed(text: str) -> list[str]:

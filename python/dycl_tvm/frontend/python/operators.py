@@ -36,9 +36,9 @@ from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.flow.variables import bound, shows_locals, users_locals, users_names
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
-from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
@@ -54,6 +54,7 @@ from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
 
 __all__ = [
+    "apart_from_groups",
     "augment",
     "augment_attr",
     "augment_item",
@@ -64,6 +65,7 @@ __all__ = [
     "chain",
     "changing_globals",
     "class_of",
+    "code",
     "compare",
     "delattr",
     "delitem",
@@ -89,6 +91,7 @@ __all__ = [
     "raising",
     "setattr",
     "setitem",
+    "shows_locals",
     "slice",
     "staging_errors",
     "started",
@@ -97,6 +100,7 @@ __all__ = [
     "text_of",
     "unpacked",
     "users_locals",
+    "users_names",
     "while_",
     "with_",
 ]
@@ -404,16 +408,14 @@ def namespace(obj: Any) -> Any:
     return current().heap.is_namespace(space, obj) if type(space) is dict else space
 
 
+def code(x: Any) -> Any:
+    """``x.__code__``: while a model is staged there is other code in its place."""
+    return call(builtins.getattr, x, "__code__")
+
+
 def module_globals(space: dict[str, Any]) -> dict[str, Any]:
     """``globals()``."""
     return current().heap.is_namespace(space, space)
-
-
-def bound(x: Any) -> Any:
-    """Return what a variable holds; whether it is set at all may depend on the path."""
-    if is_unbound(x):
-        use(x)
-    return x
 
 
 def changing_globals(space: dict[str, Any], *names: str) -> None:
@@ -432,11 +434,6 @@ def delitem(obj: Any, index: Any) -> None:
         raise _no_such_key(index)
     current().heap.changing_item(obj, index)
     _operate(operator.delitem, obj, index)
-
-
-def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
-    """``locals()`` without the variables that the rewriting adds."""
-    return {k: bound(v) for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
 
 
 def augment(op: str, x: Any, value: Any) -> Any:
@@ -464,6 +461,32 @@ def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
 # -- exceptions -----------------------------------------------------------------------------------------------------------
 #: What a handler of the user's must not see.
 staging_errors = (ControlFlow, DyclError)
+
+
+class apart_from_groups:  # noqa: N801
+    """Holds what steers staging while an ``except*`` might see it; the parts of that statement run within."""
+
+    def __init__(self) -> None:
+        self._held: BaseException | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the program is still on its way through the statement."""
+        return self._held is None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, staging_errors):
+            self._held = error
+        return error is not None and error is self._held
+
+    def go_on(self) -> None:
+        """Raise what was held."""
+        held, self._held = self._held, None
+        if held is not None:
+            raise held
 
 
 class guard:  # noqa: N801  (rewritten code calls it like the other operators)

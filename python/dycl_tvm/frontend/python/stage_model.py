@@ -20,6 +20,7 @@ from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.calls.kept_lists import KeptLists
 from dycl_tvm.frontend.python.calls.sealed import seal
 from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_program, twin_of_generator
+from dycl_tvm.frontend.python.calls.sums import sums_of_the_program
 from dycl_tvm.frontend.python.calls.unread import Unread
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.first_call import stage_after_it
@@ -142,6 +143,7 @@ def _stage(
         no_new_threads(),
         default_generator_of_the_program(generators),
         contextlib.closing(ModelState(reached, stand_in, Unread(), KeptLists())) as state,
+        sums_of_the_program(),
     ):
         generators.name_of = state.name_of
         for _ in range(MAX_ROUNDS):

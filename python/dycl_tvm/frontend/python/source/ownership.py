@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 import linecache
 import queue
 import sys
@@ -104,7 +105,12 @@ def _is_generated(function: types.FunctionType, code: types.CodeType) -> bool:
         return False
     if file.startswith("<attrs generated") or str(function.__globals__.get("__name__")).startswith("namedtuple_"):
         return True
-    return function.__name__.startswith("__") and getattr(code, "co_qualname", "__create_fn__").startswith("__create_fn__")
+    if not function.__name__.startswith("__"):
+        return False
+    if hasattr(code, "co_qualname"):
+        return code.co_qualname.startswith("__create_fn__")
+    # Python 3.10 does not tell in what a function was defined: here it stands in the second line of a text, within another
+    return file == "<string>" and code.co_firstlineno == 2 and bool(code.co_flags & inspect.CO_NESTED)
 
 
 def is_rewritten_class(cls: type) -> bool:

@@ -15,6 +15,7 @@ import inspect
 import logging
 import sys
 import types
+import typing
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, takewhile
@@ -70,6 +71,8 @@ ATOMS = (
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
+    # what stands for types: Python finds their bounds and values when it is asked for them
+    *(getattr(typing, name) for name in ("TypeVar", "TypeVarTuple", "ParamSpec", "TypeAliasType") if hasattr(typing, name)),
 )
 _ATOM_TYPES = frozenset(ATOMS)
 _CONTAINERS = frozenset([dict, list, set, deque, OrderedDict])

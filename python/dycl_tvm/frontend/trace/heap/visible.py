@@ -172,9 +172,15 @@ def has_hidden(cls: Any) -> bool:
     for base in cls.__mro__:
         if base in _SEEN:
             return False
-        if not is_python(base):
+        if not is_python(base) and not _adds_nothing(base):
             return True
     return True
+
+
+def _adds_nothing(cls: Any) -> bool:
+    """Whether objects of a compiled class hold no more than those of its base: ``typing.Generic`` is one since Python 3.12."""
+    sizes = ("__basicsize__", "__itemsize__", "__dictoffset__", "__weakrefoffset__")
+    return cls.__base__ is not None and all(getattr(cls, size) == getattr(cls.__base__, size) for size in sizes)
 
 
 def fingerprint(x: Any) -> Any:
