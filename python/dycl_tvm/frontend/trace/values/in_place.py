@@ -33,18 +33,21 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     """Raise what eager raises if an operator may not write its result to ``target``, one of its arguments."""
     session = current()
     tensors = tensors_of(args, kwargs)
-    for layouts in filter(None, map(layouts_of, tensors)):
-        layouts.settle()
-    memory = [_memory(t, tensors) for t in tensors]
-    alike = torch.Tag.pointwise in func.tags and _are_alike(tensors, memory)  # one element says as much as all
-    given = [meta_of((1,) * t.dim(), None, t.dtype) for t in tensors] if alike else tensors
+    unsettled = [_is_read_alone(t, tensors, target) for t in tensors]
+    memory = [(-1 - i, 0) if any_strides else _memory(t, tensors) for i, (t, any_strides) in enumerate(zip(tensors, unsettled))]
+    pointwise = torch.Tag.pointwise in func.tags
+    alike = pointwise and not any(unsettled) and _are_alike(tensors, memory)  # one element says as much as all
+    given = [
+        meta_of((1,) * t.dim() if alike else tuple(t.shape), None, t.dtype) if alike or any_strides else t
+        for t, any_strides in zip(tensors, unsettled)
+    ]
     key = (func, key_of(given), key_of(map_tensors(lambda t: ..., (args, kwargs))), tuple(memory))
     if key in _tried:
         return
     shape: Any = target.shape
     with unrecorded(), warnings.catch_warnings(), same_random_numbers():
         warnings.simplefilter("ignore")  # `out` of another shape
-        copies = _copies(tensors, given, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
+        copies = _copies(tensors, given, memory, 1 if pointwise else 0)  # no divisor is 0, every index is within
         try:
             func(*_with(copies, args), **_with(copies, kwargs))
             shape = shape if alike else copies[id(target)].shape
@@ -67,6 +70,19 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
         )
     if func.namespace == "aten":
         _tried[key] = None
+
+
+def _is_read_alone(t: torch.Tensor, tensors: list[torch.Tensor], target: torch.Tensor) -> bool:
+    """Whether the strides of a tensor depend on the path, and say nothing: it is read only, and has its memory for itself.
+
+    Those of others are settled.
+    """
+    layouts = layouts_of(t)
+    if layouts is None:
+        return False
+    if t is target or any(storage_of(other) is storage_of(t) for other in tensors if other is not t):
+        layouts.settle()
+    return True
 
 
 def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:
