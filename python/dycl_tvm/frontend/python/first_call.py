@@ -112,8 +112,8 @@ def _parts(x: Any, said: Callable[[Any], Any]) -> Any:
     space = [(k, said(v)) for k, v in (space_of(x) or {}).items()]
     if isinstance(x, np.dtype):
         return repr(x)
-    if isinstance(x, type) and not is_python(x):  # it does not change
-        return id(x)
+    if isinstance(x, type):  # what is compiled does not change
+        return (x, [said(b) for b in x.__bases__], [(k, said(v)) for k, v in vars(x).items()]) if is_python(x) else id(x)
     if kind is weakref.ref:
         return id(x()) if program().state.lives_on(x()) else None
     if kind is types.FunctionType:

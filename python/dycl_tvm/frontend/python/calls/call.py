@@ -13,6 +13,7 @@ import typing
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python import attributes
@@ -567,6 +568,8 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
         session.native_depth = 0  # torch's own modules catch no exceptions
     else:
         session.called_depth += 1
+    if args and isinstance(args[0], FunctionCtx) and not session.heap.birth(args[0]):
+        session.heap.born(args[0])  # PyTorch makes it at each `apply`
     before = program().trampolines.passing
     try:
         result = _call_function(function, args, kwargs, False)

@@ -29,6 +29,8 @@ from dycl_tvm.frontend.trace.heap.compiled import is_python, is_unknown, is_unkn
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Indivisible, Owned
 from dycl_tvm.frontend.trace.unrecorded import plainly
 
+#: How a function in C is put into a class in C.
+INSTANCE_METHOD: Any = type(vars(torch._C.Graph)["nodes"])
 #: Classes in C whose state is what their places, or their items, hold.
 _SEEN: tuple[type, ...] = (
     object,
@@ -56,6 +58,7 @@ _SEEN: tuple[type, ...] = (
     types.FunctionType,
     types.MethodType,
     types.BuiltinFunctionType,
+    INSTANCE_METHOD,
     types.CellType,
     types.SimpleNamespace,
     types.MappingProxyType,

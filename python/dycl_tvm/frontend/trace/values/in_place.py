@@ -34,11 +34,13 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     """Raise what eager raises if an operator may not write its result to ``target``, one of its arguments."""
     session = current()
     tensors = tensors_of(args, kwargs)
-    for layouts in filter(None, map(layouts_of, tensors)):
-        layouts.settle()
-    memory = [_memory(t, tensors) for t in tensors]
-    alike = torch.Tag.pointwise in func.tags and _are_alike(tensors, memory)  # one element says as much as all
-    given = [meta_of((1,) * t.dim(), None, t.dtype) for t in tensors] if alike else tensors
+    unsettled = [_is_read_alone(t, tensors, target) for t in tensors]
+    memory = [(-1 - i, 0) if any_strides else _memory(t, tensors) for i, (t, any_strides) in enumerate(zip(tensors, unsettled))]
+    alike = torch.Tag.pointwise in func.tags and not any(unsettled) and _are_alike(tensors, memory)  # one element says as much as all
+    given = [
+        meta_of((1,) * t.dim() if alike else tuple(t.shape), None, t.dtype) if alike or any_strides else t
+        for t, any_strides in zip(tensors, unsettled)
+    ]
     key = (func, key_of(given), key_of(map_tensors(lambda t: ..., (args, kwargs))), tuple(memory))
     if key in _tried:
         return
@@ -74,6 +76,20 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
         )
     if func.namespace == "aten":
         _tried[key] = None
+
+
+def _is_read_alone(t: torch.Tensor, tensors: list[torch.Tensor], target: torch.Tensor) -> bool:
+    """Whether the strides of a tensor depend on the path, and say nothing: it is read only, and has its memory for itself.
+
+    Those of others are settled.
+    """
+    layouts = layouts_of(t)
+    if layouts is None:
+        return False
+    if t is not target and not any(storage_of(other) is storage_of(t) for other in tensors if other is not t):
+        return True
+    layouts.settle()
+    return False
 
 
 def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:

@@ -174,7 +174,7 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     metas = _meta_result(func, args, kwargs, tensors)
     if is_empty(metas):
         return map_tensors(lambda m: fresh_like(m, full(m, 0)), metas)
-    decided = absorbed(func, constants, metas) if constants else None
+    decided = absorbed(func, args, values, metas)
     if decided is not None:
         return fresh_like(metas, decided)
     one = isinstance(metas, torch.Tensor)
