@@ -182,6 +182,10 @@ struct Frame {
   Output* outputs;
   DeviceSession* device;  // null where the tensors are in CPU memory
   Stack stack;
+  // What else than the program may end the run: bits of Asked. Other threads set them, so they are
+  // read and written with the functions of control.h only.
+  uint32_t asked;
+  int64_t deadline_ns;  // of CLOCK_MONOTONIC, where kDeadline is asked
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.

@@ -67,7 +67,9 @@ ThreadPool::ThreadPool(int num_threads) {
   fork_epoch_ = g_fork_epoch.load();
   if (num_threads > kMaxThreads) num_threads = kMaxThreads;
   if (num_threads < 2) return;
-  workers_.reset(new Worker[num_threads - 1]);
+  // Not an exception: kernels call, through whose frames none may go.
+  workers_.reset(new (std::nothrow) Worker[num_threads - 1]);
+  if (workers_ == nullptr) return;
   // Signals belong to the threads of the host program, but a fault to the thread that makes it:
   // blocked, it would end the process without asking the program's handler.
   sigset_t all, before;
