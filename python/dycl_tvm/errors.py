@@ -124,6 +124,14 @@ class DeviceError(DyclError, RuntimeError):
     """The GPU or its driver: missing, too old, of another architecture than the library's, or failed in a run."""
 
 
+class CancelledError(DyclError):
+    """A call was cancelled from outside: ``Module.cancel()``. The module can be called again, and its state is as before the call."""
+
+
+class DeadlineError(DyclError, TimeoutError):
+    """A call had not ended at its deadline. The module can be called again, and its state is as before the call."""
+
+
 class RunError(DyclError, RuntimeError):
     """The network ended in a run-time error, such as an exception that its forward raises on this path.
 

@@ -243,6 +243,24 @@ int32_t dycl_reset_state(DyclSession* session) {
   return session->ResetState();
 }
 
+int32_t dycl_get_state(DyclSession* session, void* buffer, size_t capacity, size_t* needed) {
+  CHECK_NOT_NULL(session);
+  if (capacity != 0) CHECK_NOT_NULL(buffer);
+  uint64_t bytes = DyclSession::StateBytes();
+  if (needed != nullptr) *needed = bytes;
+  return capacity < bytes ? DYCL_OK : session->GetState(static_cast<char*>(buffer));
+}
+
+int32_t dycl_set_state(DyclSession* session, const void* buffer, size_t size) {
+  CHECK_NOT_NULL(session);
+  if (size != 0) CHECK_NOT_NULL(buffer);
+  if (size != DyclSession::StateBytes()) {
+    return dycl::UsageError("the state has %zu bytes, that of '%s' has %" PRIu64, size,
+                            kProgram.name, DyclSession::StateBytes());
+  }
+  return session->SetState(static_cast<const char*>(buffer));
+}
+
 int32_t dycl_manual_seed(DyclSession* session, uint64_t seed) {
   CHECK_NOT_NULL(session);
   return session->ManualSeed(seed);
@@ -276,6 +294,8 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_model_create_with,
       dycl_run_with,
       dycl_cancel,
+      dycl_get_state,
+      dycl_set_state,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

@@ -18,14 +18,14 @@ struct sigaction g_before;
 void OnSignal(int number, siginfo_t* info, void* context) {
   int code = errno;
   g_handlers.fetch_add(1);
-  if (Frame* frame = g_frame.load()) Cancel(*frame);
-  struct sigaction before = g_before;
-  g_handlers.fetch_sub(1);
-  if ((before.sa_flags & SA_SIGINFO) != 0) {
-    before.sa_sigaction(number, info, context);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-    before.sa_handler(number);
+  // First the program's handler: once the run has ended, its caller may ask what it was told.
+  if ((g_before.sa_flags & SA_SIGINFO) != 0) {
+    g_before.sa_sigaction(number, info, context);
+  } else if (g_before.sa_handler != SIG_DFL && g_before.sa_handler != SIG_IGN) {
+    g_before.sa_handler(number);
   }
+  if (Frame* frame = g_frame.load()) Cancel(*frame);
+  g_handlers.fetch_sub(1);
   errno = code;
 }
 
@@ -53,12 +53,12 @@ CancelOnSignal::CancelOnSignal(Frame* frame, int signal) {
   Frame* none = nullptr;
   if (signal == 0 || !g_frame.compare_exchange_strong(none, frame)) return;
   struct sigaction ours{};
-  bool known = sigaction(signal, nullptr, &g_before) == 0;
-  bool ignored = (g_before.sa_flags & SA_SIGINFO) == 0 && g_before.sa_handler == SIG_IGN;
   ours.sa_sigaction = OnSignal;
-  ours.sa_mask = g_before.sa_mask;
-  ours.sa_flags = g_before.sa_flags | SA_SIGINFO;
-  if (known && !ignored && sigaction(signal, &ours, nullptr) == 0) {
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  bool set = sigaction(signal, &ours, &g_before) == 0;
+  bool ignored = (g_before.sa_flags & SA_SIGINFO) == 0 && g_before.sa_handler == SIG_IGN;
+  if (set && ignored) sigaction(signal, &g_before, nullptr);
+  if (set && !ignored) {
     signal_ = signal;
   } else {
     g_frame.store(nullptr);

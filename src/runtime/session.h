@@ -42,6 +42,10 @@ struct DyclSession {
   void Cancel() { dycl::Cancel(frame_); }
   // Returns a DyclStatus: a device may fail.
   [[nodiscard]] int32_t ResetState();
+  // The state variables as bytes, StateBytes() of them.
+  static uint64_t StateBytes();
+  [[nodiscard]] int32_t GetState(char* to);
+  [[nodiscard]] int32_t SetState(const char* from);
   // Gives the generator of random numbers a seed, if the network draws from it.
   [[nodiscard]] int32_t ManualSeed(uint64_t seed);
 
@@ -61,6 +65,9 @@ struct DyclSession {
   explicit DyclSession(DyclModel* model) : model_(model) {}
 
   void Bind();
+  // Calls use(scalar, tensor, bytes) on each state variable, which is one of the two.
+  template <class Use>
+  [[nodiscard]] int32_t EachState(Use use);
   [[nodiscard]] int32_t SeedOnDevice(char* state, uint64_t seed);
   [[nodiscard]] int32_t BindInput(uint32_t k, const DyclValue& value);
   // Whether an address is in the memory for inputs that are copied.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <set>
 #include <sstream>
 
@@ -93,7 +94,9 @@ Status CheckMachine(const std::string& library, const Json& metadata) {
 
 }  // namespace
 
-Result<std::string> CheckLibrary(const std::string& library) {
+namespace {
+
+Result<std::string> Checked(const std::string& library) {
   std::ifstream file(library, std::ios::binary);
   if (!file) return Bad(library, std::string("cannot be opened: ") + strerror(errno));
   std::string data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -126,6 +129,16 @@ Result<std::string> CheckLibrary(const std::string& library) {
   Status status = CheckMachine(library, metadata);
   if (!status.ok()) return status;
   return data.substr(body - 8 - size, size);
+}
+
+}  // namespace
+
+Result<std::string> CheckLibrary(const std::string& library) {
+  try {
+    return Checked(library);
+  } catch (const std::bad_alloc&) {
+    return Status("MemoryError", "out of memory");
+  }
 }
 
 }  // namespace dycl

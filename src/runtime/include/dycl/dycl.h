@@ -202,6 +202,15 @@ DYCL_API int32_t dycl_call_runs(const DyclSession* session, uint64_t* counts, si
 /** Puts the state variables back to their initial values. */
 DYCL_API int32_t dycl_reset_state(DyclSession* session);
 
+/** Copies the state variables, that of random numbers too, to `buffer`: bytes that
+ * dycl_set_state() of a session of the same model takes. `*needed` is their number; nothing is
+ * copied where `capacity` is less. */
+DYCL_API int32_t dycl_get_state(DyclSession* session, void* buffer, size_t capacity,
+                                size_t* needed);
+
+/** Sets the state variables to what dycl_get_state() of a session of the same model gave. */
+DYCL_API int32_t dycl_set_state(DyclSession* session, const void* buffer, size_t size);
+
 /** Gives this session's random numbers a seed, as torch.manual_seed does in PyTorch: from then on
  * the network draws what it draws there on a CPU. A new session has the seed 67280421310721, that
  * of a new torch.Generator. A network without random numbers takes any seed. */
@@ -244,6 +253,8 @@ typedef struct {
   int32_t (*model_create_with)(const char*, const DyclModelOptions*, DyclModel**);
   int32_t (*run_with)(DyclSession*, const DyclValue*, size_t, const DyclRunOptions*, int32_t*);
   void (*cancel)(DyclSession*);
+  int32_t (*get_state)(DyclSession*, void*, size_t, size_t*);
+  int32_t (*set_state)(DyclSession*, const void*, size_t);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */
