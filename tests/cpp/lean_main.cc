@@ -38,13 +38,18 @@ struct Call {
 
 // Returns whether all went well; `at` is for messages.
 bool Lifetime(const std::string& library, const std::string& params, long at) {
-  const auto excused = [](const dycl::Status& status) { return status.kind() == "MemoryError"; };
+  // The system's loader has no kind for it, but says so.
+  const auto excused = [](const dycl::Status& status) {
+    return status.kind() == "MemoryError" || status.message().find("memory") != std::string::npos;
+  };
   Call call;
   DyclModelOptions copy = {sizeof(copy), 1, 0};
   auto module = dycl::Module::Load(library, params, at % 2 != 0 ? &copy : nullptr);
-  if (!module.ok()) return CHECK(excused(module.status())), false;
+  CHECK(module.ok() || excused(module.status()));
+  if (!module.ok()) return false;
   auto made = module.value().NewSession();
-  if (!made.ok()) return CHECK(excused(made.status())), false;
+  CHECK(made.ok() || excused(made.status()));
+  if (!made.ok()) return false;
   dycl::Session& session = made.value();
   dycl::Status threads = session.SetNumThreads(2);
   CHECK(threads.ok() || excused(threads));

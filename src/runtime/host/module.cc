@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <new>
 
 #include "../json.h"
+#include "files.h"
 
 namespace dycl {
 namespace {
@@ -82,13 +82,12 @@ Status OpenCopy(const std::string& path, const DyclApi** api) {
   std::string copy = std::string(folder != nullptr ? folder : "/tmp") + "/dycl-XXXXXX";
   int file = mkstemp(&copy[0]);
   if (file < 0) return Status("ArtifactError", "cannot make a temporary file " + copy);
+  std::string data;
+  std::string why = ReadFile(path, &data);
+  if (why.empty()) why = WriteFile(file, data);
   close(file);
-  {
-    std::ifstream from(path, std::ios::binary);
-    std::ofstream to(copy, std::ios::binary);
-    to << from.rdbuf();
-  }
-  Status status = OpenLibrary(copy, api);
+  Status status = why.empty() ? OpenLibrary(copy, api)
+                              : Status("ArtifactError", "cannot copy '" + path + "': " + why);
   unlink(copy.c_str());
   return status;
 }
