@@ -22,7 +22,6 @@ from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import unflatten
 from dycl_tvm.runtime.tensors import copy_out
 
-
 #: ``signal.getsignal`` makes an enum of what this gives, in microseconds.
 _handler_of = importlib.import_module("_signal").getsignal
 _SIGINT = int(signal.SIGINT)
@@ -60,8 +59,8 @@ class Module:
     (:meth:`new_session`); the weights are shared. Ctrl-C ends a call in the main thread before its next kernel, unless the program has a
     handler of its own for it; :meth:`cancel` ends one in another thread.
 
-    A copy (``copy.copy``, ``copy.deepcopy``) is another session over the same weights, with the state variables as they are in the original.
-    A module is pickled as the paths of its files, with its state variables; who unpickles it needs the very same files there.
+    A copy (``copy.copy``, ``copy.deepcopy``) is another session over the same weights, with the state variables as they are in the
+    original. A module is pickled as the paths of its files, with its state variables; who unpickles it needs the very same files there.
 
     Attributes
     ----------

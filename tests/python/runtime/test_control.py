@@ -76,7 +76,9 @@ def test_a_loop_without_kernels_ends_too(tmp_path: Path) -> None:
     n, i, more = handmade.Reg(0, "int"), handmade.Reg(1, "int"), handmade.Reg(2, "bool")
     blocks = [
         handmade.CodeBlock("entry", [handmade.SetReg(i, 0)], handmade.Goto(1)),
-        handmade.CodeBlock("head", [handmade.HostInstr("lt", more, (i, n))], handmade.CondGoto(0, more, handmade.Goto(2), handmade.Goto(3))),
+        handmade.CodeBlock(
+            "head", [handmade.HostInstr("lt", more, (i, n))], handmade.CondGoto(0, more, handmade.Goto(2), handmade.Goto(3))
+        ),
         handmade.CodeBlock("body", [handmade.HostInstr("add", i, (i, 1))], handmade.Goto(1)),
         handmade.CodeBlock("end", [], handmade.Leave(0, (i,))),
     ]
@@ -89,7 +91,9 @@ def test_a_loop_without_kernels_ends_too(tmp_path: Path) -> None:
 
 
 def _child(code: str, files: tuple[Path, Path]) -> str:
-    begin = "import os, signal, sys, threading, time, numpy as np, dycl_tvm\nmodule = dycl_tvm.load(*sys.argv[1:])\nx = np.ones(4, 'float32')\n"
+    begin = (
+        "import os, signal, sys, threading, time, numpy as np, dycl_tvm\nmodule = dycl_tvm.load(*sys.argv[1:])\nx = np.ones(4, 'float32')\n"
+    )
     begin += "def soon(act): threading.Timer(0.1, act).start()\n"
     command = [sys.executable, "-c", begin + code, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ))
