@@ -12,6 +12,8 @@
 #include <initializer_list>
 #include <new>
 
+#include "process_pool.h"
+
 namespace dycl {
 namespace {
 
@@ -53,11 +55,6 @@ void AfterForkInChild() {
 
 struct AtFork {
   AtFork() { pthread_atfork(nullptr, nullptr, AfterForkInChild); }
-};
-
-struct Barrier {
-  std::atomic<int32_t> arrived{0};
-  std::atomic<uint32_t> round{0};
 };
 
 }  // namespace
@@ -166,7 +163,7 @@ void ThreadPool::RunTasks(int preferred, uint32_t generation) {
   }
 }
 
-static int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
+int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
   ParallelGroupEnv env{nullptr, num_task == 0 ? 1 : num_task};
   bool outer = t_in_task;
   t_in_task = true;
@@ -179,10 +176,8 @@ static int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
 }
 
 int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
-  bool alone = t_next_alone;
-  t_next_alone = false;
   if (num_task == 0) num_task = num_threads() < kMaxTasks ? num_threads() : kMaxTasks;
-  if (alone || num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
+  if (num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
       busy_.exchange(true)) {
     return RunAlone(lambda, closure, num_task);
   }
@@ -219,17 +214,16 @@ int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
 ScopedPool::ScopedPool(ThreadPool* pool) : previous_(t_pool) { t_pool = pool; }
 ScopedPool::~ScopedPool() { t_pool = previous_; }
 
-static ThreadPool* CurrentPool() { return t_pool != nullptr ? t_pool : ThreadPool::Shared(); }
-
 int ThreadPool::CurrentThreads() {
-  ThreadPool* pool = CurrentPool();
-  return pool != nullptr ? pool->num_threads() : 1;
+  return t_pool != nullptr ? t_pool->num_threads() : GetProcessPool().num_threads();
 }
 
 static int ParallelLaunch(ParallelLambda lambda, void* closure, int num_task) {
-  ThreadPool* pool = CurrentPool();
-  return pool != nullptr ? pool->Launch(lambda, closure, num_task)
-                         : RunAlone(lambda, closure, num_task);
+  bool alone = t_next_alone || t_in_task;
+  t_next_alone = false;
+  if (alone) return RunAlone(lambda, closure, num_task);
+  return t_pool != nullptr ? t_pool->Launch(lambda, closure, num_task)
+                           : GetProcessPool().launch(lambda, closure, num_task);
 }
 
 static int ParallelBarrier(int /*task_id*/, ParallelGroupEnv* env) {

@@ -69,7 +69,8 @@ class Module:
     """
 
     def __init__(self, model: Model, num_threads: int | None = None) -> None:
-        self._model = model
+        self._model: Model | None = model  # None: closed
+        self._classes = model.classes
         self._library = model.library
         self.metadata = model.metadata
         self._session = ctypes.c_void_p()
@@ -80,7 +81,7 @@ class Module:
         self._options = capi.RunOptions(ctypes.sizeof(capi.RunOptions))
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
-        weakref.finalize(self, self._library.dycl_session_destroy, self._session)
+        self._free = weakref.finalize(self, self._library.dycl_session_destroy, self._session)
         self._num_threads = num_threads
         self._device_branches = True
         self._site: int | None = None
@@ -194,7 +195,27 @@ class Module:
 
     def new_session(self, num_threads: int | None = None) -> Module:
         """Return an independent module over the same weights, with its own state variables, for another thread."""
-        return Module(self._model, self._num_threads if num_threads is None else num_threads)
+        return Module(self._live(), self._num_threads if num_threads is None else num_threads)
+
+    def close(self) -> None:
+        """Free the session now, and the weights if no other session has them. The module cannot be called any more.
+
+        What is not closed is freed when nothing refers to it any more. ``with dycl_tvm.load(...) as module:`` closes at its end.
+        """
+        with self._call():
+            self._free()
+            self._session, self._model = ctypes.c_void_p(), None
+
+    def __enter__(self) -> Module:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _live(self) -> Model:
+        if self._model is None:
+            raise UsageError(f"the module '{self.name}' is closed")
+        return self._model
 
     def set_num_threads(self, num_threads: int) -> None:
         """Give this module threads of its own; 0 goes back to those that the process shares."""
@@ -247,7 +268,7 @@ class Module:
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        model = self._model
+        model = self._live()
         if model.path is None:
             raise UsageError(f"the module '{self.name}' cannot be pickled: its library has no path from which it could be loaded again")
         files = (model.path, model.params, self._num_threads, model.classes.given, model.mmap)
@@ -305,7 +326,7 @@ class Module:
 
     def _info(self) -> capi.ModelInfo:
         info = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo))
-        self._check(self._library.dycl_model_info(self._model.handle, ctypes.byref(info)))
+        self._check(self._library.dycl_model_info(self._live().handle, ctypes.byref(info)))
         return info
 
     def _counts(self, function: Any, size: int) -> list[int]:
@@ -330,12 +351,14 @@ class Module:
         def front(k: int, along: int, length: int) -> Any:
             return leaf(k, "tensor", (along, length))
 
-        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes, front)
+        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._classes, front)
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))
 
     def _check(self, status: int) -> None:
+        if status == capi.ERROR_USAGE:
+            self._live()
         capi.check(self._library, status)
 
     def __repr__(self) -> str:

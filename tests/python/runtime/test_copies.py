@@ -97,3 +97,29 @@ def test_params_in_memory_may_be_written_over(files: tuple[Path, Path], tmp_path
         params.write_bytes(b"")
         np.testing.assert_array_equal(module(X, 0)["y"], want)
     np.testing.assert_array_equal(load(files[0], files[1])(X, 0)["y"], want)
+
+
+def test_close_frees_session_and_weights(files: tuple[Path, Path]) -> None:
+    def mapped() -> bool:
+        return str(files[1]) in Path("/proc/self/maps").read_text()
+
+    gc.collect()
+    with load(*files) as first:
+        second = first.new_session()
+        assert mapped()
+    assert mapped()  # the other session has them
+    for use in (
+        lambda: first(X, 0),
+        first.reset_state,
+        first.new_session,
+        first.get_state,
+        lambda: first.last_path,
+        lambda: first.arena_bytes,
+    ):
+        with pytest.raises(UsageError, match="the module 'Zoo' is closed"):
+            use()
+    first.cancel()
+    first.close()
+    assert _calls(second) == 0
+    second.close()
+    assert not mapped()
