@@ -176,10 +176,12 @@ int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
 }
 
 int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
+  int wanted = num_task;
   if (num_task == 0) num_task = num_threads() < kMaxTasks ? num_threads() : kMaxTasks;
   if (num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
       busy_.exchange(true)) {
-    return RunAlone(lambda, closure, num_task);
+    // One task, where the kernel leaves it open: several on one thread would not meet at a barrier.
+    return RunAlone(lambda, closure, wanted);
   }
   Barrier barrier;
   lambda_ = lambda;
