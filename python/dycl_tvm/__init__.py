@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from dycl_tvm.compile.register import register_operator
     from dycl_tvm.errors import (
         ArtifactError,
+        CancelledError,
         CompileError,
+        DeadlineError,
         DeviceError,
         DyclError,
         InputError,
@@ -54,7 +56,9 @@ _HOME = {
     "load": "dycl_tvm.runtime",
     "Module": "dycl_tvm.runtime",
     "ArtifactError": "dycl_tvm.errors",
+    "CancelledError": "dycl_tvm.errors",
     "CompileError": "dycl_tvm.errors",
+    "DeadlineError": "dycl_tvm.errors",
     "DeviceError": "dycl_tvm.errors",
     "DyclError": "dycl_tvm.errors",
     "InputError": "dycl_tvm.errors",
@@ -72,7 +76,9 @@ _HOME = {
 __all__ = [
     "Artifact",
     "ArtifactError",
+    "CancelledError",
     "CompileError",
+    "DeadlineError",
     "DeviceError",
     "Dim",
     "DyclError",

@@ -54,6 +54,7 @@ def build(
     max_memory: int | None = None,
     keep_print: bool = False,
     open_signs: bool = False,
+    strip_source: bool = False,
     verify: Level = "default",
     progress: ProgressLike = None,
 ) -> Artifact:
@@ -132,6 +133,9 @@ def build(
     open_signs : bool
         Accept that the result depends on the signs of eigenvectors or singular vectors, which PyTorch leaves open: those of the artefact
         follow a rule of its own. Otherwise only networks that give the same for any signs are compiled, which the build finds out.
+    strip_source : bool
+        Leave the text of the model's source lines out of the library: paths and errors then show files and line numbers only. Files are
+        named as Python imports them, never by where they lie on this machine.
     verify : str
         How far the build proves itself before it returns: ``"default"`` within a small part of its time, ``"full"`` as far as it can,
         ``"off"`` not at all. What was proved is ``Artifact.certificate``; see docs/verification.md.
@@ -203,6 +207,7 @@ def build(
 
     proof.of_kernels(graph, lowered, machine.target, accuracy)
     lowered.program.certificate = proof.certificate().as_dict()
+    lowered.program.strip_source = strip_source
 
     # the code: the instructions as C++, the images of device functions; it is linked where the artefact is written
     with phases.phase("codegen", f"{len(lowered.program.blocks)} blocks"):

@@ -23,6 +23,7 @@ def load(
     params: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     classes: Iterable[type] = (),
+    mmap: bool = True,
 ) -> Module:
     """Load a compiled network.
 
@@ -38,6 +39,10 @@ def load(
         Classes of results (dataclasses, named tuples, containers) and of objects among the inputs, by their names, in whatever modules they
         are. Others are looked for in the modules that are loaded; nothing is imported. For what is not found a class of that name with the
         same fields, items and attributes is made.
+    mmap : bool, optional
+        Map the params file, so that the processes of a machine share the weights. The file must then stay as it is: put a new one in its
+        place by renaming (``save_params`` does), for one that is written over changes the weights of programs that run, and one
+        that is cut short ends them. False: read it into memory; it may then be changed or removed.
 
     Returns
     -------
@@ -56,7 +61,8 @@ def load(
     check_machine(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
-    model = Model(_open(path, metadata), metadata, None if params is None else os.fspath(params), known)
+    weights = None if params is None else os.path.abspath(os.fspath(params))
+    model = Model(_open(path, metadata), metadata, weights, known, path=path, mmap=mmap)
     return Module(model, num_threads)
 
 
