@@ -52,36 +52,35 @@ def stage_model(
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
-    if dynamic_shapes is not None and is_onnx(model):
-        raise UsageError("dynamic_shapes is not for ONNX models; give the sizes that this one leaves open as input_shapes")
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise UsageError(f"max_length = {max_length!r} is no length: give a whole number from 1 on")
     if is_onnx(model):
         if example_inputs is not None or example_kwargs:
             raise UsageError("an ONNX model says itself what its inputs are; give sizes that it leaves open as input_shapes")
-        return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
-    if input_values is not None:
+    elif input_values is not None:
         raise UsageError("input_values is for ONNX models; in Python, give a function that has the value")
-    if max_length is not None and (type(max_length) is not int or max_length < 1):
-        raise UsageError(f"max_length = {max_length!r} is no length: give a whole number from 1 on")
     if is_exported_program(model):
         return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases, dynamic_shapes, max_length)
-    if input_shapes is not None:
-        raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
-    check_model(model)
-    args, kwargs = normalise(example_inputs, example_kwargs)
     bounds = {
         "max_paths": max_paths,
         "max_loop_trips": max_loop_trips,
         "max_recursion": max_recursion,
         "max_length": max_length,
-        "dynamic_shapes": dynamic_shapes,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
     }
     options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
+    options |= {"keep_print": keep_print, "device": device}
+    if is_onnx(model):
+        if dynamic_shapes:
+            return _stage_open_onnx(model, input_shapes, input_values, dynamic_shapes, name, phases, options)
+        return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
+    if input_shapes is not None:
+        raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
+    check_model(model)
+    args, kwargs = normalise(example_inputs, example_kwargs)
     with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(
-            model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, device=device, **options
-        )
+        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), dynamic_shapes=dynamic_shapes, **options)
         verify(graph)
     return graph
 
@@ -113,6 +112,25 @@ def _stage_onnx(
         graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, name=name, max_paths=max_paths)
         graph.name = identifier(graph.name)
         verify(graph)
+    return graph
+
+
+def _stage_open_onnx(
+    model: Any,
+    input_shapes: Mapping[str, Any] | None,
+    input_values: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    name: str | None,
+    phases: Phases,
+    options: dict[str, Any],
+) -> HCFG:
+    from dycl_tvm.frontend.onnx import open_model
+
+    with phases.phase("stage", "run the ONNX graph symbolically, as a program"):
+        opened = open_model(model, input_shapes, input_values, dynamic_shapes)
+        function, given = opened.program.function, opened.examples
+        graph = stage(function, given, name=identifier(name or opened.name), dynamic_shapes=opened.dynamic_shapes, **options)
+        verify(opened.named(graph))
     return graph
 
 

@@ -60,7 +60,11 @@ class Node:
         The node's attributes as Python values; tensors are ``torch.Tensor``.
     outputs : int
         Number of declared outputs; one that is left out counts.
+    at_run_time : bool
+        Whether sizes may be known only at run time.
     """
+
+    at_run_time = False
 
     def __init__(self, proto: Any, opset: int, origin: Origin, recorder: Recorder, outer: Mapping[str, Any] | None = None) -> None:
         self.proto, self.opset, self.origin, self.recorder = proto, opset, origin, recorder
