@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from dycl_tvm.errors import UsageError
+from dycl_tvm.errors import DyclError, UsageError
 from dycl_tvm.example_inputs import check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
 from dycl_tvm.frontend.python import stage
@@ -72,9 +72,7 @@ def stage_model(
     options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
     options |= {"keep_print": keep_print, "device": device}
     if is_onnx(model):
-        if dynamic_shapes:
-            return _stage_open_onnx(model, input_shapes, input_values, dynamic_shapes, name, phases, options)
-        return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
+        return _stage_onnx(model, input_shapes, input_values, dynamic_shapes, name, phases, options)
     if input_shapes is not None:
         raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
     check_model(model)
@@ -102,36 +100,43 @@ def _stage_onnx(
     model: Any,
     input_shapes: Mapping[str, Any] | None,
     input_values: Mapping[str, Any] | None,
-    name: str | None,
-    max_paths: int | None,
-    phases: Phases,
-) -> HCFG:
-    from dycl_tvm.frontend.onnx import stage_onnx
-
-    with phases.phase("stage", "run the ONNX graph symbolically"):
-        graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, name=name, max_paths=max_paths)
-        graph.name = identifier(graph.name)
-        verify(graph)
-    return graph
-
-
-def _stage_open_onnx(
-    model: Any,
-    input_shapes: Mapping[str, Any] | None,
-    input_values: Mapping[str, Any] | None,
     dynamic_shapes: Any,
     name: str | None,
     phases: Phases,
     options: dict[str, Any],
 ) -> HCFG:
+    from dycl_tvm.frontend.onnx import NeedsValue, stage_onnx
+
+    with phases.phase("stage", "run the ONNX graph symbolically"):
+        if dynamic_shapes:
+            graph = _as_program(model, input_shapes, input_values, dynamic_shapes, name, options)
+        else:
+            try:
+                graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, max_paths=options.get("max_paths"))
+            except NeedsValue as refusal:
+                # Some shape follows from data: as a program the model may have lengths that are known only at run time.
+                try:
+                    graph = _as_program(model, input_shapes, input_values, {}, name, options)
+                except DyclError:
+                    raise refusal from None
+        graph.name = identifier(name or graph.name)
+        verify(graph)
+    return graph
+
+
+def _as_program(
+    model: Any,
+    input_shapes: Mapping[str, Any] | None,
+    input_values: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    name: str | None,
+    options: dict[str, Any],
+) -> HCFG:
     from dycl_tvm.frontend.onnx import open_model
 
-    with phases.phase("stage", "run the ONNX graph symbolically, as a program"):
-        opened = open_model(model, input_shapes, input_values, dynamic_shapes)
-        function, given = opened.program.function, opened.examples
-        graph = stage(function, given, name=identifier(name or opened.name), dynamic_shapes=opened.dynamic_shapes, **options)
-        verify(opened.named(graph))
-    return graph
+    opened = open_model(model, input_shapes, input_values, dynamic_shapes)
+    bounds = opened.dynamic_shapes or None
+    return opened.named(stage(opened.program.function, opened.examples, name=opened.name, dynamic_shapes=bounds, **options))
 
 
 def _stage_exported(

@@ -28,7 +28,7 @@ SIZES = {
     "Reshape": (1,), "Expand": (1,), "Slice": (1, 2, 3, 4), "Unsqueeze": (1,), "Squeeze": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2),
     "Tile": (1,), "Pad": (1, 3), "Split": (1,), "TopK": (1,), "OneHot": (1,), "CenterCropPad": (1,), "Trilu": (1,),
     "CumSum": (1,), "CumProd": (1,), "SequenceAt": (1,), "SequenceInsert": (2,), "SequenceErase": (1,), "Resize": (3,),
-    **{f"Reduce{k}": (1,) for k in "Sum Mean Prod Max Min L1 L2 SumSquare LogSum LogSumExp".split()},
+    **{f"Reduce{k}": (1,) for k in ("Sum", "Mean", "Prod", "Max", "Min", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")},
 }  # fmt: skip
 
 Rule = Callable[..., Any]
@@ -36,7 +36,7 @@ Rule = Callable[..., Any]
 
 def is_number(x: Any) -> bool:
     """Whether a datum is numbers: an int or a bool, or a tuple of some."""
-    return isinstance(x, tuple) or isinstance(x, (bool, int)) or scalars.is_symbolic(x)
+    return isinstance(x, (tuple, bool, int)) or scalars.is_symbolic(x)
 
 
 def as_tensor(x: Any) -> Any:

@@ -46,7 +46,9 @@ class OpenModel:
         return graph
 
 
-def open_model(model: Any, input_shapes: Mapping[str, Any] | None, input_values: Mapping[str, Any] | None, dynamic_shapes: Any) -> OpenModel:
+def open_model(
+    model: Any, input_shapes: Mapping[str, Any] | None, input_values: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> OpenModel:
     """Return a model as a program.
 
     Parameters

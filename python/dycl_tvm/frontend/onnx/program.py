@@ -90,7 +90,11 @@ def _inlined(model: Model) -> Any:
     used = {(node.domain if node.domain != "ai.onnx" else "", node.op_type) for node in _nodes(model.proto.graph)}
     if not model.functions and used <= set(known):
         return model.proto.graph
-    return inliner.inline_selected_functions(model.proto, known, exclude=True, inline_schema_functions=True).graph
+    try:
+        return inliner.inline_selected_functions(model.proto, known, exclude=True, inline_schema_functions=True).graph
+    except RuntimeError as error:  # of ONNX's own: it does not know all types
+        reason = f"functions of {model.file} cannot be written out: {error}"
+        raise UnsupportedError(reason, None, "run onnx.inliner and onnx.shape_inference on the model") from error
 
 
 def _nodes(graph: Any) -> Any:
@@ -190,13 +194,13 @@ class _Writer:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         key = f"{domain}:{proto.op_type}" if domain else proto.op_type
         given = [self.read(name, names) for name in proto.input]
-        outputs = [self.fresh(name) if name else "_" for name in proto.output]
         node = OpenNode(proto, self.model.opsets.get(domain, 1), self.origin(_text(proto)))
         if key not in CONVERTERS:
             node.fail(f"the operator of the domain {domain or 'ai.onnx'!r} is not supported in a model with run-time sizes")
         if key == "Constant" and isinstance(value := CONVERTERS[key](node)[0], torch.Tensor):
             names[proto.output[0]] = self.constant(value, proto.output[0])
             return
+        outputs = [self.fresh(name) if name else "_" for name in proto.output]
         call = self.fresh(proto.op_type)
         self.bound[call] = _Call(CONVERTERS[key], node)
         self.add(f"{', '.join(outputs)}{',' if len(outputs) == 1 else ''} = {call}({', '.join(given)})")
@@ -323,7 +327,7 @@ class OpenNode(Node, OwnValue):
     at_run_time = True
 
     def __init__(self, proto: Any, opset: int, origin: Origin) -> None:
-        super().__init__(proto, opset, origin, None)
+        super().__init__(proto, opset, origin)
 
     def static(self, t: Any, what: str) -> Any:
         """Return the tensor: what is read of it is a number of the run."""
@@ -373,7 +377,8 @@ def _holds(x: Datum) -> Any:
 
 
 def _row(x: torch.Tensor, axis: int, k: Any) -> torch.Tensor:
-    return x[(*[slice(None)] * (axis % x.dim()), k)]
+    where = (*[slice(None)] * (axis % x.dim()), k)
+    return x[where]
 
 
 def _stacked(rows: list[torch.Tensor], axis: int, backwards: bool) -> torch.Tensor:

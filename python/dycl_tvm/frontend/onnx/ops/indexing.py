@@ -113,6 +113,7 @@ def _unique(node: Node, x: Tensor) -> Any:
     if node.at_run_time:
         if not node.attr("sorted", 1) or node.wants(1):
             node.fail("in the order of first occurrence, or with the places of these, of values known only at run time")
+        x = x.reshape(-1) if axis is None else x
         values, inverse, times = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
         return values, None, inverse.reshape(-1), times
     rows = x.reshape(-1, 1) if axis is None else x.movedim(axis, 0).reshape(x.shape[axis], -1)

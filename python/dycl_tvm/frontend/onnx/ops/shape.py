@@ -141,7 +141,8 @@ def _slice_at_run_time(node: Node, x: Tensor, axis: int, start: Any, end: Any, s
             node.fail("with a negative step, and not of all elements, of a dimension whose size is known only at run time")
         return torch.flip(x, [axis])
     end = None if type(end) is int and end >= _NO_END else end
-    found: Tensor = x[(*[slice(None)] * axis, slice(start, end, step))]
+    where = (*[slice(None)] * axis, slice(start, end, step))
+    found: Tensor = x[where]
     return found
 
 
