@@ -86,18 +86,19 @@ class If:
         session.builder.branch(cond, *self._sides)
         self._paths: list[PathState] = []
         self._kept = False
-        self._before: tuple[int, int, bool] | None = None
+        self._before: Any = None
+        self._knows = False
 
     def _tell(self, side: bool) -> None:
         """In a trip of a loop, one side of whose paths goes on alone: note what a test of a length tells of the number of trips."""
         rolling = current().decisions.rolling
-        if self._told is not None and rolling and rolling[-1].loop is self._told.difference.counter.loop:
+        if self._told is not None and rolling and rolling[-1].loop is self._told.loop:
             self._told.begin(side)
 
     def _forget(self) -> None:
-        if self._before is not None:
+        if self._knows:
             self._told.end(self._before)
-        self._before = None
+        self._knows = False
 
     def next(self) -> bool:
         """Return whether a side is to be run."""
@@ -108,7 +109,7 @@ class If:
         self._forget()
         if self._round <= 2:
             if self._told is not None:
-                self._before = self._told.begin(self._round == 1)
+                self._before, self._knows = self._told.begin(self._round == 1), True
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             session.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths and not self._kept:
@@ -130,7 +131,7 @@ class If:
 
     def _learn(self) -> None:
         """One side has left: what its test tells of a length holds from here on."""
-        if not getattr(self._told.difference.counter.loop, "is_loop", False):
+        if not getattr(self._told.loop, "is_loop", False):
             before = self._told.begin(self._stays)
             current().journal.learn(lambda: self._told.end(before))
 
