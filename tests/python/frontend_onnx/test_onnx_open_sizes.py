@@ -265,6 +265,20 @@ def test_lengths_that_the_data_decide_need_no_bounds() -> None:
     checked(model(text), feeds)
 
 
+@pytest.mark.parametrize("center", [0, 1])
+def test_boxes_that_are_suppressed(center: int) -> None:
+    text = """boxes (float[N,7,4] b, float[N,2,7] s) => (int64[K,3] y) {
+      most = Constant<value = int64[1] {3}>()  overlap = Constant<value = float[1] {0.3}>()  least = Constant<value = float[1] {0.2}>()
+      y = NonMaxSuppression<center_point_box = CENTER>(b, s, most, overlap, least)
+    }""".replace("CENTER", str(center))
+    feeds = []
+    for n in (1, 2, 3):
+        at, extent = np.random.RandomState(n).rand(2, n, 7, 2)
+        boxes = np.concatenate([at, extent * 0.6 + (0 if center else at)], 2)
+        feeds.append({"b": boxes.astype(F32), "s": np.random.RandomState(n).rand(n, 2, 7).astype(F32)})
+    checked(model(text), feeds, dynamic_shapes={"N": Dim("N", max=3)})
+
+
 def test_the_program_of_a_model() -> None:
     text = open_model(model(CHOICE), None, None, {"N": N}).program.text
     assert text.splitlines()[:4] == [

@@ -8,6 +8,7 @@ runs; what exporters compute of shapes are numbers (:mod:`.numbers`). The text o
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import linecache
 import re
@@ -24,12 +25,13 @@ from dycl_tvm.frontend.onnx import ops, sequences  # noqa: F401  # they register
 from dycl_tvm.frontend.onnx.model import Model
 from dycl_tvm.frontend.onnx.node import CONVERTERS, Node, tensor_of
 from dycl_tvm.frontend.onnx.numbers import SIZES, as_number, as_tensor, computed, is_number
+from dycl_tvm.frontend.onnx.suppression import non_max_suppression
 from dycl_tvm.frontend.onnx.values import Datum
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.hcfg.nodes import Origin
 
 #: What the program calls that is no node of the model.
-_HELPERS = ("tensor", "count", "holds", "stacked", "row", "weights")
+_HELPERS = ("tensor", "count", "holds", "stacked", "row", "weights", "range", "torch", non_max_suppression.__name__)
 Names = Mapping[str, str]
 
 
@@ -76,7 +78,7 @@ def program_of(model: Model, inputs: Sequence[str], fixed: Mapping[str, Datum]) 
     names = writer.body(graph, dict(parameters), fixed)
     given = [f"tensor({writer.read(o, names)})" for o in outputs]
     writer.add(f"return {given[0]}" if len(given) == 1 else f"return {{{', '.join(f'{n!r}: {v}' for n, v in zip(outputs, given))}}}")
-    text = "\n".join(writer.lines) + "\n"
+    text = "\n".join([*writer.lines, *writer.functions]) + "\n"
     # What reads source finds it here: the model's file has none.
     linecache.cache[model.file] = (len(text), None, text.splitlines(keepends=True), model.file)
     namespace: dict[str, Any] = writer.bound
@@ -116,16 +118,19 @@ class _Writer:
     Attributes
     ----------
     lines : list of str
+    functions : list of str
+        The text of functions that they call.
     bound : dict
     """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.lines: list[str] = []
+        self.functions: list[str] = []
         self.weights = torch.nn.Module()
         self.bound: dict[str, Any] = {"tensor": as_tensor, "count": _count, "holds": _holds, "stacked": _stacked, "row": _row}
         self.bound["weights"] = self.weights
-        self._taken: set[str] = {*_HELPERS, "range"}
+        self._taken: set[str] = {*_HELPERS}
         self._depth = 0
 
     def add(self, line: str) -> None:
@@ -292,6 +297,18 @@ class _Writer:
         made_rows = [f"stacked({made}, {axis}, {bool(way)})" for made, axis, way in zip(rows, axes, ways)]
         self.results(proto, names, [*carried, *made_rows])
 
+    def suppression(self, proto: Any, names: dict[str, str]) -> None:
+        """Write a ``NonMaxSuppression``: a call of a function of the program."""
+        boxes, scores, most, overlap, least = [self.read(name, names) for name in [*proto.input, "", "", ""][:5]]
+        node = OpenNode(proto, self.model.opsets.get("", 1), self.origin(_text(proto)))
+        if not self.functions:
+            self.functions += ["", "", inspect.getsource(non_max_suppression)]
+            self.bound |= {non_max_suppression.__name__: non_max_suppression, "torch": torch}
+        most = "0" if most == "None" else f"count({most})"
+        overlap = "tensor(0)" if overlap == "None" else f"tensor({overlap})"
+        center = bool(node.attr("center_point_box", 0))
+        self.results(proto, names, [f"{non_max_suppression.__name__}({boxes}, {scores}, {most}, {overlap}, {least}, {center})"])
+
     def results(self, proto: Any, names: dict[str, str], values: Sequence[str]) -> None:
         """Give the outputs of a node their names."""
         for name, value in zip(proto.output, values):
@@ -300,7 +317,12 @@ class _Writer:
                 self.add(f"{names[name]} = {value}")
 
 
-CONTROL: dict[str, Callable[[_Writer, Any, dict[str, str]], None]] = {"If": _Writer.branch, "Loop": _Writer.loop, "Scan": _Writer.scan}
+CONTROL: dict[str, Callable[[_Writer, Any, dict[str, str]], None]] = {
+    "If": _Writer.branch,
+    "Loop": _Writer.loop,
+    "Scan": _Writer.scan,
+    "NonMaxSuppression": _Writer.suppression,
+}
 
 
 def _always(body: Any) -> bool:
