@@ -31,7 +31,8 @@ class Outputs:
     used : list of bool
         Whether every return site uses the slot, so that its shape is always that of its type.
     parts : dict
-        Of slots that hold more than there is: for each site that is so, which dimension is shorter, and the slot that says how long it is.
+        Of slots that hold more than there is: for each site where that is so, the dimensions that are shorter, with the slot that says how
+        long each is.
     """
 
     def __init__(self, graph: HCFG) -> None:
@@ -50,10 +51,10 @@ class Outputs:
                     self.slots.append(type_)
                 taken.append(free[0])
             self.of_site.append(taken)
-        self.parts: dict[int, dict[int, tuple[int, int]]] = {}
+        self.parts: dict[int, dict[int, dict[int, int]]] = {}
         for k, (site, taken) in enumerate(zip(self.sites, self.of_site)):
             for leaf, (along, length) in parts_of(site.structure).items():
-                self.parts.setdefault(taken[leaf], {})[k] = (along, taken[length])
+                self.parts.setdefault(taken[leaf], {})[k] = {along: taken[length]}
         self.raises: list[Raise] = [t for b in graph.blocks if isinstance(t := b.terminator, Raise)]
         always = not self.raises
         everywhere = [all(k in taken for taken in self.of_site) for k in range(len(self.slots))]
@@ -76,9 +77,9 @@ class Outputs:
         made = list(results)
         for slot, sites in self.parts.items():
             parts = []
-            for site, (along, length) in sites.items():
+            for site, lengths in sites.items():
                 holds = scope.emit("Equal", [results[0], scope.constant(site, "int64")], "bool")
-                parts.append((holds, along, results[1 + length]))
+                parts.append((holds, {along: results[1 + length] for along, length in lengths.items()}))
             type_ = self.slots[slot]
             assert isinstance(type_, TensorType)
             made[1 + slot] = cut(scope, made[1 + slot], type_, parts)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onnx import helper
 
@@ -90,7 +90,7 @@ def extent(scope: Scope, dim: SizedDim, name: str) -> str:
     return scope.emit("Reshape", [found, scope.constant([], "int64", "scalar_shape")], "int64", "extent")
 
 
-def cut(scope: Scope, result: str, type_: TensorType, parts: Sequence[tuple[str, int, str]]) -> str:
+def cut(scope: Scope, result: str, type_: TensorType, parts: Sequence[tuple[str, Mapping[int, str]]]) -> str:
     """Append the nodes that leave of a result the elements that there are.
 
     Parameters
@@ -98,20 +98,21 @@ def cut(scope: Scope, result: str, type_: TensorType, parts: Sequence[tuple[str,
     result : str
     type_ : TensorType
         Its type at its largest.
-    parts : sequence of (str, int, str)
-        A condition, and if it holds which dimension is shorter, and how long it is: as many of the first elements count.
+    parts : sequence of (str, mapping)
+        A condition, and if it holds how long which dimensions are: as many of the first elements count.
     """
-    for holds, along, length in parts:
-        row = scope.constant([1], "int64", "one")
-        end = scope.emit("Reshape", [length, row], "int64", "length")
-        before, behind = (list(type_.shape[:along]), list(type_.shape[along + 1 :]))
-        shape = [*([scope.constant(before, "int64")] if before else []), end, *([scope.constant(behind, "int64")] if behind else [])]
-        sizes = scope.emit("Concat", shape, "int64", "shape", axis=0)
-        count = scope.emit("Reshape", [scope.emit("ReduceProd", [sizes], "int64", keepdims=0), row], "int64", "count")
+    row = scope.constant([1], "int64", "one")
+    for holds, lengths in parts:
+        extents = [
+            scope.emit("Reshape", [lengths[d], row], "int64", "length") if d in lengths else scope.constant([n], "int64", "extent")
+            for d, n in enumerate(type_.shape)
+        ]
+        shape = scope.emit("Concat", extents, "int64", "shape", axis=0)
         then, orelse = Scope(scope), Scope(scope)
+        count = then.emit("Reshape", [then.emit("ReduceProd", [shape], "int64", keepdims=0), row], "int64", "count")
         flat = then.emit("Reshape", [result, then.constant([-1], "int64")], type_.dtype)
         first = then.emit("Slice", [flat, then.constant([0], "int64"), count], type_.dtype)
-        made = then.emit("Reshape", [first, sizes], type_.dtype, allowzero=1)
+        made = then.emit("Reshape", [first, shape], type_.dtype, allowzero=1)
         graphs = {"then_branch": then.body("then", [made]), "else_branch": orelse.body("else", [result])}
         name = scope.fresh("part", dtype_of(type_))
         scope.nodes.append(helper.make_node("If", [holds], [name], **graphs))
