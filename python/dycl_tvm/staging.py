@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from dycl_tvm.errors import DyclError, UsageError
+from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.example_inputs import check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
 from dycl_tvm.frontend.python import stage
@@ -117,7 +117,7 @@ def _stage_onnx(
                 # Some shape follows from data: as a program the model may have lengths that are known only at run time.
                 try:
                     graph = _as_program(model, input_shapes, input_values, {}, name, options)
-                except DyclError:
+                except UnsupportedError:
                     raise refusal from None
         graph.name = identifier(name or graph.name)
         verify(graph)

@@ -29,6 +29,20 @@ def checked(d):
     return torch.zeros(2, n) + d.sum()
 
 
+def asserted(d):
+    n = d.sum().item()
+    assert 0 <= n <= 16
+    return torch.ones(n).cumsum(0)
+
+
+def either(d):
+    n = d.sum().item()
+    if n < 0 or n > 16 or d[0] > 100:
+        return d
+    k = torch.arange(n) if n < 8 and n > 2 else torch.zeros(2)
+    return torch.arange(n), k, torch.ones(2, n) if not (n > 12 or n == 1) else None
+
+
 def returned(d):
     n = d.sum().item()
     if not n < 17:
@@ -56,7 +70,7 @@ def in_a_loop(d):
     return total
 
 
-@pytest.mark.parametrize("program", [raised, checked, returned, on_both_sides, in_a_loop], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", [raised, checked, asserted, either, returned, on_both_sides, in_a_loop], ids=lambda f: f.__name__)
 def test_tests_of_numbers_bound_them(program):
     check(program, COUNTS)
 
@@ -74,7 +88,21 @@ def the_other_way(d):
     return torch.arange(n)
 
 
-@pytest.mark.parametrize("program", [after_the_test, the_other_way], ids=lambda f: f.__name__)
+def one_of_two(d):
+    n = d.sum().item()
+    if n < 8 or d[0] > 0:
+        return torch.arange(n)
+    return d
+
+
+def not_both(d):
+    n = d.sum().item()
+    if n > 16 and d[0] > 0:
+        return d
+    return torch.arange(n)
+
+
+@pytest.mark.parametrize("program", [after_the_test, the_other_way, one_of_two, not_both], ids=lambda f: f.__name__)
 def test_what_a_test_does_not_tell(program):
     with pytest.raises(UnsupportedError, match=r"nothing bounds it\nInstead: bound the number, as with torch._check\(n <= 1000\)"):
         stage(program, COUNTS[0])

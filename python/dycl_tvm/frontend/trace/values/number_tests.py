@@ -51,6 +51,46 @@ class NumberTest:
         self.node.bounds = before
 
 
+@dataclass(frozen=True, eq=False)
+class Several:
+    """Several tests of which all hold, or one does: where all hold, or none does, each of them tells something.
+
+    Attributes
+    ----------
+    tests : tuple
+    all : bool
+        Whether all hold where this one does.
+    """
+
+    tests: tuple[Any, ...]
+    all: bool
+
+    @staticmethod
+    def of(tests: list[Any], all: bool) -> Several | None:
+        """Return tests as one; what tells nothing is None."""
+        found = tuple(test for test in tests if test is not None)
+        return Several(found, all) if found else None
+
+    @property
+    def loop(self) -> Any:
+        """The loop that one of the tests tells something of, if any does."""
+        loops = [test.loop for test in self.tests]
+        return next((loop for loop in loops if getattr(loop, "is_loop", False)), loops[0])
+
+    def negated(self) -> Several:
+        """Return the test that holds where this one does not."""
+        return Several(tuple(test.negated() for test in self.tests), not self.all)
+
+    def begin(self, holds: bool) -> list[Any]:
+        """Go on where the test has an answer: return what was known before it, for :meth:`end`."""
+        return [(test, test.begin(holds)) for test in self.tests] if holds == self.all else []
+
+    def end(self, before: list[Any]) -> None:
+        """Go on where nothing is known of the answer."""
+        for test, known in reversed(before):
+            test.end(known)
+
+
 def test_of(op: str, node: Any, other: Bounds | None, lengths: tuple[Affine | None, Affine | None]) -> Test | NumberTest | None:
     """Return what a comparison of a number is a test of: of lengths, or of the number; None if it tells nothing of either."""
     found = Test.of(op, *lengths)
