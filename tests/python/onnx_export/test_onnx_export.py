@@ -370,6 +370,21 @@ def sized(x: torch.Tensor, w: torch.Tensor) -> Any:
     return x, (w.t() @ w.new_ones(2, 3)).half()
 
 
+def picked(x: torch.Tensor) -> Any:
+    return x[x[:, 0] > 0], (x > 0.5).nonzero(), x.amax(1)[x.sum(1) > 0]
+
+
+def test_masks(tmp_path: Path) -> None:
+    models = both(graph_of(picked, (torch.ones(4, 3),)), tmp_path)
+    plain = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for k in (-2, -0.3, 0, 0.3, 2):
+        x = torch.linspace(-1, 1, 12).reshape(4, 3).roll(5) + k
+        want = picked(x)
+        for model in models:
+            assert_same(model(x.numpy()), want)
+        assert {tuple(t.shape) for t in want} <= {t.shape for t in plain.run(None, {"x": x.numpy()})}
+
+
 def test_sizes_that_each_call_decides_are_dimensions_of_the_model(tmp_path: Path) -> None:
     size = dycl_tvm.Dim("N", min=2, max=8)
     graph = dycl_tvm.stage(sized, (torch.ones(2, 3), torch.ones(2, 4)), dynamic_shapes={"x": {1: size}, "w": {1: size + 1}})
