@@ -22,6 +22,7 @@ from dycl_tvm._version import __version__
 if TYPE_CHECKING:
     from dycl_tvm import zoo
     from dycl_tvm.artifact import Artifact, Report
+    from dycl_tvm.bound import bound
     from dycl_tvm.build import TensorSpec, build, stage
     from dycl_tvm.compile.register import register_operator
     from dycl_tvm.errors import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dycl_tvm.runtime import Module, load
 
 _HOME = {
+    "bound": "dycl_tvm.bound",
     "build": "dycl_tvm.build",
     "stage": "dycl_tvm.build",
     "register_operator": "dycl_tvm.compile.register",
@@ -96,6 +98,7 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "__version__",
+    "bound",
     "build",
     "load",
     "register_operator",

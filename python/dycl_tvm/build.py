@@ -81,7 +81,7 @@ def build(
         For models that have dynamic dimensions of their own (exported programs): the shape of an input by its name. The others keep
         the shape of their example.
         For ONNX models also the size of a symbolic dimension by its symbol, a list of shapes for a sequence, and None for an
-        optional that is not given.
+        optional that is not given; sizes that stay open are given bounds by ``dynamic_shapes``.
     input_values : dict, optional
         For ONNX models: inputs whose values are fixed now, so that shapes may follow from them. The artefact does not have these inputs.
     name : str, optional
@@ -123,7 +123,8 @@ def build(
     dynamic_shapes : mapping or sequence, optional
         Sizes of the inputs of a Python forward that each call decides, as in ``torch.export``: by parameter, and for each dimension a
         :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.
-        A tensor has one such dimension at most; room is made, and time spent, for tensors of the largest size.
+        A tensor has one such dimension at most; room is made, and time spent, for tensors of the largest size. For ONNX models also a
+        size by the symbol of dimensions, ``{"batch": Dim("batch", max=32)}``.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
         that takes more is refused with the line that costs most.

@@ -111,6 +111,32 @@ int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
   return DYCL_OK;
 }
 
+int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity, size_t* ndim) {
+  if (capacity != 0) CHECK_NOT_NULL(extents);
+  if (input >= kProgram.num_given()) {
+    return dycl::UsageError("there is no input %zu: there are %" PRIu32, input,
+                            kProgram.num_given());
+  }
+  const dycl::InputDesc& given = kProgram.inputs[static_cast<uint32_t>(input)];
+  const bool is_tensor = given.tensor != dycl::kNone;
+  const uint32_t rank = is_tensor ? kProgram.tensors[given.tensor].ndim : 0;
+  if (ndim != nullptr) *ndim = rank;
+  for (uint32_t d = 0; d < rank && d < capacity; ++d) {
+    int64_t extent = kProgram.dims[kProgram.tensors[given.tensor].dims + d];
+    extents[d] = DyclExtent{extent, extent, 1, -1, 0};
+  }
+  for (uint32_t k = 0; k < kProgram.sizes.size; ++k) {
+    const dycl::SizeDesc& size = kProgram.sizes[k];
+    for (uint32_t j = 0; j < size.num_dims; ++j) {
+      const dycl::SizedDim& d = kProgram.sized_dims[size.first_dim + j];
+      if (d.input != input || d.dim >= capacity) continue;
+      extents[d.dim] =
+          DyclExtent{d.At(size.least), d.At(size.most), d.factor, static_cast<int32_t>(k), 0};
+    }
+  }
+  return DYCL_OK;
+}
+
 int32_t dycl_session_create(DyclModel* model, DyclSession** out) {
   CHECK_NOT_NULL(model);
   CHECK_NOT_NULL(out);
@@ -296,6 +322,7 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_cancel,
       dycl_get_state,
       dycl_set_state,
+      dycl_input_bounds,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

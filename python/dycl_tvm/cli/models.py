@@ -62,8 +62,8 @@ def is_graph_file(reference: str) -> bool:
 def model_and_inputs(reference: str, state_dict: str | None, specs: list[str], quiet: bool = True) -> tuple[Any, dict[str, Any]]:
     """Return the model that ``reference`` names, and what ``build`` is told of its inputs.
 
-    The inputs of graph files have names and types of their own: ``name=1x3x32x32`` gives the shape of one, ``symbol=int:4`` the size of
-    a symbolic dimension.
+    The inputs of graph files have names and types of their own: ``name=1x3x32x32`` gives the shape of one, ``name=N<=8x3`` with a size that
+    each call decides, ``symbol=int:4`` the size of a symbolic dimension.
 
     Raises
     ------
@@ -78,7 +78,20 @@ def model_and_inputs(reference: str, state_dict: str | None, specs: list[str], q
         return model, {"example_inputs": positional if specs else examples, "example_kwargs": named}
     if positional:
         raise UsageError(f"the inputs of {reference} have names; write name=1x3x32x32, or symbol=int:4 for a dimension without a size")
-    return model, {"input_shapes": {name: getattr(value, "shape", value) for name, value in named.items()} or None}
+    shapes = {name: getattr(value, "shape", value) for name, value in named.items()}
+    written = {name: {k: size for k, size in enumerate(s) if isinstance(size, str)} for name, s in shapes.items() if isinstance(s, tuple)}
+    sizes = {name: of for name, of in written.items() if of}
+    return model, {"input_shapes": {name: _largest(shape) for name, shape in shapes.items()} or None, "dynamic_shapes": sizes or None}
+
+
+def _largest(shape: Any) -> Any:
+    """Return a shape at the bounds of the sizes that are written in it."""
+    if not isinstance(shape, tuple):
+        return shape
+    from dycl_tvm.hcfg.sizes import Dim
+
+    found = [Dim.of(size) if isinstance(size, str) else size for size in shape]
+    return tuple(size.largest if isinstance(size, Dim) else size for size in found)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.hostops import COMPARISONS
-from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, operand_type
+from dycl_tvm.hcfg.nodes import HostOp, Operand, operand_type
 from dycl_tvm.hcfg.types import BOOL, FLOAT, ScalarType, TensorType
 from dycl_tvm.onnx_export.scope import SCALAR_DTYPE, Scope, dtype_of
 
@@ -19,13 +19,6 @@ _SIMPLE = {"add": "Add", "sub": "Sub", "mul": "Mul", "truediv": "Div", "neg": "N
            "log": "Log",
            "sin": "Sin", "cos": "Cos", "tanh": "Tanh"}  # fmt: skip
 _ROUND = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
-
-
-def refuse_sizes(graph: HCFG) -> None:
-    """Refuse a graph whose callers decide sizes of its inputs."""
-    if graph.sizes:
-        names = ", ".join(size.name for size in graph.sizes)
-        raise UnsupportedError(f"sizes that each call decides ({names}) are not written to ONNX", None, "build without dynamic_shapes")
 
 
 def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> str:

@@ -92,6 +92,17 @@ Status OpenCopy(const std::string& path, const DyclApi** api) {
   return status;
 }
 
+std::vector<DyclExtent> ExtentsOf(const DyclApi* api, size_t input,
+                                  const std::vector<int64_t>& shape) {
+  std::vector<DyclExtent> extents;
+  for (int64_t extent : shape) extents.push_back(DyclExtent{extent, extent, 1, -1, 0});
+  // A model that was built before this function was there has no sizes that it would tell.
+  if (api->struct_size >= offsetof(DyclApi, input_bounds) + sizeof(api->input_bounds)) {
+    api->input_bounds(input, extents.data(), extents.size(), nullptr);
+  }
+  return extents;
+}
+
 }  // namespace
 
 Result<Module> Module::Load(const std::string& library, const std::string& params,
@@ -152,10 +163,12 @@ std::vector<InputSpec> Module::Inputs() const {
   for (size_t k = 0; k < inputs->items.size() && k < names->items.size(); ++k) {
     const Json& input = inputs->items[k];
     InputSpec spec = {names->items[k].string, TypeOf(input.Text("type")),
-                      DTypeOf(input.Text("dtype")), std::vector<int64_t>()};
+                      DTypeOf(input.Text("dtype")), std::vector<int64_t>(),
+                      std::vector<DyclExtent>()};
     if (const Json* shape = input.Find("shape")) {
       for (const Json& extent : shape->items) spec.shape.push_back(extent.integer);
     }
+    spec.extents = ExtentsOf(api_, k, spec.shape);
     specs.push_back(spec);
   }
   return specs;

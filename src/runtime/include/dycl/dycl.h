@@ -114,6 +114,19 @@ typedef struct {
   int32_t reserved;
 } DyclRunOptions;
 
+/** The bounds of a dimension of an input: a call may give least, least + step, ..., most, one and
+ * the same for all dimensions of one size. For a dimension that is fixed least and most are equal.
+ */
+typedef struct {
+  int64_t least;
+  int64_t most;
+  int64_t step;
+  /** Which size of the caller's decides it (an index into "sizes" of the metadata); -1: it is
+   * fixed. */
+  int32_t size;
+  int32_t reserved;
+} DyclExtent;
+
 /** Returns DYCL_ABI_VERSION of the model. */
 DYCL_API int32_t dycl_abi_version(void);
 
@@ -132,6 +145,11 @@ DYCL_API void dycl_model_destroy(DyclModel* model);
 
 /** Tells the sizes of a model. */
 DYCL_API int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info);
+
+/** Tells how large the dimensions of an input may be. `*ndim` is their number, 0 for numbers; the
+ * first `capacity` of them are given. */
+DYCL_API int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity,
+                                   size_t* ndim);
 
 /** Makes a session: the only place that allocates memory for runs. */
 DYCL_API int32_t dycl_session_create(DyclModel* model, DyclSession** out);
@@ -173,8 +191,9 @@ DYCL_API void dycl_cancel(DyclSession* session);
 /** Tells how many leaves the last run returned. */
 DYCL_API int32_t dycl_num_outputs(const DyclSession* session, size_t* count);
 
-/** Gives the k-th leaf of the last run. A tensor is a view: it is valid until the next run of the
- * session, and where the network returns one of its inputs it is a view of that input. */
+/** Gives the k-th leaf of the last run. A tensor is a view, of the shape that it has in this run:
+ * it is valid until the next run of the session, and where the network returns one of its inputs it
+ * is a view of that input. */
 DYCL_API int32_t dycl_output(const DyclSession* session, size_t k, DyclValue* out);
 
 /** Copies the k-th leaf of the last run, a tensor, into a compact tensor of its type and size,
@@ -255,6 +274,7 @@ typedef struct {
   void (*cancel)(DyclSession*);
   int32_t (*get_state)(DyclSession*, void*, size_t, size_t*);
   int32_t (*set_state)(DyclSession*, const void*, size_t);
+  int32_t (*input_bounds)(size_t, DyclExtent*, size_t, size_t*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

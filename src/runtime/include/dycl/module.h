@@ -116,8 +116,10 @@ struct InputSpec {
   DyclType type;
   DLDataType dtype;
   std::vector<int64_t> shape;
+  /*! \brief The bounds of each dimension; `shape` is the largest. */
+  std::vector<DyclExtent> extents;
 
-  /*! \brief Size of the tensor's data. */
+  /*! \brief Size of the tensor's data, at its largest. */
   size_t bytes() const {
     size_t n = dtype.bits / 8;
     for (int64_t extent : shape) n *= static_cast<size_t>(extent);

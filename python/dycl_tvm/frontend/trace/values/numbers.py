@@ -22,8 +22,9 @@ from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
 from dycl_tvm.frontend.trace.values.intervals import bounds_after
-from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, Test, combine
+from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
+from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import note_product
 from dycl_tvm.frontend.trace.values.raising import check
@@ -50,8 +51,8 @@ class Node:
         A number, and by how much this one is larger.
     counted : object or None
         The loop from whose number of the trip it follows, if Python knows that: unrolled, it is a plain number.
-    test : Test or None
-        Which comparison of lengths it is.
+    test : Test, NumberTest or None
+        Which comparison it is, of lengths or of a number.
     """
 
     def __init__(self, value: Value, decision: Any = None, bounds: tuple[int, int] | None = None) -> None:
@@ -60,7 +61,7 @@ class Node:
         self.length: Length | None = None
         self.base: tuple[Value, int] = (value, 0)
         self.counted: Any = None
-        self.test: Test | None = None
+        self.test: Any = None
 
     @property
     def kind(self) -> str:
@@ -285,7 +286,8 @@ def _binary(op: str, swapped: bool) -> Any:
             return known
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
         if is_symbolic(result):
-            result.node.counted, result.node.test = loop, Test.of(op, length_of(self), length_of(other))
+            lengths = length_of(self), length_of(other)
+            result.node.counted, result.node.test = loop, test_of(op, self.node, bounds_of(other), lengths)
         if is_symbolic(result) and result.node.kind == "int":
             first, second = (other, self) if swapped else (self, other)
             result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
@@ -462,12 +464,7 @@ _METHODS: dict[str, Any] = {
         for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne", "lt", "le", "gt", "ge")
     },
     **{f"__r{n}__": _binary(n, True) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
-    "__and__": _logical("and"),
-    "__or__": _logical("or"),
-    "__xor__": _logical("xor"),
-    "__rand__": _logical("and"),
-    "__ror__": _logical("or"),
-    "__rxor__": _logical("xor"),
+    **{f"__{r}{n}__": _logical(n) for n in ("and", "or", "xor") for r in ("", "r")},
     "__neg__": _signed("neg"),
     "__pos__": lambda self: wrap(as_int(self.node.value), self.node.decision) if self.node.kind == "bool" else self,
     "__abs__": _signed("abs"),
