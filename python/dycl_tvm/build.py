@@ -123,7 +123,7 @@ def build(
     dynamic_shapes : mapping or sequence, optional
         Sizes of the inputs of a Python forward that each call decides, as in ``torch.export``: by parameter, and for each dimension a
         :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.
-        A tensor has one such dimension at most; room is made, and time spent, for tensors of the largest size. For ONNX models also a
+        A tensor may have several; room is made, and time spent, for tensors of the largest sizes. For ONNX models also a
         size by the symbol of dimensions, ``{"batch": Dim("batch", max=32)}``.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
