@@ -217,7 +217,8 @@ def test_a_library_of_such_a_model(tmp_path: Path) -> None:
 
 
 def test_names_that_python_has_not() -> None:
-    made = model("add (float[N,3] x, float[N,3] w) => (float[N,3] y) { y = Add(x, w) }")
+    text = "range (float[N,3] x, float[N,3] w) => (float[N,3] y) { forward = Add(x, w)  y = Mul(forward, training) }"
+    made = model(text, weights={"training": numbers(3)})
     for old, new in (("x", "input.1"), ("w", "1/in")):
         value = next(i for i in made.graph.input if i.name == old)
         value.name = new

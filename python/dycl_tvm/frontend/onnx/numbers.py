@@ -194,6 +194,7 @@ RULES: dict[str, Rule] = {
     "Greater": _elementwise(operator.gt),
     "LessOrEqual": _elementwise(operator.le),
     "GreaterOrEqual": _elementwise(operator.ge),
+    "Not": _elementwise(lambda x: scalars.logical_not(x) if scalars.is_symbolic(x) else not x),
     "Where": _elementwise(_chosen),
     "Identity": lambda node, x: x,
     "Cast": _cast,

@@ -191,6 +191,8 @@ class _Writer:
         if is_number(number):
             return repr(number)
         made = self.fresh(name, "weight")
+        while hasattr(self.weights, made):  # an attribute that every module has
+            made = self.fresh(made)
         self.weights.register_buffer(made, t)
         return f"weights.{made}"
 
