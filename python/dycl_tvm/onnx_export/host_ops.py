@@ -28,6 +28,8 @@ def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> 
         raise UnsupportedError("a clock has no form in ONNX", step.origin, "export with split=True, or measure outside of the forward")
     if op == "print":
         raise UnsupportedError("print has no form in ONNX", step.origin, "build without keep_print, or export with split=True")
+    if op == "round_to":
+        raise UnsupportedError("round() to a number of digits has no form in ONNX", step.origin, "export with split=True")
     if op in ("push", "pop"):
         raise UnsupportedError(
             "a recursion whose depth is known only at run time has no form in ONNX", step.origin, "export with split=True"

@@ -414,12 +414,16 @@ def _signed(op: str) -> Any:
 
 def _rounding(op: str) -> Any:
     def method(self: Any, ndigits: Any = None) -> Any:
-        if ndigits is not None:
+        if ndigits is not None and (type(ndigits) is not int or ndigits < 0):
             raise UnsupportedError(
-                "round() to a number of digits of a number known only at run time", current().origin(), "round(x * 100) / 100"
+                "round() of a number known only at run time, to a number of digits that is not one of Python's from 0",
+                current().origin(),
+                "round(x / 100) * 100",
             )
         if self.node.mixed and self.node.mixed.tensor:
             refuse_mixed(self.node.mixed, f"given to {op}()")
+        if ndigits is not None and self.node.kind == "float":
+            return emit("round_to", self.node.value, ndigits, type_=FLOAT)
         if self.node.kind != "float":
             return wrap(as_int(self.node.value), self.node.decision)
         _guard_rounding(self)
