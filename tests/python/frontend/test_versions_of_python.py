@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import math
@@ -26,6 +27,7 @@ from test_hunted import check_refused, check_right
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.frontend.python.calls.sums import COMPENSATES, summed
+from dycl_tvm.frontend.python.source.locate import compiled_to
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.passes import run_passes
 
@@ -134,3 +136,30 @@ def test_functions_that_make_generators_are_known_as_such_and_replaced_without_a
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(net, [(torch.ones(2),), (-torch.ones(2),)])
+
+
+# fmt: off
+SEVERAL = [lambda v: v + 1, lambda v: v + 1.0, lambda v, k=3: (lambda v: v * k)(v), lambda v: v - 1 if v.sum() > 0 else v * 3]; WITHIN = lambda v: [f(v) for f in (lambda v: v + 2, lambda v: v - 2)]  # noqa: E501, E702
+# fmt: on
+
+
+def test_lambdas_of_one_line_are_told_apart() -> None:
+    inputs = [(torch.ones(2),), (-torch.ones(2),)]
+    check(lambda x: [f(x) for f in SEVERAL] + WITHIN(x), inputs)
+
+
+@pytest.mark.parametrize("function", [*SEVERAL, WITHIN])
+def test_what_stands_on_one_line_is_found_by_its_code(function: Any) -> None:
+    """Where Python knows no columns."""
+    code, text = function.__code__, Path(__file__).read_text()
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+    nodes = [n for n in nodes if len(n.args.args) == code.co_argcount]
+    found = compiled_to(code, nodes, text)
+    assert len(found) == 1
+    assert (
+        ast.unparse(found[0].body)
+        == {
+            **dict(zip(SEVERAL, ["v + 1", "v + 1.0", "(lambda v: v * k)(v)", "v - 1 if v.sum() > 0 else v * 3"])),
+            WITHIN: "[f(v) for f in (lambda v: v + 2, lambda v: v - 2)]",
+        }[function]
+    )
