@@ -129,6 +129,10 @@ def test_several_sizes_of_one_input(tmp_path: Path) -> None:
             for one, other in zip(got, want, strict=True):
                 torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))
         paths.add(isinstance(want[2], int))
+        value = capi.Value()
+        assert module._library.dycl_output(module._session, 0, ctypes.byref(value)) == 0
+        seen = capi.DLTensor.from_address(value.address)  # as a host in C sees it
+        assert (seen.shape[:3], seen.strides[:3]) == ([b, t, t], [t * t, t, 1])
     assert paths == {True, False}
     for ids, mask, message in (
         ((4, 2), (4, 2), "'ids': dimension 0 is 4, expected B = 1 to 3"),
