@@ -62,8 +62,18 @@ def load(
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
     weights = None if params is None else os.path.abspath(os.fspath(params))
-    model = Model(_open(path, metadata), metadata, weights, known, path=path, mmap=mmap)
+    model = Model(_open(path, metadata), metadata, weights, known, path=path, mmap=mmap, reopen=_reopened)
     return Module(model, num_threads)
+
+
+def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes) -> Module:
+    """Return a module that was pickled."""
+    module = load(*files)
+    if module.metadata["fingerprint"] != fingerprint:
+        raise ArtifactError(f"the module was pickled with another library than the one that is now at '{files[0]}'")
+    module.set_device_branches(device_branches)
+    module.set_state(state)
+    return module
 
 
 def _open(path: str, metadata: dict[str, Any]) -> ctypes.CDLL:

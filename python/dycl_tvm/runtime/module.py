@@ -9,11 +9,11 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dycl_tvm.errors import ArtifactError, UsageError
+from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
@@ -28,7 +28,7 @@ _SIGINT = int(signal.SIGINT)
 
 
 class Model:
-    """The weights of a loaded library, shared by all sessions. ``path`` is that of the library, if it can be loaded from there again."""
+    """The weights of a loaded library, shared by all sessions. ``reopen`` loads it again from ``path``, for pickles."""
 
     def __init__(
         self,
@@ -37,13 +37,14 @@ class Model:
         params: str | None,
         classes: Classes = LOADED,
         *,
-        path: str | None = None,
+        path: str = "",
         mmap: bool = True,
+        reopen: Callable[..., Module] | None = None,
     ) -> None:
         self.library = library
         self.metadata = metadata
         self.classes = classes
-        self.path, self.params, self.mmap = path, params, mmap
+        self.path, self.params, self.mmap, self.reopen = path, params, mmap, reopen
         handle = ctypes.c_void_p()
         options = capi.ModelOptions(ctypes.sizeof(capi.ModelOptions), not mmap)
         where = None if params is None else os.fsencode(params)
@@ -269,10 +270,10 @@ class Module:
 
     def __reduce__(self) -> tuple[Any, ...]:
         model = self._live()
-        if model.path is None:
+        if model.reopen is None:
             raise UsageError(f"the module '{self.name}' cannot be pickled: its library has no path from which it could be loaded again")
         files = (model.path, model.params, self._num_threads, model.classes.given, model.mmap)
-        return _reopened, (files, self.metadata["fingerprint"], self._device_branches, self.get_state())
+        return model.reopen, (files, self.metadata["fingerprint"], self._device_branches, self.get_state())
 
     @property
     def last_path(self) -> Path:
@@ -363,15 +364,3 @@ class Module:
 
     def __repr__(self) -> str:
         return f"<Module {self.name} for {self.metadata['target']['triple']}>"
-
-
-def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes) -> Module:
-    """Return a module that was pickled."""
-    from dycl_tvm.runtime.load import load
-
-    module = load(*files)
-    if module.metadata["fingerprint"] != fingerprint:
-        raise ArtifactError(f"the module was pickled with another library than the one that is now at '{files[0]}'")
-    module.set_device_branches(device_branches)
-    module.set_state(state)
-    return module

@@ -452,5 +452,5 @@ def test_a_place_is_waited_for_so_long(server: Server, net: Deployed) -> None:
     waiting = threading.Timer(0.5, taken.pop)
     waiting.start()
     _agrees(net, RemoteModule(connect(server.address, wait=30), net.library, net.params), 1)
-    del taken
+    taken.clear()
     _still_serves(server, net)
