@@ -449,14 +449,6 @@ def _refuse_bits(name: str) -> Any:
     return method
 
 
-def _divmod(self: Any, other: Any) -> Any:
-    return self // other, self % other
-
-
-def _rdivmod(self: Any, other: Any) -> Any:
-    return other // self, other % self
-
-
 def _hash(self: Any) -> int:
     self.node._plain("a hashable number")
     raise AssertionError("unreachable")
@@ -482,7 +474,8 @@ _METHODS: dict[str, Any] = {
 for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
     _METHODS[f"__{_name}__"] = _refuse_bits(_name)
 _METHODS["__copy__"], _METHODS["__deepcopy__"] = lambda self: self, lambda self, _memo: self
-_METHODS["__divmod__"], _METHODS["__rdivmod__"] = _divmod, _rdivmod
+_METHODS["__divmod__"] = lambda self, other: (self // other, self % other)
+_METHODS["__rdivmod__"] = lambda self, other: (other // self, other % self)
 _METHODS["__int__"], _METHODS["__float__"] = lambda self: self.node.int_(), lambda self: self.node.guard_float("", 0)
 _METHODS["__repr__"] = lambda self: self.node.text() if staging() else self.node.str()
 _METHODS["__format__"] = lambda self, _spec: self.node.text()
