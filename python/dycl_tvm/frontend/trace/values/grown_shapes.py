@@ -163,13 +163,6 @@ def cut_anew(t: torch.Tensor, extents: Mapping[int, Extent], known: bool) -> tor
     return made
 
 
-def as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
-    """Return what grows of a tensor; whether it is ``known`` to be contiguous."""
-    made = new(t, along, length)
-    made.contiguous_ = known
-    return made
-
-
 def buffer_and_count(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a tensor of fixed shape that begins with the rows of another, and how many rows there are."""
     if isinstance(t, Grown) and t.along == 0:
