@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo generate test cost bench bench-dispatch bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test boards cost bench bench-dispatch bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ FAULTS ?=
 
 faults: setup  ## Plant faults in the compiler, one by one, and show which of them the check of a build finds
 	$(BIN)/python tests/python/verify/faults/run_faults.py $(FAULTS)
+
+boards: setup  ## Three networks on the emulated CPU and GPU of each board (`make test` has one for each GPU)
+	DYCL_ALL_BOARDS=1 $(BIN)/python -m pytest tests/python/deploy/test_emulated_boards.py tests/python/deploy/test_emulated_gpus.py
 
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate
 	$(BIN)/python tests/python/frontend_onnx/node_suite.py $(ONNX_ARGS)

@@ -30,7 +30,6 @@ import tvm
 from speed.pool import environment
 from speed.units import FULL, make_unit
 
-from dycl_tvm import compile as compiler
 from dycl_tvm import zoo
 from dycl_tvm.backends.partition import partition
 from dycl_tvm.backends.registry import active_backends
@@ -43,6 +42,7 @@ from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
 from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense
 from dycl_tvm.build import simplify
 from dycl_tvm.codegen.machine import runs_here
+from dycl_tvm.compile import on_cpu
 from dycl_tvm.compile.importer import import_sub_dnns
 from dycl_tvm.compile.layout import constant_params
 from dycl_tvm.compile.pipeline import legalise
@@ -84,9 +84,9 @@ def tasks_of(graph: HCFG, target: Any) -> list[Task]:
     sub_dnns, constants = graph.sub_dnns(), constant_params(graph)
     parts = partition(import_sub_dnns(sub_dnns), active_backends(), target, constants)
     machine = machine_of(target)
-    selector = Selector(machine, KernelOptions(), target, None, compiler._weight_bytes(graph))
+    selector = Selector(machine, KernelOptions(), target, None, on_cpu.weight_bytes(graph))
     selector.database = Database(_NOWHERE, shipped=_NOWHERE)
-    compiler.choose_kernels(graph, legalise(parts.mod, target), Kernels(selector), constants)
+    on_cpu.choose_kernels(graph, legalise(parts.mod, target), Kernels(selector), constants)
     return [
         Task(key_of(work, machine, "default", selector.cold), work, plans, machine, target, selector.cold)
         for work, plans in selector.workloads()

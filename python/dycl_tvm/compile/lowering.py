@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import tvm
 import tvm_ffi
@@ -14,6 +13,7 @@ import tvm_ffi
 from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
 from dycl_tvm.compile import arena
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
+from dycl_tvm.compile.drafts import Draft, OnHost, Operand, Place, Read, Restore, Run, Save, Write, storages
 from dycl_tvm.compile.layout import Layouts
 from dycl_tvm.compile.moves import order_copies, order_sets
 from dycl_tvm.compile.program import (
@@ -25,19 +25,16 @@ from dycl_tvm.compile.program import (
     HostInstr,
     Instr,
     Kernel,
-    KernelCall,
     Leave,
     Pop,
     Program,
     Push,
-    ReadItem,
     Reg,
     Scalar,
     Site,
     Slot,
     StateHome,
     SwitchGoto,
-    WriteItem,
 )
 from dycl_tvm.compile.weights import BuildTimeKernels, WeightTable, numbers_of, tensor_of
 from dycl_tvm.hcfg.analysis import reverse_postorder
@@ -113,8 +110,8 @@ class Lowering:
         self.table = WeightTable()
         self.regs: list[ScalarKind] = []
         self.reg_of: dict[int, Reg] = {}  # by id of the Value, which the graph keeps alive
-        self.place: dict[int, _Place] = {}
-        self.size_place: dict[int, _Place] = {}
+        self.place: dict[int, Place] = {}
+        self.size_at: dict[int, Operand] = {}
         self.sizes: list[int] = []
         self.kernels: list[Kernel] = []
         self.kernel_index: dict[str, int] = {}
@@ -151,7 +148,7 @@ class Lowering:
                 if id(p) not in self.place and id(p) not in self.reg_of:
                     self._define(p)
         for k in sorted({k for lst in self.lists.values() for call in lst.calls for k in call.sizes}):
-            self.size_place[k] = _Place(storage=self._storage(SIZE))
+            self.size_at[k] = Operand(Place(storage=self._storage(SIZE)), SIZE)
         # definitions before uses: a definition's block dominates, and so comes first in this order
         draft_of = {id(block): self._draft(block) for block in self.order}
         drafts = [draft_of[id(block)] for block in self.graph.blocks]
@@ -180,7 +177,7 @@ class Lowering:
         """Return where the graph is in the Program that :meth:`run` gave."""
         values = [v for b in self.graph.blocks for v in (*b.params, *(r for s in b.steps for r in s.results()))]
         slots = {id(v): self._value_slot(v) for v in values if isinstance(v.type, TensorType) and self._where(v).constant is None}
-        sizes = {k: self._slot(place, SIZE) for k, place in self.size_place.items()}
+        sizes = {k: self.slot(at) for k, at in self.size_at.items()}
         return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs, sizes)
 
     def _entry_places(self) -> list[Slot | Reg]:
@@ -188,14 +185,14 @@ class Lowering:
         for value in self.graph.inputs:
             if isinstance(value.type, TensorType):
                 slot = Slot(value.type, "input", len(inputs))
-                self.place[id(value)] = _Place(fixed=slot)
+                self.place[id(value)] = Place(fixed=slot)
                 inputs.append(slot)
             else:
                 inputs.append(self._reg(value))
         for k, value in enumerate(self.graph.entry.params[len(inputs) :]):
             if isinstance(value.type, TensorType):
                 slot = Slot(value.type, "state", k)
-                self.place[id(value)] = _Place(fixed=slot)
+                self.place[id(value)] = Place(fixed=slot)
                 self.used_state.append(slot)
             else:
                 self.used_state.append(self._reg(value))
@@ -203,7 +200,7 @@ class Lowering:
 
     def _define(self, value: Value) -> None:
         if isinstance(value.type, TensorType):
-            self.place[id(value)] = _Place(storage=self._storage(self.layouts.physical(value)))
+            self.place[id(value)] = Place(storage=self._storage(self.layouts.physical(value)))
         else:
             self._reg(value)
 
@@ -222,13 +219,13 @@ class Lowering:
         self.regs.append(kind)
         return Reg(len(self.regs) - 1, kind)
 
-    def _where(self, value: Value) -> _Place:
+    def _where(self, value: Value) -> Place:
         found = self.place.get(id(value))
         if found is None:
             if not isinstance(value, Constant):
                 raise AssertionError(f"{value!r} is used before its definition")
             assert isinstance(value.type, TensorType)
-            found = self.place[id(value)] = _Place(constant=(numbers_of(value.data), value.name))
+            found = self.place[id(value)] = Place(constant=(numbers_of(value.data), value.name))
         return found
 
     def _scalar(self, operand: Any) -> Scalar:
@@ -236,11 +233,11 @@ class Lowering:
 
     # -- steps, with places instead of slots ---------------------------------------------------------------------------
 
-    def _draft(self, block: Block) -> list[Any]:
-        draft: list[Any] = []
+    def _draft(self, block: Block) -> list[Draft]:
+        draft: list[Draft] = []
         if block is self.graph.entry:
             sizes = self.graph.size_params
-            draft += [("write", place, SIZE, self._reg(sizes[k])) for k, place in self.size_place.items()]
+            draft += [Write(at, self._reg(sizes[k])) for k, at in self.size_at.items()]
         for step in block.steps:
             start = len(draft)
             if isinstance(step, SubDNNCall):
@@ -252,50 +249,51 @@ class Lowering:
             self.instrs[id(step)] = range(start, len(draft))
         return draft
 
-    def _host(self, step: HostOp) -> Any:
+    def _host(self, step: HostOp) -> Draft:
         if step.op == "item":
             source = step.args[0]
             assert isinstance(source, Value)
-            return ("read", self._reg(step.output), self._where(source), source.type)
+            return Read(self._reg(step.output), self._operand(source))
         if step.op == "to_tensor":
             self._define(step.output)
-            return ("write", self._where(step.output), step.output.type, self._scalar(step.args[0]))
+            return Write(self._operand(step.output), self._scalar(step.args[0]))
         if step.op == "push":
             pushed = step.args[0]
-            if isinstance(pushed, Value) and isinstance(pushed.type, TensorType):
-                return ("push", self._where(pushed), pushed.type)
-            return Push(self._scalar(pushed))
+            return Save(self._operand(pushed)) if _is_tensor(pushed) else OnHost(Push(self._scalar(pushed)))
         if step.op == "pop" and isinstance(step.output.type, ScalarType):
-            return Pop(self._reg(step.output))
+            return OnHost(Pop(self._reg(step.output)))
         if step.op == "pop":
             self._define(step.output)
-            return ("pop", self._where(step.output), step.output.type)
-        return HostInstr(step.op, self._reg(step.output), tuple(self._scalar(a) for a in step.args), step.origin, step.text)
+            return Restore(self._operand(step.output))
+        return OnHost(HostInstr(step.op, self._reg(step.output), tuple(self._scalar(a) for a in step.args), step.origin, step.text))
 
-    def _call(self, step: SubDNNCall) -> list[Any]:
+    def _operand(self, value: Value) -> Operand:
+        """Return a tensor that the host looks at, or keeps."""
+        assert isinstance(value.type, TensorType)
+        return Operand(self._where(value), value.type)
+
+    def _call(self, step: SubDNNCall) -> list[Draft]:
         lst = self.lists[step.callee.name]
-        where: dict[int, _Place] = {k: self._where(a) for k, a in enumerate(step.args)}
+        where: dict[int, Place] = {k: self._where(a) for k, a in enumerate(step.args)}
         for number, data in lst.constants.items():
-            where[number] = _Place(constant=(tensor_of(data), f"{lst.name}.constant"))
+            where[number] = Place(constant=(tensor_of(data), f"{lst.name}.constant"))
         known = {k for k, p in where.items() if p.constant is not None}
         folded = constant_calls(lst, known, self._foldable)
-        draft: list[Any] = []
+        draft: list[Draft] = []
         for k, call in enumerate(lst.calls):
             if k in folded:
                 self._fold(lst, call, where)
                 continue
-            places = []
             for number in call.outputs:
-                where[number] = _Place(storage=self._storage(lst.types[number]))
-            for number in (*call.inputs, *call.outputs):
-                places.append((where[lst.root(number)], lst.types[number]))
-            places[len(call.inputs) : len(call.inputs)] = [(self.size_place[k], SIZE) for k in call.sizes]
-            draft.append(("call", self._kernel(call), places, len(call.inputs) + len(call.sizes), step.callee.name, call.in_place))
+                where[number] = Place(storage=self._storage(lst.types[number]))
+            inputs, outputs = ([Operand(where[lst.root(n)], lst.types[n]) for n in numbers] for numbers in (call.inputs, call.outputs))
+            inputs += [self.size_at[k] for k in call.sizes]
+            draft.append(Run(self._kernel(call), tuple(inputs), tuple(outputs), step.callee.name, call.in_place))
         for value, number in zip(step.outputs, lst.results):
             self.place[id(value)] = where[lst.root(number)]
         return draft
 
-    def _fold(self, lst: CallList, call: Call, where: dict[int, _Place]) -> None:
+    def _fold(self, lst: CallList, call: Call, where: dict[int, Place]) -> None:
         """Run a call at build time; equal kernels on equal weights run once."""
         inputs = []
         for number in call.inputs:
@@ -309,7 +307,7 @@ class Lowering:
             base = next((c[1] for _, c in inputs if c[1]), "constant")
             self._folded[key] = [(r, f"{base}.{call.symbol}") for r in results]
         for number, constant in zip(call.outputs, self._folded[key]):
-            where[number] = _Place(constant=constant)
+            where[number] = Place(constant=constant)
         self.folded_calls += 1
 
     @functools.cached_property
@@ -337,25 +335,11 @@ class Lowering:
 
     # -- the planner's view --------------------------------------------------------------------------------------------
 
-    def _flow(self, block: Block, draft: list[Any]) -> arena.FlowBlock:
-        flow = arena.FlowBlock()
-        for item in draft:
-            if isinstance(item, (HostInstr, Push, Pop)):
-                continue
-            if item[0] == "read":
-                flow.points.append(arena.Point(_storages([item[2]]), ()))
-            elif item[0] == "push":
-                flow.points.append(arena.Point(_storages([item[1]]), ()))
-            elif item[0] in ("write", "pop"):
-                flow.points.append(arena.Point((), _storages([item[1]])))
-            else:
-                places, n = [p for p, _ in item[2]], item[3]
-                pairs = [(places[n].storage, places[k].storage) for k in item[5]]
-                over = tuple((w, r) for w, r in pairs if w is not None and r is not None)
-                flow.points.append(arena.Point(_storages(places[:n]), _storages(places[n:]), over))
+    def _flow(self, block: Block, draft: list[Draft]) -> arena.FlowBlock:
+        flow = arena.FlowBlock([point for item in draft if (point := item.point()) is not None])
         term = block.terminator
         if isinstance(term, Return):
-            flow.end_reads = _storages([self._where(v) for v in (*term.values, *term.state) if isinstance(v, Value) and _is_tensor(v)])
+            flow.end_reads = storages([self._where(v) for v in (*term.values, *term.state) if _is_tensor(v)])
         for edge in block.edges():
             moves = [(self._where(p).storage, self._where(a).storage) for p, a in _tensor_args(edge)]
             flow.edges.append(arena.EdgeMoves(self.block_index[id(edge.target)], [(p, a) for p, a in moves if p is not None]))
@@ -363,7 +347,9 @@ class Lowering:
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
-    def _slot(self, place: _Place, type_: Any) -> Slot:
+    def slot(self, operand: Operand) -> Slot:
+        """Return where an operand lies."""
+        place, type_ = operand.place, operand.type
         if place.constant is not None:
             slot = self.table.slot(type_.parts, place.constant[0], place.constant[1])
             return Slot(type_, slot.space, slot.index)
@@ -373,7 +359,12 @@ class Lowering:
         return Slot(type_, "arena", 0, self.plan.offset[place.storage])
 
     def _value_slot(self, value: Value) -> Slot:
-        return self._slot(self._where(value), self.layouts.physical(value))
+        return self.slot(Operand(self._where(value), self.layouts.physical(value)))
+
+    def next_call(self) -> int:
+        """Return the number of a kernel call."""
+        self.num_calls += 1
+        return self.num_calls - 1
 
     def _scratch(self, like: Slot, k: int) -> Slot:
         """Return the k-th saved tensor's place, beyond the planned arena; places of one move set do not overlap."""
@@ -389,24 +380,8 @@ class Lowering:
                 largest = max(largest, slot.type.nbytes)
         return max(arena.ALIGN, -(-largest // arena.ALIGN) * arena.ALIGN)
 
-    def _code(self, block: Block, draft: list[Any]) -> CodeBlock:
-        instrs: list[Instr] = []
-        for item in draft:
-            if isinstance(item, (HostInstr, Push, Pop)):
-                instrs.append(item)
-            elif item[0] == "push":
-                instrs.append(Push(self._slot(item[1], item[2])))
-            elif item[0] == "pop":
-                instrs.append(Pop(self._slot(item[1], item[2])))
-            elif item[0] == "read":
-                instrs.append(ReadItem(item[1], self._slot(item[2], item[3])))
-            elif item[0] == "write":
-                instrs.append(WriteItem(self._slot(item[1], item[2]), item[3]))
-            else:
-                args = tuple(self._slot(p, t) for p, t in item[2])
-                instrs.append(KernelCall(self.num_calls, item[1], args, item[4], item[3]))
-                self.num_calls += 1
-        return CodeBlock(block.name, instrs, self._end(block), block.origin)
+    def _code(self, block: Block, draft: list[Draft]) -> CodeBlock:
+        return CodeBlock(block.name, [item.instruction(self) for item in draft], self._end(block), block.origin)
 
     def _end(self, block: Block) -> Any:
         term = block.terminator
@@ -463,7 +438,6 @@ class Lowering:
                     value = keep
                 values.append(value)
                 continue
-            assert isinstance(operand, Value)
             slot = self._value_slot(operand)
             if any(slot.space == w.space and slot.index == w.index for w in written):
                 place = self._scratch(slot, len(state_copies) + kept)
@@ -492,20 +466,7 @@ def _site(term: Return) -> Site:
     return Site(term.site.structure, [operand_type(v) for v in term.values], term.site.origin)
 
 
-class _Place:
-    """Where a tensor is: a storage of the arena, a fixed slot, or a constant (data, name) that becomes a weight if it is read."""
-
-    __slots__ = ("constant", "fixed", "storage")
-
-    def __init__(self, storage: int | None = None, fixed: Slot | None = None, constant: tuple[Any, str] | None = None) -> None:
-        self.storage, self.fixed, self.constant = storage, fixed, constant
-
-
-def _storages(places: Sequence[_Place]) -> tuple[int, ...]:
-    return tuple(p.storage for p in places if p.storage is not None)
-
-
-def _is_tensor(operand: Any) -> bool:
+def _is_tensor(operand: Any) -> TypeGuard[Value]:
     return isinstance(operand, Value) and isinstance(operand.type, TensorType)
 
 
