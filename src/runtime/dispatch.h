@@ -129,6 +129,12 @@ DYCL_INLINE void OutFirst(Frame& f, uint32_t leaf, uint32_t tensor, uint32_t alo
   f.outputs[leaf].along = along;
   f.outputs[leaf].scalar.i = length;
 }
+// The same where several extents are not those of the tensor: one of them.
+DYCL_INLINE void OutCut(Frame& f, uint32_t leaf, uint32_t dim, int64_t length) {
+  uint32_t& along = f.outputs[leaf].along;
+  along = (along == kNone ? kSeveral : along) | 1u << dim;
+  f.extents[leaf * f.max_rank + dim] = length;
+}
 DYCL_INLINE void OutInt(Frame& f, uint32_t leaf, int64_t value) {
   f.outputs[leaf].kind = Kind::kInt;
   f.outputs[leaf].scalar.i = value;

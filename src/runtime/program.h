@@ -137,6 +137,9 @@ struct WeightDesc {
 };
 
 // `along` is kNone, or the dimension of the tensor whose extent is scalar.i: the first elements.
+// With kSeveral it is the set of such dimensions, one bit each, whose extents are in
+// Frame::extents.
+constexpr uint32_t kSeveral = 1u << 31;
 struct Output {
   Kind kind;
   uint32_t tensor;
@@ -182,6 +185,8 @@ struct Frame {
   Output* outputs;
   DeviceSession* device;  // null where the tensors are in CPU memory
   Stack stack;
+  int64_t* extents;  // of each leaf that is returned: `max_rank` numbers
+  uint32_t max_rank;
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.

@@ -194,6 +194,8 @@ void DyclSession::Bind() {
   }
   frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path,        0,
                        l.inputs,  l.state, l.outputs,   device_.get(), {nullptr, 0, 0}};
+  frame_.extents = view_shapes_;
+  frame_.max_rank = MaxRank();
 }
 
 int32_t DyclSession::ResetState() {
@@ -484,8 +486,11 @@ int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
       view.strides = view_strides_ + k * MaxRank();
       if (output.along != dycl::kNone) {
         int64_t* shape = view_shapes_ + k * MaxRank();
-        memcpy(shape, view.shape, static_cast<size_t>(view.ndim) * sizeof(*shape));
-        shape[output.along] = output.scalar.i;
+        bool several = (output.along & dycl::kSeveral) != 0;
+        for (int d = 0; d < view.ndim; ++d) {
+          if (!several || (output.along >> d & 1) == 0) shape[d] = view.shape[d];
+        }
+        if (!several) shape[output.along] = output.scalar.i;
         view.shape = shape;
       }
       int64_t stride = 1;

@@ -204,7 +204,7 @@ void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, c
     if (alike && (d + 1 == from.ndim || from.shape[d + 1] == dims[d + 1])) compact = d;
     stride *= from.shape[d];
   }
-  if (compact == 0 && bytes != 0) {
+  if (bytes != 0 && IsContiguous(from) && IsFront(from, dims)) {
     // It may lie here already: the last run has returned this input.
     memmove(to, data, bytes);
     memset(to + bytes, 0, room - bytes);
@@ -217,7 +217,7 @@ void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, c
 bool IsFront(const DLTensor& t, const int64_t* dims) {
   int64_t before = 1;
   for (int d = 0; d < t.ndim; ++d) {
-    if (t.shape[d] != dims[d]) return before == 1;
+    if (t.shape[d] != dims[d] && before != 1) return false;
     before *= t.shape[d];
   }
   return true;

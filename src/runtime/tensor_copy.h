@@ -31,7 +31,7 @@ void CopyStrided(const DLTensor& from, size_t item_bytes, char* to);
 void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to);
 
 // Whether the elements of a contiguous tensor follow one another in a row-major one of the extents
-// `dims` too, of which it is the front along one dimension.
+// `dims` too, of which it is the front.
 bool IsFront(const DLTensor& t, const int64_t* dims);
 
 }  // namespace dycl

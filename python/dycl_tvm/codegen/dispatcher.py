@@ -209,15 +209,18 @@ class _Function:
         lines = [*settle, *self.instructions.text(end.moves)]
         site = self.program.sites[end.site]
         parts = parts_of(site.structure)
-        for leaf, (along, number) in parts.items():
+        for leaf, along, number in [(leaf, *cut) for leaf, cuts in parts.items() for cut in cuts]:
             length, most = scalar(end.values[number]), site.types[leaf].shape[along]  # type: ignore[union-attr, arg-type]  # a tensor, a number
             fail = f"return FailIndex({length}, {most + 1}, {self.tables.origin(site.origin)});"
             lines.append(f"if ({length} < 0 || {length} > {most}) {fail}")
         for leaf, value in enumerate(end.values):
             if isinstance(value, Slot) and leaf in parts:
-                along, number = parts[leaf]
-                length = scalar(end.values[number])  # type: ignore[arg-type]  # a number
-                lines.append(f"OutFirst(f, {leaf}, {self.tables.tensor(value)}, {along}, {length});")
+                cuts = [(along, scalar(end.values[number])) for along, number in parts[leaf]]  # type: ignore[arg-type]  # numbers
+                if len(cuts) == 1:
+                    lines.append(f"OutFirst(f, {leaf}, {self.tables.tensor(value)}, {cuts[0][0]}, {cuts[0][1]});")
+                else:
+                    lines.append(f"OutTensor(f, {leaf}, {self.tables.tensor(value)});")
+                    lines += [f"OutCut(f, {leaf}, {along}, {length});" for along, length in cuts]
             elif isinstance(value, Slot):
                 lines.append(f"OutTensor(f, {leaf}, {self.tables.tensor(value)});")
             else:

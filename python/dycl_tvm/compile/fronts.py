@@ -229,10 +229,10 @@ class _Planner:
                 continue
             wanted = list(everything(value.type.shape))
             if k in cut:
-                along, length = cut[k]
+                along, length = cut[k][0]
                 # the first elements in memory: a dimension's, if those before it have one row
                 of = term.values[length]
-                if all(n == 1 for n in value.type.shape[:along]):
+                if all(n == 1 for n in value.type.shape[:along]) and len(cut[k]) == 1:
                     extent = self.scalars.get(id(of)) if isinstance(of, Value) else Extent.number(int(of))
                     wanted[along] = self.bounds.clipped(extent, value.type.shape[along])
             self._want(value, tuple(wanted))

@@ -227,8 +227,8 @@ class ReturnSite:
     origin: Origin | None = None
 
     @property
-    def cut(self) -> dict[int, tuple[int, int]]:
-        """Which leaves are the first elements of a buffer only: the dimension that is cut, and the leaf that has its extent."""
+    def cut(self) -> dict[int, list[tuple[int, int]]]:
+        """Which leaves are the first elements of a buffer only: the dimensions that are cut, each with the leaf that has its extent."""
         return parts_of(self.structure)
 
 

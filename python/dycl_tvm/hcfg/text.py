@@ -25,6 +25,7 @@ from dycl_tvm.hcfg.nodes import (
     Value,
     printer,
 )
+from dycl_tvm.runtime.structure import cuts_of
 
 
 @printer("text")
@@ -151,7 +152,8 @@ class Names:
     def structure(self, node: Any, leaves: list[Any]) -> str:
         """Return an output structure as Python would write it, with the names of the leaves."""
         if "leaf" in node:
-            part = f"[{':, ' * node['along']}:{self.structure(node['length'], leaves)}]" if "along" in node else ""
+            cuts = {along: f":{self.structure(length, leaves)}" for along, length in cuts_of(node)}
+            part = f"[{', '.join(cuts.get(d, ':') for d in range(max(cuts) + 1))}]" if cuts else ""
             return self.operand(leaves[node["leaf"]]) + part if node["leaf"] < len(leaves) else "<missing>"
         if "const" in node:
             return repr(node["const"])

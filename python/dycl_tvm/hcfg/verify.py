@@ -106,7 +106,7 @@ class _Verifier:
         for k, (kind, value) in enumerate(zip(want, term.values)):
             if _leaf_kind(operand_type(value)) != kind:
                 self.fail(f"returns {_show(value)} as leaf {k}, which is a {kind}", block)
-        for leaf, (along, length) in term.site.cut.items():
+        for leaf, along, length in [(leaf, *cut) for leaf, cuts in term.site.cut.items() for cut in cuts]:
             whole, number = term.values[leaf], term.values[length]
             type_ = operand_type(whole)
             self.expect(

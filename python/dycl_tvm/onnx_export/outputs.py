@@ -53,8 +53,8 @@ class Outputs:
             self.of_site.append(taken)
         self.parts: dict[int, dict[int, dict[int, int]]] = {}
         for k, (site, taken) in enumerate(zip(self.sites, self.of_site)):
-            for leaf, (along, length) in parts_of(site.structure).items():
-                self.parts.setdefault(taken[leaf], {})[k] = {along: taken[length]}
+            for leaf, cuts in parts_of(site.structure).items():
+                self.parts.setdefault(taken[leaf], {})[k] = {along: taken[length] for along, length in cuts}
         self.raises: list[Raise] = [t for b in graph.blocks if isinstance(t := b.terminator, Raise)]
         always = not self.raises
         everywhere = [all(k in taken for taken in self.of_site) for k in range(len(self.slots))]

@@ -13,7 +13,7 @@ from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
-from dycl_tvm.runtime.structure import unflatten
+from dycl_tvm.runtime.structure import Cuts, unflatten
 from dycl_tvm.runtime.tensors import copy_out
 
 
@@ -197,7 +197,7 @@ class Module:
     def _collect(self, site: int, torch_like: bool) -> Any:
         value, output = self._output, self._library.dycl_output
 
-        def leaf(k: int, _: str, front: tuple[int, int] | None = None) -> Any:
+        def leaf(k: int, _: str, front: Cuts = ()) -> Any:
             if (status := output(self._session, k, value)) != capi.OK:
                 self._check(status)
             if value.type == capi.TENSOR:
@@ -206,8 +206,8 @@ class Module:
                 return value.v_float
             return bool(value.v_bool) if value.type == capi.BOOL else value.v_int
 
-        def front(k: int, along: int, length: int) -> Any:
-            return leaf(k, "tensor", (along, length))
+        def front(k: int, cuts: Cuts) -> Any:
+            return leaf(k, "tensor", cuts)
 
         return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes, front)
 

@@ -5,6 +5,7 @@ A structure is one of::
 
     {"leaf": k, "type": "tensor" | "int" | "float" | "bool"}    the k-th leaf
     {"leaf": k, "type": "tensor", "along": d, "length": {"leaf": j, "type": "int"}}    its first elements: its extent d is the leaf j
+        (where there are several, "along" and "length" are lists)
     {"leaf": k, "type": "tensor", "numpy": "array" | "number"}     the k-th leaf as an array of NumPy's, or as one of its numbers
     {"const": None | bool | int | float | str}                     a value fixed at build time
     {"tuple": [structure, ...]}   {"list": [structure, ...]}
@@ -36,6 +37,8 @@ from dycl_tvm.runtime import classes
 from dycl_tvm.runtime.classes import LOADED, Classes
 
 Structure = dict[str, Any]
+#: Dimensions of a tensor, and how much of each there is.
+Cuts = Sequence[tuple[int, int]]
 
 
 def flatten(structure: Structure, value: Any, where: str = "", known: Classes = LOADED) -> list[tuple[str, Any]]:
@@ -125,8 +128,16 @@ def is_call(structure: Structure) -> bool:
 
 
 def _children(node: Structure) -> list[Structure]:
-    named = [s for _, s in [*node.get("dict", ()), *node.get("attributes", ())]] + ([node["length"]] if "length" in node else [])
-    return [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *named]
+    named = [s for _, s in [*node.get("dict", ()), *node.get("attributes", ())]]
+    return [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *named, *[length for _, length in cuts_of(node)]]
+
+
+def cuts_of(node: Structure) -> list[tuple[int, Structure]]:
+    """Return the dimensions of a leaf that is the first elements of a tensor only, each with the leaf that is its extent."""
+    if "along" not in node:
+        return []
+    several = isinstance(node["along"], list)
+    return list(zip(node["along"], node["length"])) if several else [(node["along"], node["length"])]
 
 
 def _has_leaves(node: Structure) -> bool:
@@ -193,7 +204,7 @@ def _is_of(value: Any, structure: Structure, known: Classes) -> bool:
 
 
 def unflatten(
-    structure: Structure, leaf: Callable[[int, str], Any], known: Classes = LOADED, front: Callable[[int, int, int], Any] | None = None
+    structure: Structure, leaf: Callable[[int, str], Any], known: Classes = LOADED, front: Callable[[int, Cuts], Any] | None = None
 ) -> Any:
     """Build the Python object.
 
@@ -205,12 +216,12 @@ def unflatten(
     known : Classes
         Finds the classes.
     front : callable, optional
-        ``front(k, along, length)`` gives the first elements of the k-th leaf, as :func:`first` does, where that takes less than all of it.
+        ``front(k, cuts)`` gives the first elements of the k-th leaf, as :func:`first` does, where that takes less than all of it.
     """
     if "leaf" in structure:
         if "along" in structure:
-            k, along, length = structure["leaf"], structure["along"], unflatten(structure["length"], leaf)
-            found = first(leaf(k, structure["type"]), along, length) if front is None else front(k, along, length)
+            k, cuts = structure["leaf"], [(along, unflatten(length, leaf)) for along, length in cuts_of(structure)]
+            found = first(leaf(k, structure["type"]), cuts) if front is None else front(k, cuts)
         else:
             found = leaf(structure["leaf"], structure["type"])
         return found if "numpy" not in structure else _as_array(found, structure["numpy"] == "number")
@@ -252,19 +263,19 @@ def _as_array(tensor: Any, number: bool) -> Any:
     return array[()] if number else array
 
 
-def first(tensor: Any, along: int, length: int) -> Any:
-    """Return as many of the first elements of a tensor or an array as make one whose extent ``along`` a dimension is ``length``.
+def first(tensor: Any, cuts: Cuts) -> Any:
+    """Return as many of the first elements of a tensor or an array as make one whose extents are those of ``cuts``.
 
     Raises
     ------
     IndexError
         If there are not as many.
     """
-    shape = shape_of_first(tensor.shape, along, length)
+    shape = shape_of_first(tensor.shape, cuts)
     return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
-def shape_of_first(shape: Sequence[int], along: int, length: int) -> list[int]:
+def shape_of_first(shape: Sequence[int], cuts: Cuts) -> list[int]:
     """Return the shape of what :func:`first` gives of a tensor.
 
     Raises
@@ -272,14 +283,18 @@ def shape_of_first(shape: Sequence[int], along: int, length: int) -> list[int]:
     IndexError
         If the tensor has not as many elements.
     """
-    if not 0 <= length <= shape[along]:
-        raise IndexError(f"index {length} of {shape[along] + 1}")
-    return [length if d == along else n for d, n in enumerate(shape)]
+    made = list(shape)
+    for along, length in cuts:
+        if not 0 <= length <= shape[along]:
+            raise IndexError(f"index {length} of {shape[along] + 1}")
+        made[along] = length
+    return made
 
 
-def parts_of(structure: Structure) -> dict[int, tuple[int, int]]:
-    """Return which leaves are first elements only: the dimension, and the leaf that has its extent."""
-    found = {structure["leaf"]: (structure["along"], structure["length"]["leaf"])} if "along" in structure else {}
+def parts_of(structure: Structure) -> dict[int, list[tuple[int, int]]]:
+    """Return which leaves are first elements only: the dimensions, each with the leaf that has its extent."""
+    cuts = [(along, length["leaf"]) for along, length in cuts_of(structure)]
+    found = {structure["leaf"]: cuts} if cuts else {}
     for child in _children(structure):
         found |= parts_of(child)
     return found

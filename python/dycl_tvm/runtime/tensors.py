@@ -17,7 +17,7 @@ import numpy as np
 
 from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
-from dycl_tvm.runtime.structure import first, shape_of_first
+from dycl_tvm.runtime.structure import Cuts, first, shape_of_first
 
 
 def is_torch(value: Any) -> bool:
@@ -145,19 +145,19 @@ class InputTensor:
         self.struct = capi.DLTensor(data, device, 0, len(shape), code, bits, 1, extents(shape), extents(strides), 0)
 
 
-def copy_out(tensor: capi.DLTensor, torch_like: bool, copy: Callable[[capi.DLTensor], None], front: tuple[int, int] | None = None) -> Any:
+def copy_out(tensor: capi.DLTensor, torch_like: bool, copy: Callable[[capi.DLTensor], None], front: Cuts = ()) -> Any:
     """Return a copy of an output (the library's view lives until the next run only).
 
-    ``copy`` fills a tensor with the output, where that is on a GPU. There torch tensors stay, arrays come to the host. ``front`` is a
-    dimension and a length: of an output that is so long the first elements are all that there is.
+    ``copy`` fills a tensor with the output, where that is on a GPU. There torch tensors stay, arrays come to the host. ``front`` are
+    dimensions and their lengths: of an output that is so long the first elements are all that there is.
     A bfloat16 tensor without torch is an array of uint16 with its bits.
     """
     if tensor.device_type == capi.DL_CUDA:
         whole = _copy_from_device(tensor, torch_like, copy)
-        return whole if front is None else first(whole, *front)
+        return first(whole, front) if front else whole
     name = capi.DL_NAMES[tensor.code, tensor.bits]
     shape = tensor.shape[: tensor.ndim]
-    array = np.empty(shape if front is None else shape_of_first(shape, *front), "uint16" if name == "bfloat16" else name)
+    array = np.empty(shape_of_first(shape, front), "uint16" if name == "bfloat16" else name)
     if array.size:
         ctypes.memmove(_address(array), tensor.data + tensor.byte_offset, array.nbytes)
     if not torch_like:

@@ -287,8 +287,9 @@ class _Watched:
         given, numbers = list(inputs), [self.choices.randint(size.least, size.most) for size in sizes]
         for size, n in zip(sizes, numbers):
             for d in size.dims:
-                given[d.input] = inputs[d.input].narrow(d.dim, 0, d.at(n)).contiguous()
-                inputs[d.input] = padded(given[d.input], inputs[d.input].shape)
+                given[d.input] = given[d.input].narrow(d.dim, 0, d.at(n)).contiguous()
+        for k in {d.input for size in sizes for d in size.dims}:
+            inputs[k] = padded(given[k], inputs[k].shape)
         for pair in self.program.input_pairs:
             if pair.kind == "one":
                 inputs[pair.second], given[pair.second] = inputs[pair.first], given[pair.first]

@@ -109,8 +109,8 @@ class Machine:
                 if isinstance(goto, Leave):
                     self.ended = goto
                     self.results = [self._result(v) if isinstance(v, Slot) else self.scalar(v) for v in goto.values]
-                    for leaf, (along, length) in parts_of(self.program.sites[goto.site].structure).items():
-                        self.results[leaf] = first(self.results[leaf], along, self.results[length])
+                    for leaf, cuts in parts_of(self.program.sites[goto.site].structure).items():
+                        self.results[leaf] = first(self.results[leaf], [(along, self.results[length]) for along, length in cuts])
                     return
                 at = goto.target
         except (ArithmeticError, ValueError, IndexError) as error:

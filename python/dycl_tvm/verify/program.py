@@ -258,7 +258,7 @@ class _Lockstep:
         self.memory.check_guards(step.callee.name)
         for k, value in enumerate(step.outputs):
             slot = self.where.slots.get(id(value))
-            self.truth[id(value)] = own[k] if slot is None else unpack(self.memory.tensor(slot), value.type).clone()  # type: ignore[arg-type]
+            self.truth[id(value)] = own[k] if slot is None else _copied(unpack(self.memory.tensor(slot), value.type))  # type: ignore[arg-type]
         if id(step) in self.unseen:
             if self.kernels is not None and not self._compare(step, callee, args):
                 return
@@ -433,6 +433,11 @@ class _Lockstep:
 
     def _text(self, what: str) -> str:
         return f"the program that was made of the graph differs from it: {what}\nblocks on the way: {' '.join(self.path[-12:])}"
+
+
+def _copied(t: torch.Tensor) -> torch.Tensor:
+    """Return a copy, bit by bit: where nothing was computed a bool may be neither 0 nor 1, which PyTorch's own copy would change."""
+    return t.contiguous().reshape(-1).view(torch.uint8).clone().view(t.dtype).reshape(t.shape)
 
 
 def _equal(have: torch.Tensor, want: torch.Tensor) -> bool:

@@ -196,10 +196,11 @@ def resized(graph: HCFG, call: Call, generator: torch.Generator) -> Call:
         drawn = int(torch.randint(size.least, size.most + 1, (), generator=generator))
         n = (drawn, drawn, size.least, size.most)[int(torch.randint(4, (), generator=generator))]
         for d in size.dims:
-            t, extent = leaves[d.input], d.at(n)
+            leaf, extent = leaves[d.input], d.at(n)
+            t = new.get(id(leaf), leaf)
             rows = torch.arange(extent) % max(t.shape[d.dim], 1)
             shape = [extent if k == d.dim else m for k, m in enumerate(t.shape)]
-            new[id(t)] = t.index_select(d.dim, rows) if t.numel() else torch.zeros(shape, dtype=t.dtype)
+            new[id(leaf)] = t.index_select(d.dim, rows) if t.numel() else torch.zeros(shape, dtype=t.dtype)
     return copy.deepcopy(call, new)
 
 

@@ -296,12 +296,9 @@ def always_too_short(net, x, n):
 
 REFUSED = {
     "for every length": always_too_short,
-    "two dimensions": lambda net, x, n: torch.zeros(n, n),
-    "a product of two": lambda net, x, n: frames(x, n).transpose(1, 2) @ frames(x, n),
     "in between": lambda net, x, n: F.interpolate(frames(x, n), scale_factor=2, mode="linear"),
     "means of the rest": lambda net, x, n: F.avg_pool1d(frames(x, n), 3, 1, 1, count_include_pad=False),
     "order of an unknown layout": lambda net, x, n: torch.randn_like(frames(x, n)),
-    "weights of all with all": lambda net, x, n: net.heads(*[frames(x, n).transpose(1, 2)] * 3),
     "another device": lambda net, x, n: torch.randn(n, device="meta"),
     "channels": lambda net, x, n: F.conv1d(torch.ones(1, n, 5), torch.ones(2, 4, 3)),
 }

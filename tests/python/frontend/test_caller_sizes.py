@@ -9,7 +9,7 @@ from differential import check
 from torch import nn
 
 import dycl_tvm
-from dycl_tvm.errors import InputError, UnsupportedError, UsageError
+from dycl_tvm.errors import InputError, UsageError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import LimitError
 from dycl_tvm.hcfg.sizes import Dim
@@ -144,7 +144,6 @@ def test_of_pytorch():
         ({"x": {0: Dim("N", min=3, max=9)}}, UsageError, "is 2, which is no N with N from 3 to 9"),
         ({"x": {0: 3 * N}}, UsageError, r"is 2, which is no 3\*N"),
         ({"x": [N]}, UsageError, "of the tensor `x`"),
-        ({"x": {0: N, 1: Dim("M", max=4)}}, UnsupportedError, "has 2 dimensions that the caller decides"),
         (7, UsageError, "dynamic_shapes is 7"),
     ],
 )

@@ -376,7 +376,6 @@ REFUSED = {
     "as many classes as the largest": (lambda x: F.one_hot(whole(x)), "one_hot"),
     "a copy that stands for a view is changed": (lambda x: columns(x).reshape(-1).add_(1), "changed in place"),
     "other types in place": (lambda x: whole(x).mul_(0.5), "mul_"),
-    "two such dimensions": (lambda x: torch.meshgrid(some(x), some(x)), "two|second"),
 }
 
 

@@ -215,8 +215,6 @@ def changed_behind_a_copy(x):
 
 REFUSED = {
     "a copy, or the tensor itself, is read after a change": (changed_behind_a_copy, "changed"),
-    "two dimensions": (lambda x: torch.einsum("n,k->nk", x[0, : counts(x)[0]], x[1, : counts(x)[1]]), "einsum"),
-    "rows of what has another length": (lambda x: (x * 1)[:, : counts(x)[0]][(x[:, 0] > 0).nonzero()[:, 0]], "not supported"),
 }
 
 

@@ -93,10 +93,9 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, bool]] 
     "layers": (layers, (3, 8), 0, True),
     "images": (images, (3, 3, 8, 8), 0, True),
     "encoder, batch": (encoder, (3, 5, 16), 0, True),
-    # decomposed, its scores have the length twice, which no tensor can
-    "encoder, sequence": (encoder, (1, 5, 16), 1, False),
+    "encoder, sequence": (encoder, (1, 5, 16), 1, True),
     "lstm": (lambda: nn.LSTM(8, 16, batch_first=True), (3, 5, 8), 0, True),
-    "attention": (Attention, (1, 5, 2), 1, False),
+    "attention": (Attention, (1, 5, 2), 1, True),
     "views": (Views, (4, 8), 0, True),
     "in place": (InPlace, (4, 8), 0, True),
     "cond": (Cond, (4, 8), 0, True),

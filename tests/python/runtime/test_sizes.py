@@ -93,6 +93,69 @@ def test_other_sizes_are_errors(built: tuple[Net, dycl_tvm.Module, Path], ids: t
         module(3, np.zeros(weights, np.float32))
 
 
+class Scores(nn.Module):
+    """Takes a batch of sequences, each of which has a length of its own; what it returns has the sizes twice, once, and not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.key, self.head = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, ids, mask):
+        x = self.embed(ids)
+        scores = (x @ self.key(x).mT).masked_fill(~mask[:, None], -9.0).softmax(-1)
+        y = self.head((scores @ x).mean(1))
+        if y.sum() > 0:
+            return scores, y, ids.shape[1]
+        return scores.transpose(1, 2), y.mean(0), x.view(-1, 6).sum(0)
+
+
+def test_several_sizes_of_one_input(tmp_path: Path) -> None:
+    model, rows, steps = Scores().eval(), dycl_tvm.Dim("B", min=1, max=3), dycl_tvm.Dim("T", min=1, max=5)
+
+    def inputs(b: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(10 * b + t)
+        return torch.randint(0, 9, (b, t), generator=generator), torch.rand(b, t, generator=generator) > 0.3
+
+    shapes = {"ids": {0: rows, 1: steps}, "mask": {0: rows, 1: steps}}
+    artifact = dycl_tvm.build(model, inputs(2, 3), dynamic_shapes=shapes)
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "net.so", embed_params=True))
+    assert module.metadata["inputs"][0] == {"type": "tensor", "dtype": "int64", "shape": [3, 5], "sized": {"0": "B", "1": "T"}}
+    paths = set()
+    for b, t in ((3, 5), (1, 1), (2, 3), (3, 1), (1, 5), (2, 5), (3, 2), (2, 4)):
+        given, want = inputs(b, t), model(*inputs(b, t))
+        lying = [x.t().contiguous().t() for x in given]  # columns, not rows, lie one after the other
+        for got in (module(*given), module(*lying), tuple(torch.as_tensor(x) for x in module(*[x.numpy() for x in lying]))):
+            for one, other in zip(got, want, strict=True):
+                torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))
+        paths.add(isinstance(want[2], int))
+    assert paths == {True, False}
+    for ids, mask, message in (
+        ((4, 2), (4, 2), "'ids': dimension 0 is 4, expected B = 1 to 3"),
+        ((2, 6), (2, 6), "'ids': dimension 1 is 6, expected T = 1 to 5"),
+        ((2, 3), (2, 4), "'mask': dimension 1 is 4, expected 3, because dimension 1 of 'ids' is 3"),
+        ((2, 3, 1), (2, 3), r"'ids': expected int64\[<=3, <=5\], got int64\[2, 3, 1\]"),
+    ):
+        with pytest.raises(InputError, match=message):
+            module(torch.zeros(ids, dtype=torch.int64), torch.ones(mask, dtype=torch.bool))
+
+
+def test_rows_that_were_returned_are_given_back(tmp_path: Path) -> None:
+    """What has one row lies at the front of its buffer, whatever its other sizes are."""
+    shapes = {"x": {0: dycl_tvm.Dim("N", min=0, max=1), 1: dycl_tvm.Dim("T", min=1, max=5)}}
+    artifact = dycl_tvm.build(lambda x: (x, x.sum()), (torch.ones(1, 2, 3),), dynamic_shapes=shapes)
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "net.so", embed_params=True))
+    library, value = module._library, capi.Value()
+    for t in (5, 1, 3):
+        x = np.arange(3.0 * t, dtype=np.float32).reshape(1, t, 3)
+        module(x)
+        for _ in range(2):
+            assert library.dycl_output(module._session, 0, ctypes.byref(value)) == 0
+            capi.check(library, library.dycl_run(module._session, ctypes.byref(value), 1, ctypes.byref(ctypes.c_int32())))
+        got = module._collect(0, torch_like=False)
+        assert got[0].tolist() == x.tolist() and got[1] == x.sum()
+
+
 def test_an_input_that_was_returned_is_given_back(tmp_path: Path) -> None:
     """The views that a host gets of such outputs lie in the session's memory for its inputs."""
     size = dycl_tvm.Dim("N", min=1, max=6)

@@ -17,7 +17,7 @@ from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import is_same
-from dycl_tvm.frontend.trace.values.grown import Grown, grown
+from dycl_tvm.frontend.trace.values.grown import Grown, cut
 from dycl_tvm.frontend.trace.values.recorder import truth_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES
 from dycl_tvm.frontend.trace.values.tensors import fresh, fresh_like, read
@@ -42,14 +42,14 @@ def _operand(session: ExportedSession, x: Any) -> Operand:
 def _wrapped(param: Value, like: Any) -> Any:
     """Return a parameter of a block as what it stands for on an edge."""
     if isinstance(like, Grown):
-        return grown(fresh(param), like.along, like.length)
+        return cut(fresh(param), like.lengths)
     return fresh(param) if isinstance(param.type, TensorType) else scalars.wrap(param)
 
 
 def _check_alike(session: ExportedSession, a: Any, b: Any, what: str) -> None:
     """Refuse two values that no block parameter can stand for both of; ``what`` has room for their types."""
-    lengths = [(x.along, x.length) if isinstance(x, Grown) else None for x in (a, b)]
-    same = lengths[0] is lengths[1] or (None not in lengths and lengths[0][0] == lengths[1][0] and is_same(lengths[0][1], lengths[1][1]))  # type: ignore[index]
+    lengths = [x.lengths if isinstance(x, Grown) else {} for x in (a, b)]
+    same = lengths[0].keys() == lengths[1].keys() and all(is_same(n, lengths[1][d]) for d, n in lengths[0].items())
     types = [x.described() if isinstance(x, Grown) else f"a {operand_type(_operand(session, x))}" for x in (a, b)]
     if not same or types[0] != types[1]:
         session.refuse(what.format(*types), "keep its shape and type")
@@ -62,7 +62,7 @@ def _copies(xs: Sequence[Any]) -> list[Any]:
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
     if isinstance(t, Grown):
-        return grown(fresh(read(t)), t.along, t.length)
+        return cut(fresh(read(t)), t.lengths)
     return fresh_like(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta"), read(t))
 
 

@@ -112,7 +112,10 @@ def kept(like: torch.Tensor, initial: torch.Tensor, t: torch.Tensor) -> Kept | N
     ``initial`` is what there is before the first call.
     """
     type_ = tensor_type(like)
-    along = t.along if isinstance(t, Grown) else _differing(type_.shape, tuple(t.shape))
+    if isinstance(t, Grown):
+        along = next(iter(t.lengths)) if len(t.lengths) == 1 else None
+    else:
+        along = _differing(type_.shape, tuple(t.shape))
     form = None if along is None or any(marks_of(like)) else _of_tensor(t, along)
     if form is None or len(type_.shape) <= form.along:
         return None
@@ -132,7 +135,7 @@ def _differing(shape: tuple[int, ...], other: tuple[int, ...]) -> int | None:
 def _of_tensor(t: torch.Tensor, along: int) -> Varied | None:
     """Return the form of one tensor; None if another dimension of it has a length of the run."""
     if isinstance(t, Grown):
-        return _sized(Varied(along, 0, 0, t.buffer), *t.length.bounds) if t.along == along else None
+        return _sized(Varied(along, 0, 0, t.buffer), *t.length.bounds) if list(t.lengths) == [along] else None
     type_ = tensor_type(t)
     if any(marks_of(t)) or len(type_.shape) <= along:
         return None
@@ -194,7 +197,7 @@ class KeptLengths:
             form = one.form
             made = self._at_entry[group.number] = Length(Counter(number, form.most, OfTheRun(), first=form.least), 1, 0)
         self._present[path] = made
-        tensor = Grown(Storage(buffer), (), buffer, one.form.along, made)
+        tensor = Grown(Storage(buffer), (), buffer, {one.form.along: made})
         tensor.contiguous_ = one.contiguous
         return tensor
 

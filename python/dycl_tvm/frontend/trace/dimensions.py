@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.errors import UnsupportedError, UsageError
-from dycl_tvm.frontend.trace.values.grown import OfTheRun, grown
+from dycl_tvm.errors import UsageError
+from dycl_tvm.frontend.trace.values.grown import OfTheRun, cut
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.sizes import Dim, InputSize, SizedDim
@@ -85,18 +85,12 @@ class Dimensions:
         shape = self._types[leaf].shape
         if not isinstance(written, (Mapping, tuple, list)) or (not isinstance(written, Mapping) and len(written) != len(shape)):
             raise UsageError(f"dynamic_shapes says {written!r} of the tensor `{where}` of shape {list(shape)}; {_HOW}")
-        found = 0
         for dim, size in written.items() if isinstance(written, Mapping) else enumerate(written):
             if type(dim) is not int or not -len(shape) <= dim < len(shape):
                 raise UsageError(f"dynamic_shapes names dimension {dim!r} of `{where}`, whose shape is {list(shape)}")
             if size is None or size == shape[dim]:
                 continue
             self._dim(leaf, dim % len(shape), size, where)
-            found += 1
-        if found > 1:
-            raise UnsupportedError(
-                f"`{where}` has {found} dimensions that the caller decides", None, "let one of them be fixed; build once for each"
-            )
 
     def _dim(self, leaf: int, dim: int, size: Any, where: str) -> None:
         given = Dim.of(size)
@@ -125,11 +119,13 @@ class Dimensions:
 def at_size(tensors: list[torch.Tensor], sizes: Sequence[InputSize], values: Sequence[Value]) -> list[torch.Tensor]:
     """Return the tensors that a run is given, where those whose size the caller decides are the front of their buffers."""
     made = list(tensors)
+    lengths: dict[int, dict[int, Length]] = {}
     for size, value in zip(sizes, values, strict=True):
         counter = Counter(value, size.most, OfTheRun(), first=size.least)
         for d in size.dims:
-            t = made[d.input]
-            if size.least == size.most:
-                continue
-            made[d.input] = grown(t, d.dim, Length(counter, d.factor, d.constant))
+            if size.least != size.most:
+                lengths.setdefault(d.input, {})[d.dim] = Length(counter, d.factor, d.constant)
+    for k, of in lengths.items():
+        made[k] = cut(made[k], of)
+        made[k].contiguous_ = True  # type: ignore[attr-defined]  # it has lengths; inputs are contiguous, or are copied
     return made

@@ -46,12 +46,14 @@ def structure_of(x: Any, leaves: Leaves, origin: Origin | None, view: Callable[[
     x = x if view is None else view(x)
     if isinstance(x, Poison):
         use(x)
-    if isinstance(x, Grown) and x.length.settled is not None:
+    if isinstance(x, Grown):
         x = x.settled()
     if scalars.is_symbolic(x) and type(scalars.length_of(x)) is int:
         x = scalars.length_of(x)
     if isinstance(x, Grown):
-        return {**leaves.add(read(at_front(x)), "tensor"), "along": x.along, "length": structure_of(number(x.length), leaves, origin)}
+        made = leaves.add(read(at_front(x)), "tensor")
+        dims, lengths = list(x.lengths), [structure_of(number(n), leaves, origin) for n in x.lengths.values()]
+        return {**made, "along": dims[0], "length": lengths[0]} if len(dims) == 1 else {**made, "along": dims, "length": lengths}
     if isinstance(x, torch.Tensor):
         return leaves.add(read(x), "tensor")
     if scalars.is_symbolic(x):

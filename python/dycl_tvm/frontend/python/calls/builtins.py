@@ -492,8 +492,8 @@ def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         use(args[0])
     if issubclass(type(args[0]), RunTimeRange):
         return args[0].length()
-    if isinstance(args[0], Grown) and args[0].along == 0:
-        return number(args[0].length)
+    if isinstance(args[0], Grown) and 0 in args[0].lengths:
+        return number(args[0].lengths[0])
     if issubclass(type(args[0]), KeptList):
         return length_of(args[0])
     method = special_method(args[0], "__len__")

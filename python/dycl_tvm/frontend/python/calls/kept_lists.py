@@ -127,7 +127,7 @@ class KeptList(Sealed):
 
     def __len__(self) -> int:
         rows = _items_of(self).rows[0]
-        return decided_length(rows) if isinstance(rows, Grown) else len(rows)
+        return decided_length(rows, 0) if isinstance(rows, Grown) else len(rows)
 
     def __bool__(self) -> bool:
         return bool(length_of(self) > 0)
@@ -275,7 +275,7 @@ def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
 
 def _listed(x: Any, columns: list[torch.Tensor]) -> list[Any]:
     """Return the items of a list one by one: each length is a path of its own."""
-    count = decided_length(columns[0]) if isinstance(columns[0], Grown) else len(columns[0])
+    count = decided_length(columns[0], 0) if isinstance(columns[0], Grown) else len(columns[0])
     return [_item(x, [rows[i] for rows in columns]) for i in range(count)]
 
 

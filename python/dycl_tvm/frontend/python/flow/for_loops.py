@@ -55,7 +55,7 @@ class For(Loop):
         if isinstance(items, SymbolicRange):
             yield from self._iterate_rolled(items, variables)
             return
-        if isinstance(items, Grown) and items.along == 0:
+        if isinstance(items, Grown) and 0 in items.lengths:
             for index in self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables):
                 yield row_of(items, index)
             return

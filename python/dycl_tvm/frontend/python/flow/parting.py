@@ -22,7 +22,8 @@ from dycl_tvm.frontend.trace.join.poison import Poison, forms_at
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.grown import Grown, grown
+from dycl_tvm.frontend.trace.values.grown import Grown, cut
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 
@@ -138,9 +139,12 @@ def _view(poisons: list[Poison], objects: list[Any], joined: Joined, args: list[
 
 def _grown_view(t: Grown, operands: dict[int, Operand]) -> torch.Tensor:
     """Return what a tensor with a length is on one path: its buffer and its length may be parameters of the joined block."""
-    value, counter = read(t), t.length.counter
-    buffer, length = (operands.get(id(v), v) for v in (value, counter.value))
-    if isinstance(length, Value):
-        with_length = replace(t.length, counter=counter if length is counter.value else replace(counter, value=length))
-        return grown(fresh(cast(Value, buffer)), t.along, with_length)
-    return fresh(cast(Value, buffer)).narrow(t.along, 0, t.length.at(int(length)))
+    value = read(t)
+    extents: dict[int, Length | int] = {}
+    for d, own in t.lengths.items():
+        counter, there = own.counter, operands.get(id(own.counter.value), own.counter.value)
+        if isinstance(there, Value):
+            extents[d] = replace(own, counter=counter if there is counter.value else replace(counter, value=there))
+        else:
+            extents[d] = own.at(int(there))
+    return cut(fresh(cast(Value, operands.get(id(value), value))), extents)

@@ -19,7 +19,6 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attrib
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
-from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.storage import Stale
 from dycl_tvm.frontend.trace.values.tensors import memory_of, peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -34,11 +33,11 @@ class Plain:
 
 @dataclass
 class TensorLeaf:
-    """A tensor and the value that it holds; ``settled`` is the length that it has elsewhere, where it is known on the path at hand."""
+    """A tensor and the value that it holds; ``settled`` is what it is elsewhere, if its lengths are known on the path at hand."""
 
     obj: torch.Tensor
     value: Value
-    settled: Length | None = None
+    settled: Grown | None = None
 
 
 @dataclass
@@ -80,9 +79,8 @@ def capture(x: Any, held: Mapping[Any, Any] = _AS_THEY_ARE, _depth: int = 0) -> 
 
     ``held`` has the contents of containers, by the keys of their places, that held something else then than they do now.
     """
-    if isinstance(x, Grown) and x.length.settled is not None:
-        part = x.settled()
-        return TensorLeaf(part, peek(part), x.length)
+    if isinstance(x, Grown) and (part := x.settled()) is not x:
+        return TensorLeaf(part, peek(part), x)
     if isinstance(x, torch.Tensor):
         return TensorLeaf(x, peek(x))
     if (isinstance(x, (bool, int, float)) and type(x) in (bool, int, float)) or scalars.is_symbolic(x):

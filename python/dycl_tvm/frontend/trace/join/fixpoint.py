@@ -31,12 +31,12 @@ from dycl_tvm.frontend.trace.join.growth import COUNTER, Growth
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled, may_be_unset
-from dycl_tvm.frontend.trace.join.varied import VariedState
+from dycl_tvm.frontend.trace.join.varied import VariedState, one_for_both
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.grown import same_kind
-from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 from dycl_tvm.hcfg.types import INT
@@ -274,7 +274,12 @@ class Header:
         if isinstance(c, TensorLeaf) and path in self._general:
             if isinstance(c.value, Stale):
                 return Poison(self.decision, Why(_STALE))
-            made = self._identities.header_tensor(path, c.obj, self._param(path, tensor_type(c.obj), c.value))
+            param = self._param(path, buffer_type(c.obj), c.value)
+            if isinstance(c.obj, Grown):
+                made: Any = Grown(Storage(param), (), param, c.obj.lengths)
+                self._identities.header_memory(path, c.obj, made)
+            else:
+                made = self._identities.header_tensor(path, c.obj, param)
             self._fresh[path], self._homes[path] = made.storage_, storage_of(c.obj)
             return made
         if isinstance(c, NumberLeaf) and path in self._general:
@@ -351,11 +356,12 @@ class Header:
         if may_be_unset(header) != may_be_unset(back):
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
-        if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and same_kind(header.obj, back.obj):
+        if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf) and one_for_both(header.obj, back.obj):
             if path in self._general:
                 found[path] = back.value
                 self._identities.note(path, back.obj)
-                self._identities.note_strides(path, back.obj)
+                if not isinstance(back.obj, Grown):
+                    self._identities.note_strides(path, back.obj)
                 self._homes[path] = storage_of(back.obj)
                 if isinstance(back.value, Stale):
                     self._poisoned[path] = Why(_STALE)

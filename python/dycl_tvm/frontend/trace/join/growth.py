@@ -39,6 +39,13 @@ def _around(t: Grown) -> tuple[object, ...]:
     return (t.buffer.dtype, *t.buffer.shape[: t.along], *t.buffer.shape[t.along + 1 :])
 
 
+def _grows(x: Any) -> Length | int | None:
+    """Return how a tensor grows along its one dimension of unknown length, or a number; None if that is not known."""
+    if not isinstance(x, Grown):
+        return scalars.length_of(x)
+    return x.length if len(x.lengths) == 1 else None
+
+
 def has_grown(before: Any, after: Any, depth: int = 8) -> bool:
     """Whether a tensor is longer along one dimension than it was, or one in a container."""
     if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
@@ -116,7 +123,7 @@ class Growth:
 
     def tensor(self, path: Path, entry: TensorLeaf, param: Value) -> Grown:
         """Make the tensor at the header."""
-        made = Grown(Storage(param), (), param, self._tensors[path][0], self._length(path, entry))
+        made = Grown(Storage(param), (), param, {self._tensors[path][0]: self._length(path, entry)})
         made.contiguous_ = path not in self._scattered and is_contiguous(entry.obj)
         return made
 
@@ -163,13 +170,17 @@ class Growth:
     def is_steady(self, path: Path, header: Captured, back: Captured) -> bool:
         """Whether what grew up to the header has grown by as much in the body."""
         x, y = header.obj, back.obj
-        before = x.length if isinstance(x, Grown) else scalars.length_of(x)
-        after = y.length if isinstance(y, Grown) else scalars.length_of(y)
+        before, after = _grows(x), _grows(y)
         steady = isinstance(before, Length) and after == before.plus(before.factor) and type(header) is type(back)
         if isinstance(x, Grown) and isinstance(y, Grown) and isinstance(back, TensorLeaf):
             if x.contiguous_ and not y.contiguous_:
                 self._scattered.add(path)
-            steady = steady and x.along == y.along and _around(x) == _around(y) and not (isinstance(back.value, Stale) or any(marks_of(y)))
+            steady = (
+                steady
+                and x.lengths.keys() == y.lengths.keys()
+                and _around(x) == _around(y)
+                and not (isinstance(back.value, Stale) or any(marks_of(y)))
+            )
         if not steady:
             self._not_steady.add(path)
             self._tensors.pop(path, None)

@@ -39,8 +39,9 @@ from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, si
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import dims_of, extent_at
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, is_alike, number
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, is_alike, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.identity import join_identities
 from dycl_tvm.frontend.trace.values.layouts import join_layouts, marks_of
@@ -230,18 +231,18 @@ class Join:
         return self._memo[key]
 
     def _join_grown(self, found: list[TensorLeaf], what: Name) -> Any:
-        """Join tensors of which some grow in a loop, along one dimension; where their lengths differ, the joined length is a parameter."""
-        first = next(c.obj for c in found if isinstance(c.obj, Grown))
-        if any(isinstance(c.value, Stale) or any(marks_of(c.obj)) or not is_alike(c.obj, first) for c in found):
+        """Join tensors of which some have lengths of the run; where these differ, the joined length is a parameter."""
+        first, dims = found[0].obj, dims_of([c.obj for c in found])
+        if any(isinstance(c.value, Stale) or any(marks_of(c.obj)) or not is_alike(c.obj, first, dims) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = tuple(id(c.obj) for c in found)
         if key not in self._memo:
             buffers = [buffer_type(c.obj) for c in found]
-            whole = max(buffers, key=lambda b: b.shape[first.along])
+            whole = TensorType(tuple(map(max, zip(*[b.shape for b in buffers]))), buffers[0].dtype)
             same = all(c.value is found[0].value for c in found)
             values: list[Operand] = [self._padded(path, c.value, b, whole) for path, c, b in zip(self.paths, found, buffers)]
             value = found[0].value if same else self.phi(whole, values, what.variable)
-            merged = self._memo[key] = Grown(Storage(value), (), value, first.along, self._length(found, first.along))
+            merged = self._memo[key] = Grown(Storage(value), (), value, {d: self._length(found, d) for d in dims})
             merged.contiguous_ = all(is_contiguous(c.obj) for c in found)
             join_identities(merged, [c.obj for c in found], self.decision)
             join_identities(merged.storage_, [storage_of(c.obj) for c in found], self.decision)
@@ -259,8 +260,8 @@ class Join:
         return self._on(path, lambda: emit_one(torch.ops.aten.constant_pad_nd.default, (value, padding, 0), whole))
 
     def _length(self, found: list[TensorLeaf], along: int) -> Length:
-        lengths = [c.obj.length if isinstance(c.obj, Grown) else int(c.obj.shape[along]) for c in found]
-        one = {c.settled or n for c, n in zip(found, lengths)}
+        lengths: list[Any] = [extent_at(c.obj, rank_of(c.obj) - along) for c in found]
+        one = {c.settled.lengths.get(along, n) if c.settled is not None else n for c, n in zip(found, lengths)}
         if len(one) == 1 and isinstance(length := one.pop(), Length):
             return length
         made = [n if isinstance(n, int) else self._on(path, partial(self._operand, n)) for path, n in zip(self.paths, lengths)]

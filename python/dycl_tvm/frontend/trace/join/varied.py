@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.join.captured import Captured, TensorLeaf
-from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, rank_of, same_kind
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
-from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
+from dycl_tvm.frontend.trace.values.storage import Stale, Storage
 from dycl_tvm.frontend.trace.values.tensors import emit_one
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -35,12 +37,15 @@ class Varied:
         Bounds of the length.
     type : TensorType
         Of the buffer.
+    others : tuple of (int, Length)
+        Lengths along other dimensions, which all of them have.
     """
 
     along: int
     least: int
     most: int
     type: TensorType
+    others: tuple[tuple[int, Length], ...] = ()
 
     def buffer(self, leaf: TensorLeaf) -> Value:
         """Return what a tensor holds, in a buffer."""
@@ -54,12 +59,33 @@ class Varied:
 
     def length(self, leaf: TensorLeaf) -> Operand:
         """Return how long a tensor is."""
-        t = leaf.obj
-        return operand_of(number(t.length)) if isinstance(t, Grown) else int(t.shape[self.along])
+        return operand_of(as_number(_extent(leaf.obj, self.along)))
 
     def tensor(self, buffer: Value, length: Value, decision: Any) -> Grown:
         """Make the tensor that stands for all; ``decision`` is what tells them apart."""
-        return Grown(Storage(buffer), (), buffer, self.along, Length(Counter(length, self.most, decision, first=self.least), 1, 0))
+        own = Length(Counter(length, self.most, decision, first=self.least), 1, 0)
+        return Grown(Storage(buffer), (), buffer, {**dict(self.others), self.along: own})
+
+
+def _extent(t: torch.Tensor, dim: int) -> Extent:
+    found = extent_at(t, rank_of(t) - dim)
+    assert found is not None
+    return found
+
+
+def _same_in_all(tensors: Sequence[torch.Tensor], dim: int) -> Length | None:
+    """Return the one length that tensors have along a dimension; None if they have several, or a plain size."""
+    found = [t.lengths.get(dim) if isinstance(t, Grown) else None for t in tensors]
+    return found[0] if all(is_same(n, found[0]) for n in found) else None
+
+
+def one_for_both(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether one tensor may stand for two: both have one fixed shape, or the same lengths along several dimensions."""
+    if not (isinstance(before, Grown) and isinstance(after, Grown)):
+        return same_kind(before, after)
+    if before.buffer != after.buffer or list(before.lengths) != list(after.lengths) or len(before.lengths) == 1:
+        return False
+    return all(_same_in_all([before, after], d) is not None for d in before.lengths)
 
 
 def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | None:
@@ -71,22 +97,32 @@ def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | 
     grown = [c.obj for c in leaves if isinstance(c.obj, Grown)]
     if len(leaves) < len(found) or (not grown and before is None) or any(isinstance(c.value, Stale) for c in leaves):
         return None
-    along = before.along if before is not None else grown[0].along
-    if any(t.along != along for t in grown) or any(any(marks_of(c.obj)) for c in leaves if not isinstance(c.obj, Grown)):
+    if any(any(marks_of(c.obj)) for c in leaves if not isinstance(c.obj, Grown)) or len({rank_of(c.obj) for c in leaves}) > 1:
         return None
-    types = [c.obj.buffer if isinstance(c.obj, Grown) else tensor_type(c.obj) for c in leaves]
-    forms = {(t.dtype, len(t.shape), tuple(n for d, n in enumerate(t.shape) if d != along)) for t in types}
-    bounds = [
-        c.obj.length.bounds if isinstance(c.obj, Grown) else (t.shape[along],) * 2 for c, t in zip(leaves, types) if len(t.shape) > along
-    ]
+    dims = sorted({d for t in grown for d in t.lengths})
+    same = {d: n for d in dims if (n := _same_in_all([c.obj for c in leaves], d)) is not None}
+    others: dict[int, Length] = {} if before is None else dict(before.others)
     if before is not None:
-        forms.add((before.type.dtype, len(before.type.shape), tuple(n for d, n in enumerate(before.type.shape) if d != along)))
-        bounds.append((before.least, before.most))
-    if len(forms) > 1 or len(bounds) < len(leaves):
+        along = before.along
+    elif len(dims) == 1:
+        along = dims[0]
+    else:
+        differing = [d for d in dims if d not in same]
+        if len(differing) != 1:
+            return None
+        along, others = differing[0], {d: same[d] for d in dims if d in same}
+    if set(dims) - {along} != set(others) or any(not is_same(same.get(d), n) for d, n in others.items()):
         return None
+    types = [buffer_type(c.obj) for c in leaves] + ([] if before is None else [before.type])
+    if len({(t.dtype, len(t.shape), tuple(n for d, n in enumerate(t.shape) if d != along)) for t in types}) > 1:
+        return None
+    if len(types[0].shape) <= along:
+        return None
+    bounds = [bounds_of(_extent(c.obj, along)) for c in leaves] + ([] if before is None else [(before.least, before.most)])
     least, most = min(b[0] for b in bounds), max(b[1] for b in bounds)
     shape = types[0].shape
-    return Varied(along, max(least, 0), most, TensorType((*shape[:along], most, *shape[along + 1 :]), types[0].dtype))
+    type_ = TensorType((*shape[:along], most, *shape[along + 1 :]), types[0].dtype)
+    return Varied(along, max(least, 0), most, type_, tuple(others.items()))
 
 
 class VariedState:
@@ -119,5 +155,5 @@ class VariedState:
         self._widened[path] = self._widened.get(path, 0) + 1
         if form.most > before.most and self._widened[path] > _MOST_WIDENINGS:
             return False
-        self.forms[path] = form if form.least == before.least else Varied(form.along, 0, form.most, form.type)
+        self.forms[path] = form if form.least == before.least else replace(form, least=0)
         return None

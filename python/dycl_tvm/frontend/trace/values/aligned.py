@@ -1,12 +1,12 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Operands whose lengths along one dimension have to agree, where it is known only at run time whether they do.
+"""Operands whose lengths along a dimension have to agree, where it is known only at run time whether they do.
 
 What eager refuses there is an error at run time. A length of one is spread over the other's, as PyTorch does it, where it may be one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.lengths import combine
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic, select
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 from dycl_tvm.hcfg.nodes import Value
@@ -30,13 +30,13 @@ def is_same(a: Any, b: Any) -> bool:
 def extent_at(t: torch.Tensor, from_end: int) -> Extent | None:
     """Return how long a tensor is along a dimension counted from the end; None if it has no such dimension."""
     if isinstance(t, Grown):
-        return t.length if t.dim_() - t.along == from_end else t.buffer.shape[-from_end] if t.dim_() >= from_end else None
+        return t.lengths.get(t.dim_() - from_end, t.buffer.shape[-from_end]) if t.dim_() >= from_end else None
     return int(t.shape[-from_end]) if t.dim() >= from_end else None
 
 
-def all_of_a_split(tensors: Sequence[torch.Tensor]) -> Extent | None:
-    """Return how long the tensor was that was split into these parts; None if they are not all parts of one, in order."""
-    parts = [t.length.counter.part if isinstance(t, Grown) and (t.length.factor, t.length.constant) == (1, 0) else None for t in tensors]
+def all_of_a_split(lengths: Sequence[Extent]) -> Extent | None:
+    """Return how long the tensor was that was split into parts of these lengths; None if they are not all parts of one, in order."""
+    parts = [n.counter.part if isinstance(n, Length) and (n.factor, n.constant) == (1, 0) else None for n in lengths]
     first = parts[0]
     if first is None or first[0].count != len(parts) or any(p is None or p[0] is not first[0] or p[1] != i for i, p in enumerate(parts)):
         return None
@@ -49,32 +49,37 @@ def fitted(t: torch.Tensor, along: int, size: int, value: Any = 0) -> torch.Tens
     return t.narrow(along, 0, size) if missing <= 0 else F.pad(t, [0, 0] * (t.dim() - 1 - along) + [0, missing], "constant", value)
 
 
-def broadcast(tensors: Sequence[torch.Tensor]) -> tuple[dict[int, torch.Tensor], int, Extent] | None:
-    """Return tensors of fixed shape for operands that PyTorch broadcasts, by their ids, the dimension from the end, and its length.
+def broadcast(tensors: Sequence[torch.Tensor], beyond: int = 0) -> tuple[dict[int, torch.Tensor], dict[int, Extent]] | None:
+    """Return tensors of fixed shape for operands that PyTorch broadcasts, by their ids, and lengths by the dimensions from the end.
 
-    None if two dimensions have a length of the run.
+    The last dimensions, up to ``beyond`` from the end, stay as they are. None if fixed sizes do not match.
     """
     found = [t for t in tensors if isinstance(t, Grown)]
-    from_end = found[0].dim_() - found[0].along
-    if any(t.dim_() - t.along != from_end for t in found):
-        return None
-    lengths: list[Extent] = [t.length for t in found]
-    plain = [int(t.shape[-from_end]) for t in tensors if not isinstance(t, Grown) and t.dim() >= from_end and t.shape[-from_end] != 1]
-    common: Extent = lengths[0]
-    if plain and any(n != plain[0] for n in plain):
-        return None
-    room = min(t.buffer.shape[t.along] for t in found)
-    if plain or any(not is_same(n, common) for n in lengths):
-        common = _agreed([*plain[:1], *lengths])
-        room = bounds_of(common)[1]
-    made = {}
-    for t in found:
-        whole: torch.Tensor = t.padded()
-        if not is_same(t.length, common) and t.length.bounds[0] <= 1:
-            places = torch.arange(room) * (to_tensor(as_number(t.length), torch.int64) != 1)
-            whole = whole.index_select(t.along, places.clamp(max=t.buffer.shape[t.along] - 1))
-        made[id(t)] = fitted(whole, t.along, room)
-    return made, from_end, common
+    wholes: dict[int, torch.Tensor] = {id(t): t.padded() for t in found}
+    extents: dict[int, Extent] = {}
+    for from_end in sorted({t.dim_() - d for t in found for d in t.lengths if t.dim_() - d > beyond}):
+        having = [t for t in found if t.dim_() - from_end in t.lengths]
+        sizes = [extent_at(t, from_end) for t in tensors if not (isinstance(t, Grown) and t.dim_() - from_end in t.lengths)]
+        plain = [n for n in sizes if n not in (None, 1)]
+        if any(n != plain[0] for n in plain):
+            return None
+        lengths = [t.lengths[t.dim_() - from_end] for t in having]
+        common: Extent = lengths[0]
+        room = min(t.buffer.shape[-from_end] for t in having)
+        if plain or any(not is_same(n, common) for n in lengths):
+            common = _agreed([*plain[:1], *lengths])  # type: ignore[list-item]  # plain ones are numbers
+            room = bounds_of(common)[1]
+        for t, length in zip(having, lengths):
+            whole, along = wholes[id(t)], t.dim_() - from_end
+            if not is_same(length, common) and length.bounds[0] <= 1:
+                places = torch.arange(room) * (to_tensor(as_number(length), torch.int64) != 1)
+                whole = whole.index_select(along, places.clamp(max=t.buffer.shape[along] - 1))
+            wholes[id(t)] = fitted(whole, along, room)
+        extents[from_end] = common
+    for t in {id(t): t for t in found}.values():  # one may be several operands
+        left = {d: n for d, n in t.lengths.items() if t.dim_() - d <= beyond}
+        wholes[id(t)] = cut(wholes[id(t)], left) if left else wholes[id(t)]
+    return wholes, extents
 
 
 class _Agreed(OfOneRun):
@@ -115,6 +120,16 @@ def equalized(
 
     One that is longer or shorter is an error at run time.
     """
+    for t in tensors:
+        if isinstance(t, Grown) and len(t.lengths) > 1:
+            t.refuse("this is supported along one such dimension only, not of")
+    return equalized_buffers(tensors, dims, error)
+
+
+def equalized_buffers(
+    tensors: Sequence[torch.Tensor], dims: Sequence[int], error: type[Exception] = RuntimeError
+) -> tuple[list[torch.Tensor], Extent]:
+    """Return buffers that are as long as each other along a dimension each, and the length: other dimensions are as they are there."""
     extents = [extent_at(t, rank_of(t) - d) for t, d in zip(tensors, dims)]
     common = next((e for e in extents if isinstance(e, int)), extents[0])
     assert common is not None
@@ -126,3 +141,18 @@ def equalized(
             )
     room = bounds_of(common)[1]
     return [fitted(t.padded() if isinstance(t, Grown) else t, d, room) for t, d in zip(tensors, dims)], common
+
+
+def equalized_in(tensors: Sequence[torch.Tensor], dims: Iterable[int]) -> tuple[list[torch.Tensor], dict[int, Extent]]:
+    """Return buffers for operands of one rank that are as long as each other along some dimensions, and the lengths by these."""
+    extents: dict[int, Extent] = {}
+    wholes: list[torch.Tensor] = [t.padded() if isinstance(t, Grown) else t for t in tensors]
+    for d in dims:
+        made, extents[d] = equalized_buffers(tensors, [d] * len(tensors))
+        wholes = made if len(extents) == 1 else [fitted(whole, d, bounds_of(extents[d])[1]) for whole in wholes]
+    return wholes, extents
+
+
+def dims_of(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """Return the dimensions along which one of several tensors has a length that is known only at run time."""
+    return sorted({d for t in tensors if isinstance(t, Grown) for d in t.lengths})

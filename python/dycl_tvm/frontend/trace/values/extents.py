@@ -197,15 +197,16 @@ def decided(counter: Counter) -> int:
     return known[counter.value]
 
 
-def decided_length(t: Grown) -> int:
-    """Return how long a tensor is, where Python has to know it."""
-    counter, what = t.length.counter, "Python takes the items one by one of"
-    known = known_length(t.length, lambda: t.refuse(what))
+def decided_length(t: Grown, along: int) -> int:
+    """Return how long a tensor is along a dimension, where Python has to know it."""
+    length, what = t.lengths[along], "Python takes the items one by one of"
+    counter = length.counter
+    known = known_length(length, lambda: t.refuse(what))
     if known is not None:
         return known
     if not can_be_tried(counter) or not isinstance(counter.loop, OfTheRun):
         t.refuse(what)
-    return t.length.at(decided(counter))
+    return length.at(decided(counter))
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------------------

@@ -1,14 +1,16 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Tensors whose length along one dimension is known only at run time: a buffer of fixed shape, and how much of it there is.
+"""Tensors whose length along dimensions is known only at run time: a buffer of fixed shape, and how much of it there is along each.
 
-The length grows from trip to trip of a loop, is a number of the run within bounds (a slice up to it, what a mask picks), or differs
-between paths. What lies behind it in the buffer means nothing, and no result may depend on it. PyTorch asks such a tensor for its sizes by
-operators of ATen, which are refused: so only what :mod:`.grown_calls` knows can be done with it.
+A length grows from trip to trip of a loop, is a number of the run within bounds (a slice up to it, what a mask picks), or differs
+between paths. What lies behind it in the buffer means nothing, and no result may depend on it. Most rules treat each such dimension by
+itself; those that know one only ask for :attr:`Grown.along` and :attr:`Grown.length`, which refuse a tensor that has several. PyTorch asks
+such a tensor for its sizes by operators of ATen, which are refused: so only what :mod:`.grown_calls` knows can be done with it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -56,16 +58,14 @@ def refuse_here(loop: Any, reason: str) -> None:
 
 
 class Grown(StagedTensor):
-    """A tensor whose length along one dimension is known only at run time.
+    """A tensor whose length along one dimension, or along several, is known only at run time.
 
     Attributes
     ----------
     buffer : TensorType
         Type of the buffer.
-    along : int
-        The dimension that grows.
-    length : Length
-        How much of that dimension there is.
+    lengths : dict
+        How much there is of each such dimension, in the order of the dimensions.
     order : tuple of int or None
         Its dimensions, turned so that it surely lies in memory as a tensor that was made anew does; None if they are not known.
     below : Length, int or None
@@ -73,27 +73,47 @@ class Grown(StagedTensor):
     """
 
     buffer: TensorType
-    along: int
-    length: Length
+    lengths: dict[int, Length]
     order: tuple[int, ...] | None = None
     below: Length | int | None = None
 
     @staticmethod
-    def __new__(cls, storage: Storage, chain: tuple[ViewStep, ...], value: Value, along: int, length: Length) -> Grown:  # type: ignore[override]
+    def __new__(cls, storage: Storage, chain: tuple[ViewStep, ...], value: Value, lengths: Mapping[int, Length]) -> Grown:  # type: ignore[override]
         """Wrap what is a buffer in a storage, by a chain of views."""
         type_ = value.type
         assert isinstance(type_, TensorType)
-        assert length.bounds[0] <= type_.shape[along]
+        assert lengths and all(length.bounds[0] <= type_.shape[d] for d, length in lengths.items())
         self: Grown = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, type_.shape, dtype=DTYPES[type_.dtype], device=torch.device("cpu"), dispatch_sizes_strides_policy="sizes"
         )
         self.storage_, self.chain, self.born = storage, chain, next(clock)
         self._cached = (storage.version, value)
-        self.buffer, self.along, self.length = type_, along, length
-        if not storage.cut and not isinstance(length.counter.loop, OfTheRun):
-            storage.growing = length.counter.loop
+        self.buffer, self.lengths = type_, dict(sorted(lengths.items()))
+        if not storage.cut and not isinstance(self.decision, OfTheRun):
+            storage.growing = self.decision
         current().growing = True
         return self
+
+    @property
+    def along(self) -> int:
+        """The one dimension whose length is known only at run time."""
+        return self._only()[0]
+
+    @property
+    def length(self) -> Length:
+        """How much there is of it."""
+        return self._only()[1]
+
+    def _only(self) -> tuple[int, Length]:
+        if len(self.lengths) > 1:
+            self.refuse("this is supported along one such dimension only, not of")
+        return next(iter(self.lengths.items()))
+
+    @property
+    def decision(self) -> Any:
+        """What is asked where the tensor must have a fixed shape: one of the decisions that its lengths depend on."""
+        found = [length.counter.loop for length in self.lengths.values()]
+        return next((d for d in found if not isinstance(d, OfTheRun)), found[0])
 
     @property
     def contiguous_(self) -> bool:
@@ -123,54 +143,62 @@ class Grown(StagedTensor):
         return ITEM_BYTES[self.buffer.dtype]
 
     def settled(self) -> StagedTensor:
-        """Return the tensor with a plain shape where the number of trips is known; else itself."""
-        size = self.length.settled
-        if size is None:
+        """Return the tensor with plain sizes where the number of trips is known; itself if none is."""
+        known = {d: size for d, length in self.lengths.items() if (size := length.settled) is not None}
+        if not known:
             return self
-        part = self.padded().narrow(self.along, 0, size)
-        assert isinstance(part, StagedTensor)
+        whole = part = self.padded()
+        for d, size in known.items():
+            part = part.narrow(d, 0, size)  # type: ignore[assignment]  # one of staging's
+        left = {d: length for d, length in self.lengths.items() if d not in known}
+        if left:
+            return cut(part, left)  # type: ignore[return-value]  # one of staging's
         shape = tuple(part.shape)
         if self.contiguous_:
             made = StagedTensor(meta_of(shape, None, part.dtype), part.storage_, part.chain, peek(part))
         else:
-            made = placed(self, part, self.padded(), self.along, keeps=True)
+            made = placed(self, part, whole, dict.fromkeys(known, True))
         share_identity(made, self)
         return made
 
     def sizes(self) -> tuple[Any, ...]:
-        """Return the shape; the dimension that grows is a number of the run."""
-        return tuple([number(self.length) if d == self.along else n for d, n in enumerate(self.buffer.shape)])
+        """Return the shape; a length that is known only at run time is a number of the run."""
+        return tuple([number(self.lengths[d]) if d in self.lengths else n for d, n in enumerate(self.buffer.shape)])
 
     def described(self) -> str:
         """Say what kind of tensor it is, for messages."""
-        shape = ", ".join("n" if d == self.along else str(n) for d, n in enumerate(self.buffer.shape))
-        if getattr(self.length.counter.loop, "is_loop", False):
+        names = dict(zip(self.lengths, "nmklij"))
+        shape = ", ".join(names.get(d, str(n)) for d, n in enumerate(self.buffer.shape))
+        if getattr(self.decision, "is_loop", False):
             return f"a tensor [{shape}] of {self.buffer.dtype} that grows from trip to trip of a loop"
-        return f"a tensor [{shape}] of {self.buffer.dtype} whose length n is known only at run time (at most {self.length.bounds[1]})"
+        what = "length n is" if len(names) == 1 else f"lengths {', '.join(names.values())} are"
+        most = ", ".join(str(length.bounds[1]) for length in self.lengths.values())
+        return f"a tensor [{shape}] of {self.buffer.dtype} whose {what} known only at run time (at most {most})"
 
     def refuse(self, what: str) -> Any:
         """Say that something cannot be done with the tensor: what decides its length parts the paths, or its loop is unrolled."""
-        current().decisions.fork(self.length.counter.loop, f"{what} {self.described()}")
+        current().decisions.fork(self.decision, f"{what} {self.described()}")
 
 
-def placed(t: Grown, part: StagedTensor, whole: torch.Tensor, along: int, keeps: bool) -> StagedTensor:
-    """Return a part of fixed shape that lies in memory as one does of a tensor whose length is not known."""
-    shape, around = tuple(part.shape), list(whole.shape)
-    around[along] += 1
+def placed(t: Grown, part: StagedTensor, whole: torch.Tensor, dims: Mapping[int, bool]) -> StagedTensor:
+    """Return a part of fixed shape that lies in memory as one does of a tensor whose lengths are not known.
+
+    ``dims`` are the dimensions of the buffer ``whole`` whose lengths those are, and whether the part has them too.
+    """
+    shape, around = tuple(part.shape), [n + (d in dims) for d, n in enumerate(whole.shape)]
     dense, strides = (list(meta_of(tuple(n), None, part.dtype).stride()) for n in (shape, around))
-    if not keeps:
-        del strides[along]
+    strides = [n for d, n in enumerate(strides) if dims.get(d, True)]
     turned = meta_of(shape[::-1], None, part.dtype).stride()[::-1]
     found = [tuple(dense), tuple(strides), *([] if t.contiguous_ else [turned, tuple(2 * n for n in dense)])]
-    return StagedTensor(meta_with(shape, part.dtype, found, t.length.counter.loop), part.storage_, part.chain, peek(part))
+    return StagedTensor(meta_with(shape, part.dtype, found, t.decision), part.storage_, part.chain, peek(part))
 
 
 def copied_or_itself(t: StagedTensor) -> StagedTensor:
     """Return what is a tensor itself, or a copy, by how it lies in memory: once one is changed in place, the other cannot be read."""
     value = read(t)
     if isinstance(t, Grown):
-        decision = t.length.counter.loop
-        made: StagedTensor = Grown(Storage(value), (), value, t.along, t.length)
+        decision = t.decision
+        made: StagedTensor = Grown(Storage(value), (), value, t.lengths)
         made.contiguous_, made.below = True, t.below  # type: ignore[attr-defined]  # it is one that grows
     else:
         assert t.layouts is not None
@@ -209,21 +237,29 @@ def same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and marks_of(a) == marks_of(b)
 
 
-def is_alike(t: torch.Tensor, other: Grown) -> bool:
-    """Whether a tensor differs from another at most by how long it is along the dimension that the other grows along."""
-    own, type_ = buffer_type(t), other.buffer
-    along = t.along if isinstance(t, Grown) else other.along
-    rest = [[n for d, n in enumerate(shape) if d != other.along] for shape in (own.shape, type_.shape)]
-    return along == other.along and own.dtype == type_.dtype and len(own.shape) == len(type_.shape) and rest[0] == rest[1]
+def is_alike(t: torch.Tensor, other: torch.Tensor, dims: Collection[int]) -> bool:
+    """Whether a tensor differs from another at most by how long it is along some dimensions."""
+    own, type_ = buffer_type(t), buffer_type(other)
+    rest = [[n for d, n in enumerate(shape) if d not in dims] for shape in (own.shape, type_.shape)]
+    return own.dtype == type_.dtype and len(own.shape) == len(type_.shape) and rest[0] == rest[1]
 
 
 def grown(t: torch.Tensor, along: int, length: Length | int) -> torch.Tensor:
-    """Return the part of a buffer, a tensor of fixed shape, that there is."""
-    assert isinstance(t, StagedTensor)
-    if isinstance(length, int):
-        return t.narrow(along, 0, length)
-    made = Grown(t.storage_, t.chain, peek(t), along % t.dim(), length)
-    made.contiguous_ = made.along == 0 and t.layouts is None and t.is_contiguous()  # what is at the front of such a tensor is one too
+    """Return the part of a buffer, a tensor of fixed shape, that there is along a dimension."""
+    return cut(t, {along % t.dim(): length})
+
+
+def cut(t: torch.Tensor, extents: Mapping[int, Length | int]) -> torch.Tensor:
+    """Return the part of a buffer, a tensor of fixed shape, that there is along dimensions."""
+    for d, n in extents.items():
+        t = t.narrow(d, 0, n) if isinstance(n, int) else t
+    assert isinstance(t, StagedTensor) and not isinstance(t, Grown)
+    lengths = {d: n for d, n in extents.items() if isinstance(n, Length)}
+    if not lengths:
+        return t
+    made = Grown(t.storage_, t.chain, peek(t), lengths)
+    # what is at the front of such a tensor is one too
+    made.contiguous_ = list(lengths) == [0] and t.layouts is None and t.is_contiguous()
     return made
 
 

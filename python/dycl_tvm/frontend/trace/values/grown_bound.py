@@ -10,7 +10,7 @@ import torch
 from dycl_tvm.bound import bound
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.extents import extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
 from dycl_tvm.frontend.trace.values.grown_math import Handler
 from dycl_tvm.frontend.trace.values.identity import share_identity
 from dycl_tvm.frontend.trace.values.indices import require
@@ -20,14 +20,17 @@ from dycl_tvm.frontend.trace.values.tensors import view_of
 def _bounded(func: Any, t: Grown, dim: int, n: int) -> torch.Tensor:
     along, size = dim % t.dim_(), t.buffer.shape[dim]
     beyond = RuntimeError(f"dimension {dim} is longer than its bound {n}")
-    if along != t.along and size > n:
-        raise of_program(beyond)
-    low, high = t.length.bounds
-    if along != t.along or high <= n:
+    if along not in t.lengths:
+        if size > n:
+            raise of_program(beyond)
         return t
-    length = number(t.length)
+    low, high = t.lengths[along].bounds
+    if high <= n:
+        return t
+    length = number(t.lengths[along])
     require(length <= n, beyond)
-    made = view_of(t, grown(t.padded().narrow(along, 0, n), along, extent_of(length, low, n)))  # type: ignore[arg-type]  # one of staging's
+    lengths = {**t.lengths, along: extent_of(length, low, n)}
+    made = view_of(t, cut(t.padded().narrow(along, 0, n), lengths))  # type: ignore[arg-type]  # one of staging's
     share_identity(made, t)
     return made
 

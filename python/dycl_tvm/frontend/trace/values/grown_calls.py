@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.values.aligned import broadcast
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import called
 from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_bound import HANDLERS as BOUND
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
 from dycl_tvm.frontend.trace.values.grown_composed import composed
@@ -32,6 +32,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     buffer_of,
     dtype_of,
     elementwise,
+    multiplied,
     refuse_call,
 )
 from dycl_tvm.frontend.trace.values.grown_measures import HANDLERS as MEASURES
@@ -50,15 +51,16 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
     unbind,
 )
 from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
+from dycl_tvm.frontend.trace.values.grown_products import HANDLERS as PRODUCTS
 from dycl_tvm.frontend.trace.values.grown_recurrent import HANDLERS as RECURRENT
+from dycl_tvm.frontend.trace.values.grown_reshape import HANDLERS as RESHAPE
 from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
 from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise, named
 from dycl_tvm.frontend.trace.values.grown_shapes import (
     arange,
     cat,
     expand,
-    filled,
-    flatten,
+    full,
     like,
     matrix_transpose,
     may_be_size,
@@ -66,7 +68,6 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     pad_sequence,
     permute,
     repeat,
-    reshape,
     squeeze,
     stack,
     transpose,
@@ -142,23 +143,22 @@ def _copied(func: Any, x: torch.Tensor, source: torch.Tensor, non_blocking: bool
     """Change all that there is of a tensor to what is in another."""
     check_overlap(x, source)
     if isinstance(x, Grown):
-        alike = not isinstance(source, Grown) or source.along - source.dim_() == x.along - x.dim_()
-        return put_all(func, x, source) if alike else refuse_call(func, x)
+        return put_all(func, x, source)
     if not isinstance(source, Grown):
         return x.copy_(source)
     agreed = broadcast([x, source])
-    if agreed is None or not isinstance(agreed[2], int) or rank_of(source) > x.dim() or x.shape[-agreed[1]] != agreed[2]:
+    if agreed is None or rank_of(source) > x.dim() or any(n != x.shape[-from_end] for from_end, n in agreed[1].items()):
         return refuse_call(func, source)
     return x.copy_(agreed[0][id(source)])
 
 
 def _filled_with(func: Any, t: Grown, value: Any = 0) -> Any:
-    return put_all(func, t, grown(torch.full_like(t.padded(), value), t.along, t.length))
+    return put_all(func, t, cut(torch.full_like(t.padded(), value), t.lengths))
 
 
 def _is_settled(x: Any) -> bool:
-    length = x.length if isinstance(x, Grown) else x.node.length if scalars.is_symbolic(x) else None
-    return length is not None and length.settled is not None
+    length = x.node.length if scalars.is_symbolic(x) else None
+    return any(n.settled is not None for n in (x.lengths.values() if isinstance(x, Grown) else () if length is None else (length,)))
 
 
 def _settled(x: Any) -> Any:
@@ -183,7 +183,7 @@ def _size(func: Any, t: Grown, dim: int | None = None) -> Any:
 
 def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
     """Split along another dimension than that of unknown length, or by numbers of the run."""
-    if isinstance(x, Grown) and dim % x.dim_() != x.along:
+    if isinstance(x, Grown) and dim % x.dim_() not in x.lengths:
         return _each(x, x.padded().split(sizes, dim))
     if isinstance(x, Grown) and isinstance(sizes, int):
         return split_up(x, lambda t: t.split(sizes, dim))
@@ -191,7 +191,7 @@ def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
 
 
 def _chunk(func: Any, t: Grown, chunks: int, dim: int = 0) -> Any:
-    return split_up(t, lambda t: t.chunk(chunks, dim)) if dim % t.dim_() == t.along else _each(t, t.padded().chunk(chunks, dim))
+    return split_up(t, lambda t: t.chunk(chunks, dim)) if dim % t.dim_() in t.lengths else _each(t, t.padded().chunk(chunks, dim))
 
 
 def _where(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -201,11 +201,11 @@ def _where(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _each(t: Grown, buffers: Any) -> Any:
-    return tuple([view_of(t, grown(b, t.along, t.length)) for b in buffers])  # type: ignore[arg-type]  # one of staging's
+    return tuple([view_of(t, cut(b, t.lengths)) for b in buffers])  # type: ignore[arg-type]  # one of staging's
 
 
 def _numel(func: Any, t: Grown) -> Any:
-    return math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along) * number(t.length)
+    return math.prod(n for d, n in enumerate(t.buffer.shape) if d not in t.lengths) * multiplied(t.lengths.values())
 
 
 def _of_buffer(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
@@ -221,6 +221,8 @@ HANDLERS: dict[Any, Handler] = {
     **PLACES,
     **COMPOSED,
     **MEASURES,
+    **PRODUCTS,
+    **RESHAPE,
     **LAYERS,
     **ROWS,
     **RECURRENT,
@@ -243,7 +245,6 @@ HANDLERS: dict[Any, Handler] = {
     torch.stack: stack,
     torch._C._nn.pad_sequence: pad_sequence,
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
-    **dict.fromkeys([_T.flatten, torch.flatten], flatten),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
     _T.item: one_item,
     **dict.fromkeys(named("split split_with_sizes", _T, torch), _parts),
@@ -261,15 +262,14 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.permute, torch.permute], permute),
     **dict.fromkeys([_T.unsqueeze, torch.unsqueeze], unsqueeze),
     **dict.fromkeys([_T.expand, _T.broadcast_to, torch.broadcast_to], expand),
-    **dict.fromkeys([_T.reshape, _T.view, torch.reshape], reshape),
-    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),
+    **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], full),
 }
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
     **DRAWS,
     torch.arange: arange,
     **dict.fromkeys([torch.topk, _T.topk], topk),
-    **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], filled),
+    **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], full),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
     _T.repeat: repeat,

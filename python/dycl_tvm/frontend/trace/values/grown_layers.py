@@ -20,8 +20,19 @@ import torch.nn.functional as F
 from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, number
-from dycl_tvm.frontend.trace.values.grown_math import Handler, dtype_of, flat, masked, new, refuse_call
-from dycl_tvm.frontend.trace.values.grown_shapes import as_known, most_of, one_length, pad_with
+from dycl_tvm.frontend.trace.values.grown_math import (
+    Handler,
+    dtype_of,
+    filled,
+    flat,
+    masked,
+    mean,
+    multiplied,
+    new,
+    new_in,
+    refuse_call,
+)
+from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, most_of, one_length, pad_with
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
@@ -68,38 +79,45 @@ def _length_of(window: _Window, length: Length) -> Length | int:
     return Length(Counter(value, high, OfTheRun(), first=max(low, 0), base=(base, 0)), 1, 0)
 
 
-def _along(func: Any, t: Grown, layer: Callable[..., torch.Tensor], window: _Window, *others: torch.Tensor, fill: float = 0) -> Any:
-    """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it."""
-    whole = masked(t.padded(), t.along, t.length, fill)
-    _check_lengths(func, t, layer, window, others)
-    length = _length_of(window, t.length)
-    made = layer(whole, *others)
-    return made.narrow(t.along, 0, length) if isinstance(length, int) else new(made, t.along, length)
+def _along(
+    func: Any, t: Grown, layer: Callable[..., torch.Tensor], windows: dict[int, _Window], *others: torch.Tensor, fill: float = 0
+) -> Any:
+    """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.
+
+    ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself.
+    """
+    whole = filled(t, fill, windows)
+    for d, window in windows.items():
+        if d in t.lengths:
+            _check_lengths(func, t, d, layer, window, others)
+    extents = {d: _length_of(windows[d], n) if d in windows else n for d, n in t.lengths.items()}
+    return cut_anew(layer(whole, *others), extents, True)
 
 
-def _check_lengths(func: Any, t: Grown, layer: Any, window: _Window, others: tuple[torch.Tensor, ...]) -> None:
+def _check_lengths(func: Any, t: Grown, along: int, layer: Any, window: _Window, others: tuple[torch.Tensor, ...]) -> None:
     """Raise at run time what PyTorch raises of tensors that are too short: it is asked for each length, from the least on."""
-    (least, most), error = t.length.bounds, None
+    length, error = t.lengths[along], None
+    least, most = length.bounds
     taken: list[int] = []
     given = [(tuple(o.shape), o.dtype) for o in others]
     for n in range(max(least, 0), most + 1):
-        shape = [n if d == t.along else size for d, size in enumerate(t.buffer.shape)]
+        shape = [n if d == along else size for d, size in enumerate(t.buffer.shape)]
         try:
             with apart(), plainly():
                 made = layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
         except (RuntimeError, ValueError, IndexError) as raised:
             error = raised
             continue
-        if made.shape[t.along] != window.of(n):
+        if made.shape[along] != window.of(n):
             refuse_call(func, t)
         if error is not None:
-            fine = functools.reduce(operator.or_, [number(t.length) == k for k in taken], number(t.length) >= n)
+            fine = functools.reduce(operator.or_, [number(length) == k for k in taken], number(length) >= n)
             require(fine, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
         if n > 1:
             return
         taken.append(n)
     if error is not None:  # PyTorch refuses all other lengths, up to the longest
-        require(functools.reduce(operator.or_, [number(t.length) == k for k in taken]) if taken else False, error)
+        require(functools.reduce(operator.or_, [number(length) == k for k in taken]) if taken else False, error)
 
 
 # -- convolutions ----------------------------------------------------------------------------------------------------------------
@@ -154,13 +172,13 @@ def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any,
     others = [x for x in (weight, bias) if x is not None]
     if any(isinstance(x, Grown) for x in others):
         return refuse_call(func, t)
-    around = weight.dim() - 2
-    at = t.along - (t.dim_() - around)
-    if t.dim_() == around + 2 and t.along == 0:
-        return new(layer(t.padded(), *others), 0, t.length)
-    if at < 0 or t.dim_() not in (around + 1, around + 2):
+    around, batched = weight.dim() - 2, t.dim_() - (weight.dim() - 2) == 2
+    first = t.dim_() - around
+    if not (batched or first == 1) or any(d < first and not (d == 0 and batched) for d in t.lengths):
         return refuse_call(func, t)
-    return _along(func, t, layer, window(int(weight.shape[2 + at]), at), *others)
+    if list(t.lengths) == [0]:
+        return new(layer(t.padded(), *others), 0, t.length)
+    return _along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
 
 
 def _at(numbers: Any, at: int) -> int:
@@ -197,11 +215,26 @@ def average_pool(
 
 
 def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Any:
-    if t.along != t.dim_() - 1:
+    around = _AROUND[func]
+    first, stride = t.dim_() - around, stride if stride not in (None, (), []) else kernel_size
+    if first not in (1, 2) or any(d < first and not (d == 0 and first == 2) for d in t.lengths):
         return refuse_call(func, t)
-    size, stride = _at(kernel_size, 0), stride if stride not in (None, (), []) else kernel_size
-    step = _at(stride, 0)
-    return _along(func, t, layer, _Window(1, 2 * _at(padding, 0) - _at(dilation, 0) * (size - 1) - 1 + step, step), fill=fill)
+
+    def window(at: int) -> _Window:
+        step = _at(stride, at)
+        return _Window(1, 2 * _at(padding, at) - _at(dilation, at) * (_at(kernel_size, at) - 1) - 1 + step, step)
+
+    return _along(func, t, layer, {d: window(d - first) for d in t.lengths if d >= first}, fill=fill)
+
+
+def adaptive_average(func: Any, t: Grown, output_size: Any) -> Any:
+    """Take the mean of all neighbours, where one element is to be left of each dimension."""
+    around = _AROUND[func]
+    sizes = list(output_size) if isinstance(output_size, (tuple, list)) else [output_size] * around
+    first = t.dim_() - around
+    if first not in (1, 2) or sizes != [1] * around or any(0 < d < first for d in t.lengths):
+        return refuse_call(func, t)
+    return mean(torch.mean, t, list(range(first, t.dim_())), True)
 
 
 def pad_by(func: Any, t: Grown, pad: Any, mode: str = "constant", value: Any = None) -> Any:
@@ -224,7 +257,7 @@ def pad_by(func: Any, t: Grown, pad: Any, mode: str = "constant", value: Any = N
             places = torch.remainder(places, (last + 1).clamp(min=1))
         return x.index_select(-1, torch.minimum(places, last).clamp(0, int(x.shape[-1]) - 1))
 
-    return _along(func, t, layer, _Window(1, left + right))
+    return _along(func, t, layer, {t.along: _Window(1, left + right)})
 
 
 def interpolate(
@@ -232,12 +265,16 @@ def interpolate(
 ) -> Any:
     """Repeat each element: what is in between of two, as other modes have it, is another number at the end."""
     scales = list(scale_factor) if isinstance(scale_factor, (tuple, list)) else [scale_factor] * (t.dim_() - 2)
-    at = t.along - 2
-    if mode != "nearest" or size is not None or any(others.values()) or at < 0 or len(scales) <= at:
+    around = [d for d in t.lengths if d > 0]
+    if mode != "nearest" or size is not None or any(others.values()) or len(scales) != t.dim_() - 2 or 1 in around:
         return refuse_call(func, t)
-    if scales[at] is None or isinstance(scales[at], torch.Tensor) or int(scales[at]) != scales[at] or scales[at] < 1:
-        return refuse_call(func, t)
-    return _along(func, t, lambda x: func(x, scale_factor=scale_factor, mode=mode), _Window(int(scales[at]), 0))
+    windows = {}
+    for d in around:
+        scale = scales[d - 2]
+        if scale is None or isinstance(scale, torch.Tensor) or int(scale) != scale or scale < 1:
+            return refuse_call(func, t)
+        windows[d] = _Window(int(scale), 0)
+    return _along(func, t, lambda x: func(x, scale_factor=scale_factor, mode=mode), windows)
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------
@@ -253,9 +290,9 @@ def batch_norm(
     **kw: Any,
 ) -> Any:
     """Normalise by means that are known: element by element."""
-    if training or t.along == 1 or running_mean is None:
+    if training or 1 in t.lengths or running_mean is None:
         return refuse_call(func, t)
-    return as_known(t.contiguous_, func(t.padded(), running_mean, running_var, weight, bias, False, *rest, **kw), t.along, t.length)
+    return new_in(func(t.padded(), running_mean, running_var, weight, bias, False, *rest, **kw), t.lengths, t.contiguous_)
 
 
 def instance_norm(
@@ -283,24 +320,32 @@ def group_norm(func: Any, t: Grown, num_groups: int, weight: Any = None, bias: A
 def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Normalise groups of channels by the mean and the variance of what there is of them."""
     shape = t.buffer.shape
-    if t.along < 2 or dtype_of(t) not in (torch.float32, torch.float64) or shape[1] % groups:
+    mixed = {d: n for d, n in t.lengths.items() if d >= 2}
+    if not mixed or 1 in t.lengths or dtype_of(t) not in (torch.float32, torch.float64) or shape[1] % groups:
         return refuse_call(func, t)
-    _check_lengths(func, t, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
+    for d in mixed:
+        _check_lengths(func, t, d, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
     dims, parts = [2, *range(3, len(shape) + 1)], [shape[0], groups, shape[1] // groups, *shape[2:]]
     whole = t.padded().reshape(parts).double()  # the mean may be far larger than what is about it
-    count = to_tensor(number(t.length), whole.dtype) * math.prod(parts[d] for d in dims if d != t.along + 1)
-    mean = masked(whole, t.along + 1, t.length, 0).sum(dims, True) / count
-    variance = masked((whole - mean) ** 2, t.along + 1, t.length, 0).sum(dims, True) / count
-    made = ((whole - mean) / torch.sqrt(variance + eps)).to(dtype_of(t)).reshape(shape)
+    count = to_tensor(multiplied(mixed.values()), whole.dtype) * math.prod(parts[d] for d in dims if d - 1 not in mixed)
+
+    def there(x: torch.Tensor) -> torch.Tensor:
+        for d, length in mixed.items():
+            x = masked(x, d + 1, length, 0)
+        return x
+
+    middle = there(whole).sum(dims, True) / count
+    variance = there((whole - middle) ** 2).sum(dims, True) / count
+    made = ((whole - middle) / torch.sqrt(variance + eps)).to(dtype_of(t)).reshape(shape)
     by_channel = [1, shape[1], *[1] * (len(shape) - 2)]
     made = made if weight is None else made * weight.reshape(by_channel)
     made = made if bias is None else made + bias.reshape(by_channel)
-    return as_known(t.contiguous_, made, t.along, t.length)
+    return new_in(made, t.lengths, t.contiguous_)
 
 
 def gated(func: Any, t: Grown, dim: int = -1) -> Any:
     """``F.glu`` along another dimension."""
-    return refuse_call(func, t) if dim % t.dim_() == t.along else as_known(t.contiguous_, func(t.padded(), dim), t.along, t.length)
+    return refuse_call(func, t) if dim % t.dim_() in t.lengths else new_in(func(t.padded(), dim), t.lengths, t.contiguous_)
 
 
 # -- random numbers --------------------------------------------------------------------------------------------------------------
@@ -358,6 +403,12 @@ def _is_scattered(shape: tuple[int, ...], order: tuple[int, ...], along: int, th
     return torch.where(there == 1, torch.tensor(is_scattered(1)), torch.tensor(is_scattered(2)))
 
 
+#: How many dimensions a layer mixes.
+_AROUND: dict[Any, int] = {
+    **dict.fromkeys([F.max_pool1d, torch.max_pool1d, F.avg_pool1d, torch.avg_pool1d], 1),
+    **dict.fromkeys([F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d], 1),
+    **dict.fromkeys([F.max_pool2d, torch._C._nn.avg_pool2d, torch._C._nn.adaptive_avg_pool2d], 2),
+}
 _CONVOLUTIONS = [torch.conv1d, torch.conv2d, torch.conv3d]
 _TRANSPOSED = [torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d]
 _LIKE = {torch.rand_like: "uniform", torch.randn_like: "normal"}
@@ -365,8 +416,9 @@ _SIZED = {torch.rand: "uniform", torch.randn: "normal"}
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(_CONVOLUTIONS, convolution),
     **dict.fromkeys(_TRANSPOSED, transposed),
-    **dict.fromkeys([F.max_pool1d, torch.max_pool1d], max_pool),
-    **dict.fromkeys([F.avg_pool1d, torch.avg_pool1d], average_pool),
+    **dict.fromkeys([F.max_pool1d, torch.max_pool1d, F.max_pool2d], max_pool),
+    **dict.fromkeys([F.avg_pool1d, torch.avg_pool1d, torch._C._nn.avg_pool2d], average_pool),
+    **dict.fromkeys([F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d, torch._C._nn.adaptive_avg_pool2d], adaptive_average),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_by),
     F.interpolate: interpolate,
     F.batch_norm: batch_norm,

@@ -1,14 +1,16 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""What is computed of tensors that grow in a loop: on their buffers, so that the result has the same part that matters.
+"""What is computed of tensors whose lengths are known only at run time: on their buffers, so that the result has the part that matters.
 
-What mixes elements along the dimension that grows (a sum, a softmax, a product) masks what lies behind the length; so does what could
-fail for what lies there.
+What mixes elements along such a dimension (a sum, a softmax) masks what lies behind the length, and so does what could fail for what
+lies there. Products are in :mod:`.grown_products`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +18,13 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.aligned import broadcast
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
-from dycl_tvm.frontend.trace.values.extents import as_number, as_size, bounds_of, is_size
-from dycl_tvm.frontend.trace.values.grown import Grown, copied_or_itself, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, as_size, bounds_of, is_size
+from dycl_tvm.frontend.trace.values.grown import Grown, copied_or_itself, cut, grown, number
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
+from dycl_tvm.frontend.trace.values.layouts import meta_of, strides_of
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
@@ -64,17 +66,32 @@ def valid(length: Length, size: int, rank: int, along: int) -> torch.Tensor:
 
 def at_front(t: Grown) -> torch.Tensor:
     """Return a tensor of the buffer's shape that begins with the elements that there are, in their order."""
-    whole, shape = t.padded(), t.buffer.shape
-    rows, size, behind = (math.prod(part) for part in (shape[: t.along], shape[t.along : t.along + 1], shape[t.along + 1 :]))
-    if rows <= 1 or not behind:
+    whole, shape, last = t.padded(), t.buffer.shape, max(t.lengths)
+    behind = math.prod(shape[last + 1 :])
+    if math.prod(shape[:last]) <= 1 or not behind:
         return whole
-    length, place = to_tensor(number(t.length), torch.int64).clamp(min=1), torch.arange(rows * size)
-    source = torch.div(place, length, rounding_mode="floor") * size + place % length
-    return whole.reshape(rows * size, behind).index_select(0, source.clamp(0, rows * size - 1)).reshape(shape)
+    place = torch.arange(math.prod(shape[: last + 1]))
+    source = _source(place, [(n, t.lengths.get(d)) for d, n in enumerate(shape[: last + 1])])
+    return whole.reshape(place.shape[0], behind).index_select(0, source.clamp(0, place.shape[0] - 1)).reshape(shape)
 
 
-def _filled(t: Grown, fill: Any) -> torch.Tensor:
-    return masked(t.padded(), t.along, t.length, fill)
+def _source(place: torch.Tensor, dims: Sequence[tuple[int, Length | None]]) -> torch.Tensor:
+    """Return where in a buffer the elements lie that have a place in order; ``dims`` are its extents, and how much there is of each."""
+    room, length = dims[-1]
+    if not any(n is not None for _, n in dims[:-1]) and length is None:  # as in the buffer
+        return place
+    if len(dims) == 1:
+        return place
+    there = to_tensor(number(length), torch.int64).clamp(min=1) if length is not None else room
+    return _source(torch.div(place, there, rounding_mode="floor"), dims[:-1]) * room + place % there
+
+
+def filled(t: Grown, fill: Any, dims: Collection[int] | None = None) -> torch.Tensor:
+    """Return the buffer of a tensor, with a number in the place of what there is not: of all lengths, or of those of some dimensions."""
+    whole: torch.Tensor = t.padded()
+    for d, length in t.lengths.items():
+        whole = masked(whole, d, length, fill) if dims is None or d in dims else whole
+    return whole
 
 
 def buffer_of(t: torch.Tensor) -> torch.Tensor:
@@ -91,13 +108,14 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
         return refuse_call(func, first)
     partial = func in _PARTIAL
     numbers = [x for x in leaves((args, kwargs)) if is_symbolic(x) or (type(x) in (int, bool) and x == 0)]
-    if partial and first.length.bounds[0] < 1 and numbers and not first.is_floating():
+    if partial and any(n.bounds[0] < 1 for n in first.lengths.values()) and numbers and not first.is_floating():
         return refuse_call(func, first)
     agreed = broadcast(tensors)
     if agreed is None:
-        return first.refuse(f"{getattr(func, '__name__', func).strip('_')}() would have two dimensions of unknown length, with")
-    buffers, from_end, length = agreed
-    some = None if bounds_of(length)[0] > 0 else to_tensor(as_number(length), torch.int64) > 0
+        return first.refuse(f"{getattr(func, '__name__', func).strip('_')}() of sizes that do not match, with")
+    buffers, extents = agreed
+    counts = [to_tensor(as_number(n), torch.int64) > 0 for n in extents.values() if bounds_of(n)[0] <= 0]
+    some = functools.reduce(operator.and_, counts) if counts else None
 
     def buffer(t: torch.Tensor) -> torch.Tensor:
         whole = buffers.get(id(t), t)
@@ -105,12 +123,16 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
             return whole
         if not isinstance(t, Grown):  # where there are no elements nothing is divided by it
             return whole if some is None else torch.where(some, whole, torch.ones((), dtype=whole.dtype))
-        return masked(whole, t.along, length, 1) if isinstance(length, Length) else whole
+        for d in t.lengths:
+            length = extents[t.dim_() - d]
+            whole = masked(whole, d, length, 1) if isinstance(length, Length) else whole
+        return whole
 
     result = func(*map_tensors(buffer, args), **map_tensors(buffer, kwargs))
-    if isinstance(length, int):
+    lengths = {result.dim() - from_end: n for from_end, n in extents.items() if isinstance(n, Length)}
+    if not lengths:
         return result
-    made: Grown = grown(result, result.dim() - from_end, length)  # type: ignore[assignment]  # it grows
+    made: Grown = cut(result, lengths)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
     leads = args and args[0] is first and first.contiguous_ and list(buffer(first).shape) == list(result.shape)  # PyTorch lays out as it
     made.contiguous_ = form is torch.contiguous_format or (form is None and (leads or all(map(is_contiguous, tensors))))
@@ -134,9 +156,14 @@ def converted(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     result = func(whole, *other, **{k: v.padded() if isinstance(v, Grown) else v for k, v in kwargs.items()})
     if result is whole:
         return t
-    made: Grown = grown(result, t.along, t.length)  # type: ignore[assignment]  # it grows
+    made: Grown = cut(result, t.lengths)  # type: ignore[assignment]  # it grows
     made.contiguous_, made.below = t.contiguous_, t.below if not made.is_floating() and made.element_bytes() >= 4 else None
     return made
+
+
+def typed(func: Any, x: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """Convert to a type of elements; without one, PyTorch says which there is."""
+    return converted(_T.to, x, dtype) if isinstance(dtype, torch.dtype) else refuse_call(func, x)
 
 
 def contiguous(func: Any, t: Grown, memory_format: Any = torch.contiguous_format) -> Any:
@@ -152,90 +179,30 @@ def dtype_of(t: torch.Tensor) -> torch.dtype:
     return DTYPES[t.buffer.dtype] if isinstance(t, Grown) else t.dtype
 
 
-def matmul(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
-    """Multiply matrices of which one grows, or both along the dimension that is summed over."""
-    if min(rank_of(a), rank_of(b)) < 1:
-        return refuse_call(func, a, b)
-    if rank_of(a) < 2 or rank_of(b) < 2:
-        return _of_vectors(func, a, b)
-    a, b = [t.clone(memory_format=torch.contiguous_format) if layouts_of(t) is not None else t for t in (a, b)]
-    rank = max(rank_of(a), rank_of(b))
-    if min(t.dim_() - t.along for t in (a, b) if isinstance(t, Grown)) > 2:
-        return _of_batch(func, a, b)
-    in_a = a.along - a.dim_() if isinstance(a, Grown) else None
-    in_b = b.along - b.dim_() if isinstance(b, Grown) else None
-    if in_a == -1 or in_b == -2:
-        if in_a not in (-1, None) or in_b not in (-2, None):
-            return refuse_call(func, a, b)
-        (left, right), length = equalized([a, b], [rank_of(a) - 1, rank_of(b) - 2])
-        if isinstance(length, int):
-            return func(left, right)
-        return func(masked(left, left.dim() - 1, length, 0), masked(right, right.dim() - 2, length, 0))
-    if in_a is not None and in_b is not None:
-        return refuse_call(func, a, b)
-    if isinstance(a, Grown) and in_a == -2:
-        return new(func(a.padded(), b), rank - 2, a.length)
-    if isinstance(b, Grown) and in_b == -1:
-        return new(func(a, b.padded()), rank - 1, b.length)
-    return refuse_call(func, a, b)
-
-
-def _of_batch(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
-    """Multiply matrices of which there are so many, each by itself."""
-    if func in (torch.bmm, _T.bmm):
-        (left, right), length = equalized([a, b], [0, 0])
-        from_end = 3
-    else:
-        agreed = broadcast([a, b])
-        if agreed is None:
-            return refuse_call(func, a, b)
-        buffers, from_end, length = agreed
-        left, right = [buffers.get(id(t), t) for t in (a, b)]
-    made = func(left, right)
-    return new(made, made.dim() - from_end, length) if isinstance(length, Length) else made
-
-
-def _of_vectors(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
-    """Multiply where one is a vector: a row in front, a column behind."""
-    with current().functions:
-        row, column = rank_of(a) == 1, rank_of(b) == 1
-        made = torch.matmul(a[None] if row else a, b[:, None] if column else b)
-        made = made.squeeze(-1) if column else made
-        return made.squeeze(-1 if column else -2) if row else made
-
-
-def einsum(func: Any, equation: Any, *operands: Any) -> Any:
-    """Multiply and sum by letters, of which one stands for the dimension whose length is known only at run time."""
-    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    tensors: list[torch.Tensor] = list(given)
-    found = next(t for t in tensors if isinstance(t, Grown))
-    inputs, arrow, output = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
-    terms = inputs.split(",")
-    if not arrow or "." in equation or any(len(term) != rank_of(t) for term, t in zip(terms, tensors)) or len(terms) != len(tensors):
-        return refuse_call(func, found)
-    letter = next(term[t.along] for term, t in zip(terms, tensors) if isinstance(t, Grown))
-    having = [k for k, term in enumerate(terms) if letter in term]
-    along = {k: terms[k].index(letter) for k in having}
-    others = any(isinstance(t, Grown) and t.along != along.get(k) for k, t in enumerate(tensors))
-    if others or any(terms[k].count(letter) > 1 for k in having):
-        return refuse_call(func, found)
-    sizes = [extent_at(tensors[k], rank_of(tensors[k]) - along[k]) for k in having]
-    if any(not is_same(n, sizes[0]) and min(bounds_of(n)[0], bounds_of(sizes[0])[0]) < 2 for n in sizes):  # type: ignore[arg-type]
-        return refuse_call(func, found)  # one element is spread over the others
-    buffers, length = equalized([tensors[k] for k in having], list(along.values()))
-    for k, buffer in zip(having, buffers):
-        kept = letter in output or isinstance(length, int)
-        tensors[k] = buffer if kept else masked(buffer, along[k], length, 0)  # type: ignore[arg-type]  # it is no int
-    result = func(equation, *tensors)
-    return new(result, output.index(letter), length) if letter in output and isinstance(length, Length) else result
-
-
 def new(result: torch.Tensor, along: int, length: Length) -> Grown:
-    """Return what grows of a tensor that was made anew."""
+    """Return what there is along a dimension of a tensor that was made anew."""
     made = grown(result, along, length)
     assert isinstance(made, Grown)
     made.contiguous_ = True
     return made
+
+
+def new_in(result: torch.Tensor, extents: Mapping[int, Extent], known: bool = True) -> torch.Tensor:
+    """Return what there is along dimensions of a tensor that was made anew, as long as it should be where a length is a plain number.
+
+    ``known`` is whether it is known to be contiguous.
+    """
+    lengths = {d: n for d, n in extents.items() if isinstance(n, Length)}
+    if not lengths:
+        return result
+    made = cut(result, lengths)
+    made.contiguous_ = known  # type: ignore[attr-defined]  # it grows
+    return made
+
+
+def left_of(t: Grown, dims: Collection[int], keepdim: bool = False) -> dict[int, Length]:
+    """Return the lengths that are left of a tensor, by their dimensions, where some were reduced."""
+    return {d if keepdim else d - sum(r < d for r in dims): n for d, n in t.lengths.items() if d not in dims}
 
 
 def softmax(func: Any, t: Grown, dim: Any, *args: Any, **kwargs: Any) -> Any:
@@ -243,11 +210,11 @@ def softmax(func: Any, t: Grown, dim: Any, *args: Any, **kwargs: Any) -> Any:
     if type(dim) is not int:
         return refuse_call(func, t, args)
     buffer: torch.Tensor = t.padded()
-    if dim % t.dim_() == t.along:
+    if dim % t.dim_() in t.lengths:
         if not t.is_floating():
             return refuse_call(func, t)
-        buffer = _filled(t, -math.inf)
-    made: Grown = grown(func(buffer, dim, *args, **kwargs), t.along, t.length)  # type: ignore[assignment]  # it grows
+        buffer = filled(t, -math.inf, [dim % t.dim_()])
+    made: Grown = cut(func(buffer, dim, *args, **kwargs), t.lengths)  # type: ignore[assignment]  # it grows
     made.contiguous_ = t.contiguous_
     return made
 
@@ -263,27 +230,28 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
             return refuse_call(func, t)
         if indices and dim is None and t.dim_() > 1:
             return refuse_call(func, t)
-        if t.along in dims:
-            if partial:
-                check_not_empty(func, t, *([] if dim is None else [dim, keepdim]))
-            buffer = _filled(t, fill)
-            return func(buffer, **typed) if dim is None else func(buffer, dim, keepdim, **typed)
-        along = t.along if keepdim else t.along - sum(d < t.along for d in dims)
-        return new(func(t.padded(), dim, keepdim, **typed), along, t.length)
+        if partial:
+            for d in t.lengths:
+                if d in dims:
+                    check_not_empty(func, t, *([] if dim is None else [dim, keepdim]), along=d)
+        buffer = filled(t, fill, dims)
+        made = func(buffer, **typed) if dim is None else func(buffer, dim, keepdim, **typed)
+        return new_in(made, left_of(t, dims, keepdim))
 
     return handler
 
 
-def check_not_empty(func: Any, t: Grown, *args: Any, least: int = 1) -> None:
-    """Raise at run time what a function raises of no elements, or of fewer than so many."""
-    if t.length.bounds[0] >= least:
+def check_not_empty(func: Any, t: Grown, *args: Any, least: int = 1, along: int | None = None) -> None:
+    """Raise at run time what a function raises of no elements, or of fewer than so many, along a dimension."""
+    along = t.along if along is None else along
+    if t.lengths[along].bounds[0] >= least:
         return
-    shape = [least - 1 if d == t.along else n for d, n in enumerate(t.buffer.shape)]
+    shape = [least - 1 if d == along else n for d, n in enumerate(t.buffer.shape)]
     try:
         with apart(), plainly():
             func(torch.empty(shape, dtype=t.padded().dtype), *args)
     except (RuntimeError, IndexError, ValueError) as error:
-        require(number(t.length) >= least, type(error)(str(error)))
+        require(number(t.lengths[along]) >= least, type(error)(str(error)))
         return
     refuse_call(func, t)
 
@@ -309,12 +277,12 @@ def extreme(neutral: Callable[[torch.dtype], Any]) -> Handler:
         fill = neutral(dtype_of(t))
         if type(dim) is not int or fill is None:
             return refuse_call(func, t)
-        if dim % t.dim_() == t.along:
-            check_not_empty(func, t, dim, keepdim)
-            return func(_filled(t, fill), dim, keepdim)
-        made = func(t.padded(), dim, keepdim)
-        along = t.along if keepdim else t.along - (dim % t.dim_() < t.along)
-        return type(made)([new(part, along, t.length) for part in made])
+        along = dim % t.dim_()
+        if along in t.lengths:
+            check_not_empty(func, t, dim, keepdim, along=along)
+        made = func(filled(t, fill, [along]), dim, keepdim)
+        left = left_of(t, [along], keepdim)
+        return type(made)([new_in(part, left) for part in made]) if left else made
 
     return handler
 
@@ -330,13 +298,23 @@ def mean(func: Any, t: Grown, dim: Any = None, keepdim: bool = False, dtype: Any
     of = t.padded().dtype if dtype is None else dtype
     if not dims or of not in (torch.float32, torch.float64) or not t.is_floating() or (dim is None and keepdim):
         return refuse_call(func, t)
+    if not any(d in t.lengths for d in dims):
+        return new_in(func(t.padded(), dim, keepdim, dtype=dtype), left_of(t, dims, keepdim))
     total = reduction(lambda dtype: 0)(torch.sum, t, dim, keepdim, dtype)
-    count: Any = math.prod(t.buffer.shape[d] for d in dims if d != t.along)
-    if t.along in dims:
-        count = to_tensor(number(t.length) * count, of)
-        return total / count
-    result = func(t.padded(), dim, keepdim, dtype=dtype)
-    return new(result, total.along, t.length)
+    made = buffer_of(total) / to_tensor(count_in(t, dims), of)
+    return new_in(made, left_of(t, dims, keepdim))
+
+
+def count_in(t: Grown, dims: Collection[int]) -> Any:
+    """Return how many elements a tensor has in some of its dimensions."""
+    others = math.prod(t.buffer.shape[d] for d in dims if d not in t.lengths)
+    lengths = [n for d, n in t.lengths.items() if d in dims]
+    return multiplied(lengths) * others if lengths else others
+
+
+def multiplied(lengths: Iterable[Length]) -> Any:
+    """Return the product of lengths, of which there is one at least, as a number of the run."""
+    return functools.reduce(operator.mul, map(number, lengths))
 
 
 def triangle(func: Any, t: Grown, diagonal: Any = 0) -> Any:
@@ -347,96 +325,16 @@ def triangle(func: Any, t: Grown, diagonal: Any = 0) -> Any:
     beyond, bound = columns - rows[:, None], to_tensor(diagonal, torch.int64)
     kept = beyond <= bound if func.__name__ == "tril" else beyond >= bound
     whole = t.padded()
-    return new(torch.where(kept, whole, torch.zeros((), dtype=whole.dtype)), t.along, t.length)
+    return new_in(torch.where(kept, whole, torch.zeros((), dtype=whole.dtype)), t.lengths)
 
 
 def running(func: Any, t: Grown, dim: int, *, dtype: Any = None) -> Any:
     """Return running sums, products, extremes: what lies behind the length comes after all that there is."""
     made = func(t.padded(), dim, **({} if dtype is None else {"dtype": dtype}))
-    parts = [grown(part, t.along, t.length) for part in ([made] if isinstance(made, torch.Tensor) else made)]
+    parts = [cut(part, t.lengths) for part in ([made] if isinstance(made, torch.Tensor) else made)]
     for part in parts:
         part.contiguous_ = t.contiguous_  # type: ignore[attr-defined]  # it grows
     return parts[0] if isinstance(made, torch.Tensor) else type(made)(parts)
-
-
-def attention(
-    func: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **kwargs: Any,
-) -> Any:
-    """Attention over keys and values that grow: those that there are not are masked. Queries are rows by themselves, and so is a batch."""
-    tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
-    if dropout_p:
-        return refuse_call(func, *tensors)
-    if min(t.dim_() - t.along for t in tensors if isinstance(t, Grown)) > 2:
-        return _attention_of_rows(func, tensors, is_causal, kwargs)
-    if isinstance(query, Grown) and query.along == query.dim_() - 2 and not any(isinstance(t, Grown) for t in (key, value, attn_mask)):
-        if is_causal or (attn_mask is not None and (attn_mask.dim() < 2 or attn_mask.shape[-2] != 1)):
-            return refuse_call(func, query, key, value)
-        return grown(func(_filled(query, 0), key, value, attn_mask, dropout_p, **kwargs), query.along, query.length)
-    if not (isinstance(key, Grown) and isinstance(value, Grown)) or (isinstance(query, Grown) and query.along != query.dim_() - 2):
-        return refuse_call(func, query, key, value, attn_mask)
-    if key.along != key.dim_() - 2 or value.along != value.dim_() - 2:
-        return refuse_call(func, query, key, value)
-    if key.length.bounds[0] < 1 and key.buffer.shape[:-2] != buffer_of(query).shape[:-2]:
-        _check_spread(func, query, key, value, is_causal, kwargs)
-    if is_causal and (attn_mask is not None or not isinstance(query, Grown) or not is_same(query.length, key.length)):
-        return refuse_call(func, query, key, value)
-    if isinstance(query, Grown) and attn_mask is not None and rank_of(attn_mask) > 1 and extent_at(attn_mask, 2) != 1:
-        return refuse_call(func, query, key, value, attn_mask)
-    rows: torch.Tensor = _filled(query, 0) if isinstance(query, Grown) else query
-    wholes, length = equalized([key, value], [key.along, value.along])
-    assert isinstance(length, Length)
-    keys, values = [masked(t, t.dim() - 2, length, 0) for t in wholes]
-    size = int(keys.shape[-2])
-    mask = valid(length, size, 2, 1)
-    if isinstance(attn_mask, Grown):
-        if attn_mask.along != attn_mask.dim_() - 1 or not is_same(attn_mask.length, key.length):
-            return refuse_call(func, key)
-        given: torch.Tensor = attn_mask.padded()
-        given = fitted(given, given.dim() - 1, size)
-        mask = mask & given if given.dtype == torch.bool else torch.where(mask, given, torch.full((), -math.inf, dtype=given.dtype))
-    elif attn_mask is not None:
-        if attn_mask.dim() < 1 or attn_mask.shape[-1] != 1:
-            return refuse_call(func, key)
-        mask = (
-            mask & attn_mask
-            if attn_mask.dtype == torch.bool
-            else torch.where(mask, attn_mask, torch.full((), -math.inf, dtype=attn_mask.dtype))
-        )
-    else:
-        mask = mask.expand(rows.shape[-2], size)
-    if is_causal:
-        mask = mask & (torch.arange(size) <= torch.arange(int(rows.shape[-2]))[:, None])
-    made = func(rows, keys, values, mask, dropout_p, False, **kwargs)
-    return grown(made, query.along, query.length) if isinstance(query, Grown) else made
-
-
-def _check_spread(func: Any, query: torch.Tensor, key: Grown, value: Grown, is_causal: Any, kwargs: dict[str, Any]) -> None:
-    """Raise at run time what PyTorch raises of no keys that are spread over a batch, or over more heads."""
-    shapes = [[0 if isinstance(t, Grown) and d == t.along else n for d, n in enumerate(buffer_of(t).shape)] for t in (query, key, value)]
-    try:
-        with apart(), plainly():
-            func(*map(torch.zeros, shapes), is_causal=is_causal, **kwargs)
-    except (RuntimeError, IndexError, ValueError) as error:
-        require(number(key.length) >= 1, type(error)(str(error)))
-
-
-def _attention_of_rows(func: Any, given: list[torch.Tensor], is_causal: Any, kwargs: dict[str, Any]) -> Any:
-    """Attention of a batch, or of heads, of which there are so many: each is computed by itself."""
-    agreed = broadcast(given)
-    grouped = kwargs.get("enable_gqa") and agreed is not None and agreed[1] == 3  # heads are repeated
-    if agreed is None or grouped:
-        return refuse_call(func, *given)
-    buffers, from_end, length = agreed
-    query, key, value, *mask = [buffers.get(id(t), t) for t in given]
-    made = func(query, key, value, mask[0] if mask else None, 0.0, is_causal, **kwargs)
-    return grown(made, made.dim() - from_end, length)
 
 
 # -- layers, row by row ------------------------------------------------------------------------------------------------------
@@ -456,9 +354,9 @@ def rms_norm(func: Any, t: Grown, normalized_shape: Sequence[Any], weight: Any =
 
 
 def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
-    if any(isinstance(a, Grown) for a in tensors_of(args)) or t.along >= t.dim_() - mixed:
+    if any(isinstance(a, Grown) for a in tensors_of(args)) or max(t.lengths) >= t.dim_() - mixed:
         return refuse_call(func, t, args)
-    return new(func(t.padded(), *args), t.along, t.length)
+    return new_in(func(t.padded(), *args), t.lengths)
 
 
 def embedding(
@@ -468,7 +366,7 @@ def embedding(
     if max_norm is not None:
         return refuse_call(func, x, weight)
     if isinstance(x, Grown) and not isinstance(weight, Grown):
-        return new(func(_filled(x, 0), weight, padding_idx, **gradients), x.along, x.length)
+        return new_in(func(filled(x, 0), weight, padding_idx, **gradients), x.lengths)
     with current().functions:
         return weight.index_select(0, x.reshape(-1)).reshape([*x.size(), weight.size(1)])
 
@@ -499,7 +397,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(named(_ACTIVATIONS, F), elementwise),
     **dict.fromkeys(named(_CONVERSIONS, _T), converted),
     _T.contiguous: contiguous,
-    **dict.fromkeys([torch.matmul, _T.matmul, _T.__matmul__, torch.bmm, _T.bmm], matmul),
+    _T.type: typed,
     **dict.fromkeys([torch.softmax, _T.softmax, F.softmax, torch.log_softmax, _T.log_softmax, F.log_softmax], softmax),
     **dict.fromkeys([torch.sum, _T.sum], reduction(lambda dtype: 0)),
     **dict.fromkeys([torch.all, _T.all], reduction(lambda dtype: True)),
@@ -513,8 +411,6 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.mean, _T.mean], mean),
     **dict.fromkeys(named("cumsum cumprod cummax cummin logcumsumexp", torch, _T), running),
     **dict.fromkeys([torch.tril, _T.tril, torch.triu, _T.triu], triangle),
-    torch.einsum: einsum,
-    F.scaled_dot_product_attention: attention,
     F.dropout: dropout,
     F.linear: linear,
     F.layer_norm: layer_norm,

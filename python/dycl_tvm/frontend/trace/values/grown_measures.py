@@ -13,7 +13,7 @@ from torch import Tensor
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.aligned import equalized
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, elementwise, masked, new, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, elementwise, filled, masked, new, new_in, refuse_call
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -35,7 +35,7 @@ def _loss(at: int, fill: Any = None) -> Handler:
             return refuse_call(func, *tensors)
         first = args[0]
         if fill is not None and isinstance(first, Grown):
-            first = new(masked(first.padded(), first.along, first.length, fill), first.along, first.length)
+            first = new_in(filled(first, fill), first.lengths)
         each = elementwise(func, first, *args[1:at], _NONE, *args[at + 1 :], **kwargs)
         with current().functions:
             return each if reduction == _NONE else each.mean() if reduction == _MEAN else each.sum()

@@ -18,22 +18,26 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import equalized
 from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of, largest_of
-from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, cut, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
     buffer_of,
     check_not_empty,
+    count_in,
     dtype_of,
     elementwise,
+    filled,
     flat,
+    left_of,
     masked,
     new,
+    new_in,
     reduction,
     refuse_call,
     valid,
 )
 from dycl_tvm.frontend.trace.values.grown_rules import named
-from dycl_tvm.frontend.trace.values.grown_shapes import as_known, cat, grown_or_plain, length_of_size, most_of
+from dycl_tvm.frontend.trace.values.grown_shapes import cat, cut_anew, grown_or_plain, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -51,17 +55,18 @@ def flip(func: Any, t: Grown, *dims: Any) -> Any:
     """Turn dimensions round: along that of unknown length, the last that there is comes first."""
     turned = [d % t.dim_() for d in flat(dims)]
     whole: torch.Tensor = t.padded()
-    others = [d for d in turned if d != t.along]
+    others = [d for d in turned if d not in t.lengths]
     whole = whole.flip(others) if others else whole
-    if t.along in turned:
-        size = int(whole.shape[t.along])
-        source = to_tensor(number(t.length), torch.int64) - 1 - torch.arange(size)
-        whole = whole.index_select(t.along, source.clamp(0, max(size - 1, 0)))
-    return as_known(not others or t.contiguous_, whole.clone() if whole is t else whole, t.along, t.length)
+    for d, length in t.lengths.items():
+        if d in turned:
+            size = int(whole.shape[d])
+            source = to_tensor(number(length), torch.int64) - 1 - torch.arange(size)
+            whole = whole.index_select(d, source.clamp(0, max(size - 1, 0)))
+    return new_in(whole.clone() if whole is t else whole, t.lengths, not others or t.contiguous_)
 
 
-def _last(t: Grown, descending: bool) -> torch.Tensor:
-    """Return a buffer in which all that there is not is sorted last: equal elements stay in their order, and NaN is the largest."""
+def _last(t: Grown, dim: int, descending: bool) -> torch.Tensor:
+    """Return a buffer in which what there is not along a dimension is sorted last: equal elements stay in order, NaN is the largest."""
     dtype = dtype_of(t)
     if dtype.is_floating_point:
         fill: Any = -math.inf if descending else math.nan
@@ -69,25 +74,26 @@ def _last(t: Grown, descending: bool) -> torch.Tensor:
         fill = not descending
     else:
         fill = torch.iinfo(dtype).min if descending else torch.iinfo(dtype).max
-    return masked(t.padded(), t.along, t.length, fill)
+    return filled(t, fill, [dim])
 
 
 def sort(func: Any, t: Grown, dim: Any = -1, descending: bool = False, *, stable: Any = False) -> Any:
     """Sort, as PyTorch does on CPUs: equal elements stay in their order, whether that is asked for or not."""
     if type(dim) is not int or (t.is_floating() and dtype_of(t) not in (torch.float32, torch.float64)):
         return refuse_call(func, t)
-    whole = _last(t, bool(descending)) if dim % t.dim_() == t.along else t.padded()
+    along = dim % t.dim_()
+    whole = _last(t, along, bool(descending)) if along in t.lengths else t.padded()
     if func in _POSITIONS:
-        made = [new(torch.argsort(whole, dim=dim, descending=bool(descending), stable=True), t.along, t.length)]
+        made = [new_in(torch.argsort(whole, dim=dim, descending=bool(descending), stable=True), t.lengths)]
     else:
-        made = [new(part, t.along, t.length) for part in torch.sort(whole, dim=dim, descending=bool(descending), stable=True)]
-    if dim % t.dim_() == t.along:
-        made[-1].below = t.length
+        made = [new_in(part, t.lengths) for part in torch.sort(whole, dim=dim, descending=bool(descending), stable=True)]
+    if along in t.lengths:
+        made[-1].below = t.lengths[along]  # type: ignore[attr-defined]  # it has lengths
     return made[0] if func in _POSITIONS else torch.return_types.sort(tuple(made))  # type: ignore[attr-defined, arg-type]
 
 
 def _pair(made: Any, t: Grown) -> Any:
-    return type(made)([new(part, t.along, t.length) for part in made])
+    return type(made)([new_in(part, t.lengths) for part in made])
 
 
 def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
@@ -95,7 +101,7 @@ def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True
     if type(dim) is not int or isinstance(k, torch.Tensor) or not rank_of(x):
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     along = dim % rank_of(x)
-    if isinstance(x, Grown) and along != x.along:
+    if isinstance(x, Grown) and along not in x.lengths:
         return _pair(func(x.padded(), k, dim, largest, sorted), x) if type(k) is int else refuse_call(func, x)
     length: Extent = x.length if isinstance(x, Grown) else int(x.shape[along])
     (least, most), room = scalars.bounds_of(k) or (0, bounds_of(length)[1]) if is_symbolic(k) else (k, k), bounds_of(length)[1]
@@ -129,12 +135,13 @@ def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
         return refuse_call(func, t)
     whole: torch.Tensor = t.padded()
     for shift, dim in zip(by, along):
-        if dim % t.dim_() != t.along:
+        along = dim % t.dim_()
+        if along not in t.lengths:
             whole = whole.roll(shift, dim)
-        elif size := int(whole.shape[t.along]):
-            source = (torch.arange(size) - shift) % to_tensor(number(t.length), torch.int64).clamp(min=1)
-            whole = whole.index_select(t.along, source)
-    return new(whole.clone() if whole is t else whole, t.along, t.length)
+        elif size := int(whole.shape[along]):
+            source = (torch.arange(size) - shift) % to_tensor(number(t.lengths[along]), torch.int64).clamp(min=1)
+            whole = whole.index_select(along, source)
+    return new_in(whole.clone() if whole is t else whole, t.lengths)
 
 
 def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
@@ -144,11 +151,12 @@ def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, ap
     if prepend is not None or append is not None:
         with current().functions:
             return torch.cat([x for x in (prepend, t, append) if x is not None], dim).diff(dim=dim)
-    whole = t.padded()
-    if dim % t.dim_() != t.along:
-        return new(func(whole, dim=dim), t.along, t.length)
-    least, most = [max(size - 1, 0) for size in t.length.bounds]
-    return new(func(whole, dim=dim), t.along, extent_of(largest_of(number(t.length) - 1, 0), least, most))  # type: ignore[arg-type]
+    along, made = dim % t.dim_(), func(t.padded(), dim=dim)
+    if along not in t.lengths:
+        return new_in(made, t.lengths)
+    least, most = [max(size - 1, 0) for size in t.lengths[along].bounds]
+    fewer = extent_of(largest_of(number(t.lengths[along]) - 1, 0), least, most)
+    return cut_anew(made, {**t.lengths, along: fewer}, True)
 
 
 def _lone(t: torch.Tensor) -> torch.Tensor:
@@ -179,7 +187,7 @@ def median(func: Any, t: Grown, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def _middle(t: Grown, along: int) -> tuple[torch.Tensor, torch.Tensor]:
-    values, places = torch.sort(_last(t, False), dim=along, stable=True)
+    values, places = torch.sort(_last(t, t.along, False), dim=along, stable=True)
     at = (number(t.length) - 1) // 2
     if t.is_floating():
         whole = masked(t.padded(), along, t.length, 0).isnan()
@@ -203,7 +211,7 @@ def kthvalue(func: Any, t: Grown, k: Any, dim: int = -1, keepdim: bool = False) 
         return _parted(func(t.padded(), k, dim, keepdim), t, dim, keepdim)
     for least in (1, k):
         check_not_empty(func, t, k, dim, keepdim, least=least)
-    made = torch.sort(_last(t, False), dim=t.along, stable=True)
+    made = torch.sort(_last(t, t.along, False), dim=t.along, stable=True)
     if k > made[0].shape[t.along]:
         return refuse_call(func, t)
     parts = [m.narrow(t.along, k - 1, 1).clone() for m in made]
@@ -225,7 +233,7 @@ def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False
         made = func(row.padded(), q, dim, keepdim)
         return new(made, q.dim() + row.along - (not keepdim and along < row.along), row.length)
     check_not_empty(func, t, q if type(q) is float else 0.5, dim, keepdim)
-    values = torch.sort(_last(row, False), dim=along, stable=True)[0]
+    values = torch.sort(_last(row, row.along, False), dim=along, stable=True)[0]
     rank = q.reshape(-1) * to_tensor(number(row.length) - 1, q.dtype)
     below = rank.floor()
     size = max(int(values.shape[along]) - 1, 0)
@@ -302,7 +310,7 @@ def unique(
     """Return the different elements in order, where each element went, and how many there are of each."""
     if dim is not None or sorted is not True or (isinstance(x, Grown) and x.dim_() != 1) or dtype_of(x).is_complex:
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
-    row = _last(x, False) if isinstance(x, Grown) else x.reshape(-1)
+    row = _last(x, 0, False) if isinstance(x, Grown) else x.reshape(-1)
     if not row.shape[0]:
         return NotImplemented
     in_order, source = torch.sort(row, stable=True)
@@ -423,8 +431,8 @@ def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
     if type(repeats) is not int or repeats < 1 or (dim is None and t.dim_() > 1):
         return refuse_call(func, t)
     dim = 0 if dim is None else dim % t.dim_()
-    length = combine("mul", t.length, repeats) if dim == t.along else t.length
-    return new(t.padded().repeat_interleave(repeats, dim), t.along, length)  # type: ignore[arg-type]  # a product is a length
+    lengths = {d: combine("mul", n, repeats) if d == dim else n for d, n in t.lengths.items()}
+    return new_in(t.padded().repeat_interleave(repeats, dim), lengths)  # type: ignore[arg-type]  # products are lengths
 
 
 # -- measures -------------------------------------------------------------------------------------------------------------
@@ -433,13 +441,12 @@ def vector_norm(func: Any, x: Grown, ord: Any = 2, dim: Any = None, keepdim: boo
     if type(ord) not in (int, float) or ord != ord or dtype is not None:
         return refuse_call(func, x)
     dims = list(range(x.dim_())) if dim is None else [d % x.dim_() for d in flat((dim,))]
-    if x.along not in dims:
-        along = x.along if keepdim else x.along - sum(d < x.along for d in dims)
-        return new(torch.linalg.vector_norm(x.padded(), ord, dims, keepdim), along, x.length)
-    if ord == math.inf or ord < 0:  # of no elements there is none
-        given = [ord] if dim is None and not keepdim else [ord, dim, keepdim]
-        check_not_empty(torch.linalg.vector_norm, x, *given)
-    return torch.linalg.vector_norm(masked(x.padded(), x.along, x.length, math.inf if ord < 0 else 0), ord, dims, keepdim)
+    for d in x.lengths:
+        if d in dims and (ord == math.inf or ord < 0):  # of no elements there is none
+            given = [ord] if dim is None and not keepdim else [ord, dim, keepdim]
+            check_not_empty(torch.linalg.vector_norm, x, *given, along=d)
+    made = torch.linalg.vector_norm(filled(x, math.inf if ord < 0 else 0, dims), ord, dims, keepdim)
+    return new_in(made, left_of(x, dims, keepdim))
 
 
 def norm(func: Any, input: Grown, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: Any = None, dtype: Any = None) -> Any:
@@ -480,15 +487,19 @@ def spread(func: Any, t: Grown, dim: Any = None, unbiased: Any = None, keepdim: 
         return refuse_call(func, t)
     less = (1 if unbiased is None or unbiased else 0) if correction is None else correction
     dims = list(range(t.dim_())) if dim is None else [d % t.dim_() for d in flat((dim,))]
-    if t.along not in dims:
-        along = t.along if keepdim else t.along - sum(d < t.along for d in dims)
-        return new(func(t.padded(), dims, correction=less, keepdim=keepdim), along, t.length)
-    whole, others = t.padded().double(), math.prod(t.buffer.shape[d] for d in dims if d != t.along)  # as PyTorch adds up
-    count = to_tensor(as_number(t.length) * others, torch.float64)
-    mean = masked(whole, t.along, t.length, 0).sum(dims, True) / count
-    total = masked((whole - mean) ** 2, t.along, t.length, 0).sum(dims, keepdim)
+    left = left_of(t, dims, keepdim)
+    if len(left) == len(t.lengths):
+        return new_in(func(t.padded(), dims, correction=less, keepdim=keepdim), left)
+    whole = t.padded().double()  # as PyTorch adds up
+    count = to_tensor(count_in(t, dims), torch.float64)
+
+    def there(x: torch.Tensor) -> torch.Tensor:
+        return filled(cut(x, t.lengths), 0, dims)  # type: ignore[arg-type]  # it has lengths
+
+    mean = there(whole).sum(dims, True) / count
+    total = there((whole - mean) ** 2).sum(dims, keepdim)
     variance = total / (count - less).clamp(min=0)
-    return (variance.sqrt() if func in (torch.std, _T.std) else variance).to(dtype_of(t))
+    return new_in((variance.sqrt() if func in (torch.std, _T.std) else variance).to(dtype_of(t)), left)
 
 
 _POSITIONS = (torch.argsort, _T.argsort)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import (
     INTEGERS,
+    Extent,
     as_number,
     as_size,
     check_narrow,
@@ -26,13 +29,9 @@ from dycl_tvm.frontend.trace.values.extents import (
     selected,
     sliced,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number, placed, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import (
-    dtype_of,
-    new,
-    refuse_call,
-    valid,
-)
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, grown, number, placed, rank_of
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of, masked, new, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_places import check_places
 from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
@@ -68,20 +67,26 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
 
 def put_all(func: Any, t: Grown, value: torch.Tensor) -> Any:
     """Change all that there is of a tensor to a value that broadcasts to it."""
-    whole, length = t.padded(), t.length
+    whole = t.padded()
     if rank_of(value) > t.dim_():
         return refuse_call(func, t, value)
-    if isinstance(value, Grown) or (extent_at(value, t.dim_() - t.along) or 1) != 1:
+    if isinstance(value, Grown) or any((extent_at(value, t.dim_() - d) or 1) != 1 for d in t.lengths):
         agreed = broadcast([t, value])
         if agreed is None:
             return refuse_call(func, t, value)
-        if not is_same(agreed[2], length):  # the tensor itself is not spread
-            fine = as_number(agreed[2]) == number(length)
-            require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
-        value = fitted(agreed[0].get(id(value), value), rank_of(value) - (t.dim_() - t.along), whole.shape[t.along])
+        buffer, rank = agreed[0].get(id(value), value), rank_of(value)
+        for from_end, extent in agreed[1].items():
+            own = extent_at(t, from_end)
+            if not is_same(extent, own):  # the tensor itself is not spread
+                fine = as_number(extent) == as_number(own)  # type: ignore[arg-type]  # it has the dimension
+                require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
+            if rank >= from_end:
+                buffer = fitted(buffer, rank - from_end, whole.shape[-from_end])
+        value = buffer
     value = value.to(whole.dtype)
     if t.storage_.cut or t.chain:  # behind the length lies what another tensor has there
-        value = torch.where(valid(length, whole.shape[t.along], t.dim_(), t.along), value, whole)
+        there = [valid(n, whole.shape[d], t.dim_(), d) for d, n in t.lengths.items()]
+        value = torch.where(functools.reduce(operator.and_, there), value, whole)
     _T.copy_(whole, value)
     return t
 
@@ -93,25 +98,37 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
     if (rows := rows_in(entries, t)) is not None:
         return Rows(func, part_of(func, t, without_rows(entries, t)), rows).take()
     if entries and all(isinstance(e, torch.Tensor) and not selects(e) for e in entries):
-        return _gather(func, t, entries)
+        made = _gather_known(func, t, entries)
+        return _gather(func, t, entries) if made is None else made
     if any(not (e is None or type(e) in (int, slice) or selects(e)) for e in entries):
         return refuse_call(func, t)
     taken = sum(e is not None for e in entries)
     if taken > t.dim_():
         return refuse_call(func, t)
     entries += [slice(None)] * (t.dim_() - taken)
-    at = next(i for i, e in enumerate(entries) if e is not None and sum(o is not None for o in entries[:i]) == t.along)
-    mine, along = entries[at], sum(e is None or type(e) is slice for e in entries[:at])
-    whole = getitem(t.padded(), tuple([slice(None) if i == at else e for i, e in enumerate(entries)]))
-    if isinstance(whole, Grown):
-        return whole.refuse("a slice would give a second dimension of unknown length to")
-    part = _slice(t, whole, along, mine) if type(mine) is slice else _select(t, whole, along, mine)
-    if isinstance(part, Grown) and type(mine) is slice and mine == slice(None):
-        part.below = t.below
+    places = [i for i, e in enumerate(entries) if e is not None]
+    at = {places[d]: length for d, length in t.lengths.items()}
+    whole = getitem(t.padded(), tuple([slice(None) if i in at else e for i, e in enumerate(entries)]))
+    extents: dict[int, Extent] = dict(whole.lengths) if isinstance(whole, Grown) else {}
+    made, dims, plain = whole.padded() if isinstance(whole, Grown) else whole, {}, not extents
+    around = made
+    for i in sorted(at, reverse=True):  # what is picked last leaves the dimensions before it where they are
+        mine, along = entries[i], sum(e is None or type(e) is slice or k in at for k, e in enumerate(entries[:i]))
+        part = _slice(t, made, along, mine, at[i]) if type(mine) is slice else _select(made, along, mine, at[i])
+        dims[along] = type(mine) is slice
+        if not dims[along]:
+            extents = {d - (d > along): n for d, n in extents.items()}
+        if isinstance(part, Grown):
+            extents[along] = part.length
+        made = part.padded() if isinstance(part, Grown) else part
+    if extents:
+        made = cut(made, extents)
+    if isinstance(made, Grown) and all(entries[i] == slice(None) for i in at if type(entries[i]) is slice) and plain:
+        made.below = t.below if all(type(entries[i]) is slice for i in at) else None
         picked = [type(e) is int for e in entries if e is not None]
         if t.contiguous_ and picked == sorted(picked, reverse=True) and all(e in (None, slice(None)) or type(e) is int for e in entries):
-            part.contiguous_ = True  # items of the first dimensions are picked
-    return _as_part(t, part, whole, along, type(mine) is slice)
+            made.contiguous_ = True  # items of the first dimensions are picked
+    return _as_part(t, made, around, dims)
 
 
 def _number_or_places(entry: Any) -> Any:
@@ -124,12 +141,13 @@ def _number_or_places(entry: Any) -> Any:
     return entry
 
 
-def _as_part(t: Grown, part: torch.Tensor, whole: torch.Tensor, along: int, keeps: bool) -> torch.Tensor:
+def _as_part(t: Grown, part: torch.Tensor, whole: torch.Tensor, dims: dict[int, bool]) -> torch.Tensor:
+    """Return a part as a view; ``dims`` are where the lengths of the tensor are in ``whole``, and whether the part has these dimensions."""
     assert isinstance(part, StagedTensor)
     if part.storage_ is not t.storage_:  # a copy stands for a view
-        part.storage_.growing = t.storage_.growing = t.length.counter.loop
+        part.storage_.growing = t.storage_.growing = t.decision
     if not isinstance(part, Grown):
-        part = part if t.contiguous_ and t.along == 0 else placed(t, part, whole, along, keeps)
+        part = part if t.contiguous_ and list(t.lengths) == [0] else placed(t, part, whole, dims)
     return view_of(t, part)
 
 
@@ -138,26 +156,50 @@ def row_of(t: Grown, index: Any) -> torch.Tensor:
     whole = t.padded()
     part = select_at(whole, *home(whole), 0, read(to_tensor(index, torch.int64).reshape(1)))
     if not t.storage_.cut:  # a copy stands for a view
-        t.storage_.growing = t.length.counter.loop
-    return view_of(t, part if t.contiguous_ else placed(t, part, whole, 0, keeps=False))
+        t.storage_.growing = t.decision
+    if len(t.lengths) > 1:
+        return view_of(t, cut(part, {d - 1: n for d, n in t.lengths.items() if d}))  # type: ignore[arg-type]  # one of staging's
+    return view_of(t, part if t.contiguous_ else placed(t, part, whole, {0: False}))
 
 
-def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
-    """Read at positions, one for every dimension; those along the dimension that grows are known to lie in it."""
-    at = indices[t.along] if len(indices) == t.dim_() else None
-    if not isinstance(at, Grown) or at.below is None or combine("le", at.below, t.length) is not True:
-        return refuse_call(func, t)
+def _gather_known(func: Any, t: Grown, indices: list[torch.Tensor]) -> torch.Tensor | None:
+    """Read at positions, one for every dimension, that are known to lie along the one that grows; None if they are not."""
+    at = indices[t.along] if len(t.lengths) == 1 and len(indices) == t.dim_() else None
+    if not isinstance(at, Grown) or len(at.lengths) > 1 or at.below is None or combine("le", at.below, t.length) is not True:
+        return None
     from_end = at.dim_() - at.along
     others = [i for i in indices if i is not at]
     if any(isinstance(i, Grown) or i.dtype == torch.bool or (i.dim() >= from_end and i.shape[-from_end] != 1) for i in others):
-        return refuse_call(func, t)
+        return None
     positions = torch.clamp(at.padded(), max=t.buffer.shape[t.along] - 1)
     result = func(t.padded(), tuple([positions if i is at else i for i in indices]))
     return new(result, result.dim() - from_end, at.length)
 
 
-def _select(t: Grown, whole: torch.Tensor, along: int, index: Any) -> torch.Tensor:
-    length = t.length
+def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
+    """Read at positions of the first dimensions, which PyTorch broadcasts."""
+    agreed = broadcast(indices) if any(isinstance(i, Grown) for i in indices) else ({}, {})
+    if agreed is None or len(indices) > t.dim_() or any(dtype_of(i) not in INTEGERS[:2] for i in indices):
+        return refuse_call(func, t)
+    buffers, extents = agreed
+    ranks, at = [rank_of(i) for i in indices], []
+    for d, index in enumerate(indices):
+        own, size = t.lengths.get(d), int(t.buffer.shape[d])
+        whole = buffers.get(id(index), index)
+        lengths = {whole.dim() - from_end: n for from_end, n in extents.items() if isinstance(index, Grown) and whole.dim() >= from_end}
+        for along, n in lengths.items():
+            if along in index.lengths and isinstance(n, Length):  # type: ignore[attr-defined]  # it has lengths
+                whole = masked(whole, along, n, 0)
+        if own is not None:
+            check_places(own, index, IndexError("index out of range of a dimension whose length is known only at run time"), from_end=True)
+        there = size if own is None else to_tensor(number(own), torch.int64)
+        at.append(torch.where(whole < 0, whole + there, whole).clamp(0, max(size - 1, 0)) if own is not None or lengths else whole)
+    result = func(t.padded(), tuple(at))
+    rest = {max(ranks) + d - len(indices): n for d, n in t.lengths.items() if d >= len(indices)}
+    return new_in(result, {**{max(ranks) - from_end: n for from_end, n in extents.items()}, **rest})
+
+
+def _select(whole: torch.Tensor, along: int, index: Any, length: Length) -> torch.Tensor:
     at = scalars.length_of(index)
     if isinstance(at, int):
         if 0 <= at < length.bounds[0]:
@@ -168,15 +210,15 @@ def _select(t: Grown, whole: torch.Tensor, along: int, index: Any) -> torch.Tens
     return select_at(whole, *home(whole), along, read(to_tensor(place, torch.int64).reshape(1)))
 
 
-def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor:
+def _slice(t: Grown, whole: torch.Tensor, along: int, part: slice, length: Length) -> torch.Tensor:
     if type(part.step) is int and part.step > 1:
-        return _every(_slice(t, whole, along, slice(part.start, part.stop)), along, part.step)
-    made = _slice_by_lengths(t, whole, along, part)
+        return _every(_slice(t, whole, along, slice(part.start, part.stop), length), along, part.step)
+    made = _slice_by_lengths(whole, along, part, length)
     if made is not None:
         return made
     if part.step not in (None, 1) or not all(b is None or type(b) is int or is_number_of_run(b) for b in (part.start, part.stop)):
         return refuse_call(torch.narrow, t)  # type: ignore[no-any-return]
-    return sliced(whole, along, t.length, part)
+    return sliced(whole, along, length, part)
 
 
 def _every(t: torch.Tensor, along: int, step: int) -> torch.Tensor:
@@ -188,9 +230,9 @@ def _every(t: torch.Tensor, along: int, step: int) -> torch.Tensor:
     return grown(getitem(t.padded(), index), along, extent_of((number(t.length) + step - 1) // step, least, most))
 
 
-def _slice_by_lengths(t: Grown, whole: torch.Tensor, along: int, part: slice) -> torch.Tensor | None:
-    """Return a slice whose bounds are known to lie in the tensor in all trips; None if they are not."""
-    length, least = t.length, t.length.bounds[0]
+def _slice_by_lengths(whole: torch.Tensor, along: int, part: slice, length: Length) -> torch.Tensor | None:
+    """Return a slice whose bounds are known to lie in a dimension of a length in all trips; None if they are not."""
+    least = length.bounds[0]
     start = 0 if part.start is None else scalars.length_of(part.start)
     stop = length if part.stop is None else scalars.length_of(part.stop)
     if isinstance(start, Length) and stop == length and combine("ge", start, 0) is True:
@@ -225,24 +267,30 @@ def narrowed(func: Any, t: Grown, dim: int, start: Any, length: Any) -> Any:
     if not all(type(x) is int or is_number_of_run(x) for x in (start, length)):
         return refuse_call(func, t)
     dim = dim % t.dim_()
-    start = check_narrow(start, length, t.length if dim == t.along else t.buffer.shape[dim])
+    there = t.lengths.get(dim, t.buffer.shape[dim])
+    start = check_narrow(start, length, there)
     part = slice(start, start + length)
-    if dim != t.along:
+    if isinstance(there, int):
         return part_of(func, t, (*[slice(None)] * dim, part))
     whole = t.padded()
-    made = _slice_by_lengths(t, whole, dim, part)
-    return _as_part(t, narrowed_at(whole, dim, t.length, start, length) if made is None else made, whole, dim, True)
+    made = _slice_by_lengths(whole, dim, part, there)
+    made = narrowed_at(whole, dim, there, start, length) if made is None else made
+    extents: dict[int, Extent] = {d: n for d, n in t.lengths.items() if d != dim}
+    if extents:
+        made = cut(made.padded(), {**extents, dim: made.length}) if isinstance(made, Grown) else cut(made, extents)
+    return _as_part(t, made, whole, dict.fromkeys(t.lengths, True))
 
 
 def one_item(func: Any, t: Grown) -> Any:
-    others = math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along)
-    require((number(t.length) == 1) & (others == 1), RuntimeError("only a tensor of one element can be converted to a number"))
-    return item(t.padded().narrow(t.along, 0, 1).reshape(()))
+    others = math.prod(n for d, n in enumerate(t.buffer.shape) if d not in t.lengths)
+    one = functools.reduce(operator.and_, [number(n) == 1 for n in t.lengths.values()])
+    require(one & (others == 1), RuntimeError("only a tensor of one element can be converted to a number"))
+    return item(cut(t.padded(), dict.fromkeys(t.lengths, 1)).reshape(()))
 
 
 # -- items, one by one: how many there are is decided, so each number of them is a path of its own ---------------------------------
 def _settled(t: Grown) -> torch.Tensor:
-    return t.padded().narrow(t.along, 0, decided_length(t))
+    return t.padded().narrow(t.along, 0, decided_length(t, t.along))
 
 
 def split_up(t: Grown, parts: Callable[[torch.Tensor], Any]) -> Any:
@@ -252,8 +300,11 @@ def split_up(t: Grown, parts: Callable[[torch.Tensor], Any]) -> Any:
 
 def unbind(func: Any, t: Grown, dim: int = 0) -> Any:
     dim = dim % t.dim_()
-    if dim == t.along:
+    if dim in t.lengths and len(t.lengths) == 1:
         return _settled(t).unbind(dim)
+    if dim in t.lengths:
+        part = cut(t.padded().narrow(dim, 0, decided_length(t, dim)), {d: n for d, n in t.lengths.items() if d != dim})
+        return unbind(func, part, dim)  # type: ignore[arg-type]  # it has lengths
     return tuple([part_of(func, t, (*[slice(None)] * dim, i)) for i in range(t.buffer.shape[dim])])
 
 

@@ -14,7 +14,7 @@ import torch
 from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted
 from dycl_tvm.frontend.trace.values.extents import as_number
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, masked, new, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, filled, masked, new, new_in, refuse_call, valid
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.grown_shapes import grown_or_plain
 from dycl_tvm.frontend.trace.values.indices import require
@@ -24,15 +24,15 @@ from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 _T = torch.Tensor
 
 
-def check_places(t: Grown, index: torch.Tensor, error: Exception, from_end: bool = False) -> None:
-    """Raise at run time what PyTorch raises of places that do not lie in the dimension of unknown length; some may count from its end."""
+def check_places(length: Length, index: torch.Tensor, error: Exception, from_end: bool = False) -> None:
+    """Raise at run time what PyTorch raises of places that do not lie in a dimension of a length; some may count from its end."""
     below = index.below if isinstance(index, Grown) else None
-    if below is not None and combine("le", below, t.length) is True:
+    if below is not None and combine("le", below, length) is True:
         return
-    at, there = buffer_of(index), to_tensor(number(t.length), torch.int64)
+    at, there = buffer_of(index), to_tensor(number(length), torch.int64)
     inside = (at >= (-there if from_end else 0)) & (at < there)
-    if isinstance(index, Grown):
-        inside = inside | ~valid(index.length, at.shape[index.along], at.dim(), index.along)
+    for d, n in index.lengths.items() if isinstance(index, Grown) else ():
+        inside = inside | ~valid(n, at.shape[d], at.dim(), d)
     require(item(inside.all()), error)
 
 
@@ -59,15 +59,19 @@ def gather(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, sparse_gra
         return refuse_call(func, x, index)
     dim, whole, at = dim % rank, buffer_of(x), buffer_of(index)
     if isinstance(index, Grown):
-        at = masked(at, index.along, index.length, 0)
-    if isinstance(x, Grown) and x.along == dim:
-        check_places(x, index, RuntimeError("an index of gather() is out of bounds of a dimension whose length is known only at run time"))
+        at = filled(index, 0)
+    if isinstance(x, Grown) and dim in x.lengths:
+        check_places(
+            x.lengths[dim],
+            index,
+            RuntimeError("an index of gather() is out of bounds of a dimension whose length is known only at run time"),
+        )
         at = at.clamp(0, max(int(whole.shape[dim]) - 1, 0))  # where there are no rows there are no places
     if not whole.shape[dim]:
         return refuse_call(func, x, index)
     whole = _with_room(whole, x, index, [d for d in range(rank) if d != dim], _longer(func))
     made = func(whole, dim, at)
-    return new(made, index.along, index.length) if isinstance(index, Grown) else made
+    return new_in(made, index.lengths) if isinstance(index, Grown) else made
 
 
 def _spare(whole: torch.Tensor, dim: int, at: torch.Tensor, along: int, length: Length) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,7 +90,9 @@ def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any,
     dim, whole, at = dim % rank, buffer_of(x), buffer_of(index)
     shape = whole.shape
     if isinstance(x, Grown) and x.along == dim:
-        check_places(x, index, RuntimeError("an index of scatter() is out of bounds of a dimension whose length is known only at run time"))
+        check_places(
+            x.length, index, RuntimeError("an index of scatter() is out of bounds of a dimension whose length is known only at run time")
+        )
     if isinstance(index, Grown):
         whole, at = _spare(whole, dim, at, index.along, index.length)
     if isinstance(src, torch.Tensor) and rank_of(src):
@@ -107,7 +113,7 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
     whole, at, length = buffer_of(x), buffer_of(index), index.length if isinstance(index, Grown) else int(index.shape[0])
     if isinstance(x, Grown) and x.along == dim:
         error = IndexError("an index is out of range of a dimension whose length is known only at run time")
-        check_places(x, index, error, from_end=fills)
+        check_places(x.length, index, error, from_end=fills)
         at = torch.where(at < 0, at + to_tensor(number(x.length), torch.int64), at)
     elif isinstance(x, Grown) and (isinstance(index, Grown) or (not fills and (not isinstance(source, Grown) or source.along != x.along))):
         return refuse_call(func, x, index, source)
@@ -136,14 +142,17 @@ def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> A
     length = index.length if isinstance(index, Grown) else int(index.shape[0])
     if isinstance(index, Grown):
         at = masked(at, 0, index.length, 0)
-    if isinstance(x, Grown) and dim == x.along:
-        check_places(x, index, IndexError("an index is out of range of a dimension whose length is known only at run time"))
-        size = int(x.buffer.shape[dim])
-        if not size:
-            return refuse_call(func, x, index)
-        return grown_or_plain(x.padded().index_select(dim, at.clamp(0, size - 1)), dim, length, True)
     if isinstance(x, Grown):
-        return refuse_call(func, x, index) if isinstance(length, Length) else new(x.padded().index_select(dim, at), x.along, x.length)
+        whole, extents = x.padded(), {**x.lengths, dim: length}
+        if dim in x.lengths:
+            wrong = IndexError("an index is out of range of a dimension whose length is known only at run time")
+            check_places(x.lengths[dim], index, wrong)
+            size = int(x.buffer.shape[dim])
+            if not size:
+                return refuse_call(func, x, index)
+            at = at.clamp(0, size - 1)
+        made = whole.index_select(dim, at)
+        return grown_or_plain(made, dim, length, True) if list(x.lengths) == [dim] else new_in(made, extents)
     return grown_or_plain(x.index_select(dim, at), dim, length, True)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.values.aligned import equalized
-from dycl_tvm.frontend.trace.values.grown import Grown, grown, number
+from dycl_tvm.frontend.trace.values.aligned import equalized, equalized_buffers
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, grown, number
 from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, new, refuse_call
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.indices import require
@@ -40,18 +40,20 @@ def network(
     if type(has_biases) is not bool or (dropout and train) or any(isinstance(p, Grown) for p in params):
         return refuse_call(func, x, states, params)
     batch = 0 if batch_first else 1
-    if isinstance(x, Grown) and x.along == 1 - batch:
-        if any(isinstance(s, Grown) for s in states):
-            return refuse_call(func, x)
-        return _over_steps(func, x, states, params, has_biases, num_layers, bidirectional, batch)
-    if any(isinstance(t, Grown) and t.along != at for t, at in zip([x, *states], [batch, *[1] * len(states)])):
+    steps = x.lengths.get(1 - batch) if isinstance(x, Grown) else None
+    known = [{batch, 1 - batch}, *[{1}] * len(states)]
+    if any(isinstance(t, Grown) and set(t.lengths) - dims for t, dims in zip([x, *states], known)):
         return refuse_call(func, x, states)
-    (whole, *begin), length = equalized([x, *states], [batch, *[1] * len(states)])
-    given = begin[0] if isinstance(hx, torch.Tensor) else tuple(begin)
-    made = func(whole, given, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    (whole, *begin), length = equalized_buffers([x, *states], [batch, *[1] * len(states)])
+    if steps is not None:
+        made = _over_steps(func, new(whole, 1 - batch, steps), begin, params, has_biases, num_layers, bidirectional, batch)
+    else:
+        given = begin[0] if isinstance(hx, torch.Tensor) else tuple(begin)
+        made = func(whole, given, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
     if not isinstance(length, Length):
         return made
-    return grown(made[0], batch, length), *[new(state, 1, length) for state in made[1:]]
+    out = {batch: length} if steps is None else {batch: length, 1 - batch: steps}
+    return cut(buffer_of(made[0]), out), *[new(state, 1, length) for state in made[1:]]
 
 
 def _over_steps(

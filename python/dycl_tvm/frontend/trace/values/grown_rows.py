@@ -30,7 +30,7 @@ def _of_rows(rank: int | None = None) -> Handler:
 
 def _or_along(of_rows: Handler, along: Handler) -> Handler:
     """Return how to call a layer that is known too where the dimension is not the first."""
-    return lambda func, t, *args, **kwargs: (along if t.along else of_rows)(func, t, *args, **kwargs)
+    return lambda func, t, *args, **kwargs: (of_rows if list(t.lengths) == [0] else along)(func, t, *args, **kwargs)
 
 
 def _group_norm(func: Any, t: Grown, num_groups: int, *args: Any, **kwargs: Any) -> Any:

@@ -29,7 +29,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     sliced,
     span,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, rank_of, refuse_here
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, cut, grown, rank_of, refuse_here
 from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
@@ -140,13 +140,15 @@ def _cut(t: torch.Tensor, entries: list[Any]) -> Any:
     if any(type(e) is slice and not _is_known(e, i in cuts) for i, e in enumerate(entries)):
         return NotImplemented
     whole = getitem(t, tuple([slice(None) if i in cuts else e for i, e in enumerate(entries)]))
+    extents: dict[int, Length] = {}
     for at in cuts:
-        if isinstance(whole, Grown):
-            return whole.refuse("a slice would give a second dimension of unknown length to")
         dim = sum(e is None or type(e) is slice for e in entries[:at])
         storage_of(whole).cut = True
         whole = sliced(whole, dim, int(whole.shape[dim]), entries[at])
-    return view_of(t, whole)
+        if isinstance(whole, Grown):
+            extents[dim] = whole.length
+            whole = whole if len(cuts) == 1 else whole.padded()
+    return view_of(t, whole if len(cuts) == 1 else cut(whole, extents))  # type: ignore[arg-type]  # one of staging's
 
 
 def _picked(t: torch.Tensor, entries: list[Any]) -> Any:
@@ -270,9 +272,9 @@ def split(t: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
     if not all(type(n) is int or is_number_of_run(n) for n in sizes):
         raise UnsupportedError("split() by sizes that are no integers", current().origin(), "convert them before: int(n)")
     dim, starts, end = dim % rank_of(t), [], 0
-    whole: Any = t.length if isinstance(t, Grown) and t.along == dim else buffer_of(t).shape[dim]
-    if isinstance(t, Grown) and t.along != dim:
+    if isinstance(t, Grown) and list(t.lengths) != [dim]:
         return t.refuse("split() by numbers of the run, along another dimension, of")
+    whole: Any = t.length if isinstance(t, Grown) else buffer_of(t).shape[dim]
     for n in sizes:
         require(n >= 0, RuntimeError("split_with_sizes expects split_sizes have only non-negative entries"))
         starts.append(end)

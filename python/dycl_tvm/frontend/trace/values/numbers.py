@@ -21,10 +21,12 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
+from dycl_tvm.frontend.trace.values.intervals import bounds_after
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
+from dycl_tvm.frontend.trace.values.products import note_product
 from dycl_tvm.frontend.trace.values.raising import check
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
@@ -287,7 +289,10 @@ def _binary(op: str, swapped: bool) -> Any:
             lengths = length_of(self), length_of(other)
             result.node.counted, result.node.test = loop, test_of(op, self.node, bounds_of(other), lengths)
         if is_symbolic(result) and result.node.kind == "int":
-            result.node.bounds = _bounds(op, *((other, self) if swapped else (self, other)))
+            first, second = (other, self) if swapped else (self, other)
+            result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
+            if op == "mul" and affine is None and (type(other) is int or is_symbolic(other)):
+                note_product(result, self, other)
             if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
                 base, more = self.node.base
                 result.node.base = (base, more + (other if op == "add" else -other))
@@ -339,19 +344,6 @@ def grown(x: Any, length: Length) -> Any:
     """Note how a number grows in a loop, and return it."""
     x.node.length, x.node.bounds, x.node.decision = length, length.bounds, length.counter.loop
     return x
-
-
-def _bounds(op: str, a: Any, b: Any) -> tuple[int, int] | None:
-    """Return the bounds of a result of integer arithmetic."""
-    if op == "mod" and isinstance(b, int) and b > 0:
-        return (0, b - 1)
-    of_a, of_b = bounds_of(a), bounds_of(b)
-    if op == "floordiv" and isinstance(b, int) and b > 0 and of_a is not None:
-        return (of_a[0] // b, of_a[1] // b)
-    if of_a is None or of_b is None or op not in ("add", "sub", "mul"):
-        return None
-    corners = [getattr(operator, op)(x, y) for x in of_a for y in of_b]
-    return (min(corners), max(corners))
 
 
 def _mixed_result(mixed: Mixed, op: str, *numbers: Any) -> Mixed | None:

@@ -7,6 +7,8 @@ not. Here parts along one dimension are compared when the network runs, which is
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import dims_of
 from dycl_tvm.frontend.trace.values.arguments import tensors_of
 from dycl_tvm.frontend.trace.values.extents import NARROW_AT
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, number
@@ -52,9 +55,10 @@ def _check(target: StagedTensor, t: StagedTensor) -> None:
     alike = 0
     while alike < min(len(a.steps), len(b.steps)) and a.steps[alike] == b.steps[alike]:
         alike += 1
-    along = {u.along for u in (target, t) if isinstance(u, Grown)}
+    along = dims_of([target, t])
     empty = _is_empty(target) | _is_empty(t)
-    as_long = len(along) == 1 and target.dim() == t.dim() and _count(target, min(along)) == _count(t, min(along))
+    counts = [_count(target, d) == _count(t, d) for d in along] if target.dim() == t.dim() else [False]
+    as_long = functools.reduce(operator.and_, counts)
     if len(a.steps) == len(b.steps) == alike:
         _require(as_long | empty)
         return
@@ -113,11 +117,13 @@ class _Steps:
 
 
 def _count(t: torch.Tensor, dim: int) -> Any:
-    return number(t.length) if isinstance(t, Grown) and t.along == dim else buffer_type(t).shape[dim]
+    return number(t.lengths[dim]) if isinstance(t, Grown) and dim in t.lengths else buffer_type(t).shape[dim]
 
 
 def _is_empty(t: StagedTensor) -> Any:
-    return number(t.length) == 0 if isinstance(t, Grown) else t.numel() == 0
+    if not isinstance(t, Grown):
+        return t.numel() == 0
+    return functools.reduce(operator.or_, [number(n) == 0 for n in t.lengths.values()])
 
 
 def _require(fine: Any) -> None:

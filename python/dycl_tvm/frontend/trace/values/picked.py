@@ -17,8 +17,19 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import at_front, buffer_of, dtype_of, masked, new, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_math import (
+    at_front,
+    buffer_of,
+    dtype_of,
+    filled,
+    masked,
+    multiplied,
+    new,
+    new_in,
+    refuse_call,
+    valid,
+)
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.overlaps import check_apart
@@ -66,7 +77,7 @@ def found(mask: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, Extent]:
     known = as_constant(total)
     count: Any = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
     if scalars.is_symbolic(count):
-        key = (read(buffer_of(of)), of.length if isinstance(of, Grown) else None)
+        key = (read(buffer_of(of)), tuple(of.lengths.items()) if isinstance(of, Grown) else None)
         count.node.base = (current().get(_Counted).first.setdefault(key, count.node.value), 0)
     places = torch.nonzero_static(flat, size=size, fill_value=0)
     known_bounds()[read(places)] = (0, size - 1)
@@ -75,13 +86,16 @@ def found(mask: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, Extent]:
 
 def there_of(mask: Grown) -> torch.Tensor:
     """Return the buffer of a mask, false where there is nothing."""
-    return mask.padded() & valid(mask.length, mask.buffer.shape[mask.along], mask.dim_(), mask.along)
+    made: torch.Tensor = mask.padded()
+    for d, length in mask.lengths.items():
+        made = made & valid(length, mask.buffer.shape[d], mask.dim_(), d)
+    return made
 
 
 def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.Tensor:
     """Return what a mask picks of the dimensions from ``dim`` on."""
     rank = rank_of(mask)
-    if isinstance(t, Grown) and (rank > 1 or t.along != dim):
+    if isinstance(t, Grown) and (rank > 1 or list(t.lengths) != [dim]):
         _check_mask(t, dim, mask)
         rows = nonzero(func, mask, as_tuple=True)
         return Rows(func, t, {dim + d: row for d, row in enumerate(rows)}).take()
@@ -113,7 +127,7 @@ def _under(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> tuple[to
         if tuple(mask.shape) != tuple(t.shape[dim : dim + mask.dim()]):
             raise IndexError(f"the shape of the mask {list(mask.shape)} does not match the shape of the indexed tensor {list(t.shape)}")
         return t, None
-    if rank_of(mask) != 1 or (isinstance(t, Grown) and t.along != dim):
+    if rank_of(mask) != 1 or (isinstance(t, Grown) and list(t.lengths) != [dim]):
         return refuse_call(func, t, mask)  # type: ignore[no-any-return]
     (whole, _), extent = equalized([t, mask], [dim, 0], IndexError)
     return whole, extent
@@ -130,7 +144,7 @@ def picked(t: torch.Tensor, along: int, count: Extent) -> torch.Tensor:
 
 def nonzero(func: Any, x: torch.Tensor, as_tuple: bool = False) -> Any:
     """Return where the elements are that are not zero: a row of positions each, or a row for each dimension."""
-    mask = masked(x.padded() != 0, x.along, x.length, False) if isinstance(x, Grown) else x != 0
+    mask = x != 0 if not isinstance(x, Grown) else filled(cut(x.padded() != 0, x.lengths), False)  # type: ignore[arg-type]  # it has lengths
     columns, count = columns_of(mask, x)
     if as_tuple:
         rows = [picked(c, 0, count) for c in columns]
@@ -182,11 +196,12 @@ class Rows:
         if isinstance(self.length, Length):
             at = masked(at, 0, self.length, 0)
         below = row.below if isinstance(row, Grown) else None
-        if not isinstance(self.t, Grown) or dim != self.t.along:
+        own = self.t.lengths.get(dim) if isinstance(self.t, Grown) else None
+        if own is None:
             return torch.where(at < 0, at + self.whole.shape[dim], at) if below is None else at
-        if below is not None and combine("le", below, self.t.length) is True:
+        if below is not None and combine("le", below, own) is True:
             return at
-        there = to_tensor(number(self.t.length), torch.int64)
+        there = to_tensor(number(own), torch.int64)
         inside = (at >= -there) & (at < there)
         if isinstance(self.length, Length):
             inside = inside | ~valid(self.length, at.shape[0], 1, 0)
@@ -199,21 +214,20 @@ class Rows:
 
     def take(self) -> torch.Tensor:
         """Return what lies there."""
-        if isinstance(self.t, Grown) and self.t.along not in self.dims:
-            return self._take_across()
+        others = {d: n for d, n in self.t.lengths.items() if d not in self.dims} if isinstance(self.t, Grown) else {}
+        if not self.whole.numel() and others:
+            return refuse_call(self.func, self.t)  # type: ignore[no-any-return]
         if not self.whole.numel():  # there are none
             shape = [0 if d == self.along else n for d, n in enumerate(self._shape())]
             return torch.zeros(shape, dtype=self.whole.dtype)
-        return picked(torch.Tensor.__getitem__(self.whole, self._index(self.at[0], self.at[1:])), self.along, self.length)
-
-    def _take_across(self) -> torch.Tensor:
-        """Return what lies at so many places in other dimensions than that of unknown length."""
-        assert isinstance(self.t, Grown)
-        if isinstance(self.length, Length) or not self.whole.numel():
-            return refuse_call(self.func, self.t)  # type: ignore[no-any-return]
         made = torch.Tensor.__getitem__(self.whole, self._index(self.at[0], self.at[1:]))
-        along = self.t.along - sum(d < self.t.along for d in self.dims)
-        return new(made, along + (self.along <= along), self.t.length)
+        if not others:
+            return picked(made, self.along, self.length)
+        extents: dict[int, Extent] = {}
+        for d, n in others.items():
+            along = d - sum(r < d for r in self.dims)
+            extents[along + (self.along <= along)] = n
+        return new_in(made, {**extents, self.along: self.length})
 
     def _shape(self) -> list[int]:
         rest = [n for d, n in enumerate(self.whole.shape) if d not in self.dims]
@@ -223,17 +237,18 @@ class Rows:
         """Put a tensor there that broadcasts to what lies there. Positions that there are not lead to a row that is taken off again."""
         first, length, from_end = self.at[0], self.length, self.rank - self.along
         check_apart(self.t, value)
-        if isinstance(self.t, Grown) and self.t.along not in self.dims and (isinstance(value, Grown) or value.numel() != 1):
+        across = isinstance(self.t, Grown) and any(d not in self.dims for d in self.t.lengths)
+        if across and (isinstance(value, Grown) or value.numel() != 1):
             return refuse_call(self.func, self.t, value)  # type: ignore[no-any-return]
         others = self.at[1:]
         if isinstance(value, Grown) or (isinstance(length, Length) and extent_at(value, from_end) not in (None, 1)):
             places = first.reshape([-1] + [1] * (from_end - 1))
             marked = new(places, 0, length) if isinstance(length, Length) else places
             agreed = broadcast([marked, value])
-            if agreed is None or agreed[1] != from_end:
+            if agreed is None or list(agreed[1]) != [from_end]:
                 return refuse_call(self.func, value, self.t)  # type: ignore[no-any-return]
-            if not is_same(agreed[2], length):  # positions are not repeated
-                fine = as_number(agreed[2]) == as_number(length)
+            if not is_same(agreed[1][from_end], length):  # positions are not repeated
+                fine = as_number(agreed[1][from_end]) == as_number(length)
                 require(fine, RuntimeError("as many elements must be assigned as there are positions"))
             value, first = agreed[0].get(id(value), value), agreed[0].get(id(marked), marked).reshape(-1)
             others = [fitted(x, 0, first.shape[0]) for x in others]
@@ -282,9 +297,9 @@ def without_rows(entries: list[Any], of: Any = None) -> tuple[Any, ...]:
 def masked_select(func: Any, x: torch.Tensor, mask: torch.Tensor) -> Any:
     """Return the elements at which a mask is true."""
     if isinstance(x, Grown) or isinstance(mask, Grown):
-        if rank_of(x) != 1 or rank_of(mask) != 1:
-            return refuse_call(func, x, mask)
-        return by_mask(func, x, 0, mask)
+        rank = rank_of(x)
+        alike = rank == rank_of(mask) and all(is_same(extent_at(x, d), extent_at(mask, d)) for d in range(1, rank + 1))
+        return by_mask(func, x, 0, mask) if alike or rank == rank_of(mask) == 1 else refuse_call(func, x, mask)
     x, mask = torch.broadcast_tensors(x, mask)
     return by_mask(func, x, 0, mask)
 
@@ -294,9 +309,9 @@ def masked_scatter(func: Any, target: torch.Tensor, mask: torch.Tensor, source: 
     if isinstance(target, Grown) or isinstance(mask, Grown) or not isinstance(source, Grown):
         return refuse_call(func, target, mask, source)
     mask = mask.expand(target.shape)
-    flat, room = at_front(source).reshape(-1), math.prod(source.buffer.shape) // max(source.buffer.shape[source.along], 1)
+    flat, room = at_front(source).reshape(-1), math.prod(n for d, n in enumerate(source.buffer.shape) if d not in source.lengths)
     few = RuntimeError("masked_scatter: expected the source to have at least as many elements as the mask has true ones")
-    require(as_number(found(mask, mask)[1]) <= number(source.length) * room, few)
+    require(as_number(found(mask, mask)[1]) <= multiplied(source.lengths.values()) * room, few)
     made = _scattered(target, mask, flat)
     return made
 
@@ -305,25 +320,26 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
     """Assign to what a mask picks of the first dimensions of a tensor, of which one has a length of the run, or the mask, or the value."""
     rank, whole, given = rank_of(mask), buffer_of(t), mask
     check_apart(t, value)
-    if isinstance(mask, Grown) or (isinstance(t, Grown) and t.along < rank):
-        along = mask.along if isinstance(mask, Grown) else t.along  # type: ignore[attr-defined]  # one has
-        if isinstance(t, Grown) and t.along < rank and t.along != along:
-            return refuse_call(func, t, mask)  # type: ignore[no-any-return]
+    behind = isinstance(t, Grown) and any(d >= rank for d in t.lengths)
+    extents = {d: n for d, n in t.lengths.items() if d < rank} if isinstance(t, Grown) else {}
+    extents |= mask.lengths if isinstance(mask, Grown) else {}
+    if extents:
         _check_mask(t, 0, mask)
-        size, length = int(whole.shape[along]), mask.length if isinstance(mask, Grown) else t.length  # type: ignore[attr-defined]
-        mask = fitted(buffer_of(mask), along, size) & valid(length, size, rank, along)
+        mask = buffer_of(mask)
+        for d, length in extents.items():
+            mask = fitted(mask, d, int(whole.shape[d])) & valid(length, int(whole.shape[d]), rank, d)
     tail = rank_of(t) - rank
     one_for_all = not isinstance(value, Grown) and (value.dim() <= tail or (value.dim() == tail + 1 and value.shape[0] == 1))
-    if isinstance(t, Grown) and t.along >= rank and (isinstance(value, Grown) or value.numel() != 1):
+    if behind and (isinstance(value, Grown) or value.numel() != 1):
         return refuse_call(func, t, value)  # type: ignore[no-any-return]
     if not one_for_all:
         places, count = found(mask, given)
         marked = picked(places.reshape([-1] + [1] * tail), 0, count)
         agreed = broadcast([marked, value]) if isinstance(count, Length) else None
-        if agreed is None or agreed[1] != tail + 1 or rank_of(value) != tail + 1:
+        if agreed is None or list(agreed[1]) != [tail + 1] or rank_of(value) != tail + 1:
             return refuse_call(func, value, t, mask)  # type: ignore[no-any-return]
-        if not is_same(agreed[2], count):
-            fine = as_number(agreed[2]) == as_number(count)
+        if not is_same(agreed[1][tail + 1], count):
+            fine = as_number(agreed[1][tail + 1]) == as_number(count)
             require(fine, RuntimeError("as many rows must be assigned as the mask has true elements"))
         rows = agreed[0].get(id(value), value)
         return torch.Tensor.__setitem__(whole, Ellipsis, _scattered(whole, mask, rows)) if rows.shape[0] else None

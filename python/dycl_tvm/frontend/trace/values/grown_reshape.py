@@ -1,0 +1,301 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Other shapes for the elements of tensors whose lengths are known only at run time: views of their buffers, or copies in order.
+
+A dimension of unknown length that stays what it is divides the shape: what is before it and what is behind it get other shapes each by
+itself, in the buffer. Where such a dimension is merged with others, or split up, the elements are moved to where the buffer of the new
+shape has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
+from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, multiplied, new_in, refuse_call
+from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, as_known, grown_or_plain, length_of_size, one_length, stands_for_a_view
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.products import Factors, factors_of, without
+from dycl_tvm.frontend.trace.values.recorder import to_tensor
+
+_T = torch.Tensor
+
+
+def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
+    """Give the elements another shape."""
+    wanted = flat(sizes)
+    several = len(t.lengths) > 1 or sum(map(scalars.is_symbolic, wanted)) > 1
+    return _of_several(func, t, wanted) if several else _of_one(func, t, wanted)
+
+
+def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Merge dimensions."""
+    first, last = start_dim % t.dim_(), end_dim % t.dim_()
+    if first >= last:
+        return t
+    merged = [d for d in t.lengths if first <= d <= last]
+    count: Any = -1 if merged and len(t.lengths) == 1 else count_in(t, range(first, last + 1))
+    return reshape(_T.reshape, t, [*t.sizes()[:first], count, *t.sizes()[last + 1 :]])
+
+
+# -- one length ---------------------------------------------------------------------------------------------------------------
+def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
+    """Give a tensor with one length another shape with one."""
+    wanted, shape = list(wanted), list(t.buffer.shape)
+    at, length = one_length(wanted)
+    others = math.prod(n for d, n in enumerate(shape) if d != t.along)
+    if at is None and are_plain(wanted) and wanted.count(-1) == 1 and math.prod(n for n in wanted if n != -1) == others:
+        at, length = wanted.index(-1), t.length
+    asked = [i for i, n in enumerate(wanted) if scalars.is_symbolic(n)]
+    free = [i for i, n in enumerate(wanted) if i != at and type(n) is int and n == -1]
+    if at is not None and len(free) == 1 and (rest := math.prod(n for i, n in enumerate(wanted) if i not in (at, *free))):
+        left = t.length.bounds[1] * others // max(bounds_of(length)[1] * rest, 1)
+        if is_same(combine("mul", t.length, others), combine("mul", length, rest * left)):
+            if not t.length.bounds[0] * others:
+                require(
+                    number(t.length) * others != 0, RuntimeError("cannot reshape tensor of 0 elements into a shape with a size to be found")
+                )
+            wanted[free[0]] = left
+    if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
+        if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
+            return _in_order(func, t, wanted)
+        at, length = asked[0], t.length  # as many elements as there are
+        require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
+    if at is None or not is_same(length, t.length):
+        return _in_order(func, t, wanted)
+    if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
+        rest = math.prod(n for n in left if n != -1)
+        if left.count(-1) > 1 or rest == 0 or others % rest:
+            return _in_order(func, t, wanted)
+        wanted = [others // rest if i != at and n == -1 else n for i, n in enumerate(wanted)]
+    if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
+        wanted[at] = -1
+        return _in_order(func, t, wanted)
+    wanted[at] = shape[t.along]
+    splits = _splits(shape[: t.along], wanted[:at]) and _splits(shape[t.along + 1 :], wanted[at + 1 :])
+    if not t.contiguous_ and not splits and (at, wanted) != (t.along, shape):  # it is a view, or a copy
+        if func is _T.view:
+            return refuse_call(func, t)
+        t.storage_.growing = t.decision
+    return as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
+
+
+def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
+    """Give all elements, in their order, another shape, of which one size may follow from how many there are."""
+    others = math.prod(n for d, n in enumerate(t.buffer.shape) if d != t.along)
+    total, at = combine("mul", t.length, others), [d for d, n in enumerate(wanted) if type(n) is not int or n == -1]
+    if not isinstance(total, Length) or len(at) > 1:
+        return _of_several(func, t, wanted)
+    wrong, row = RuntimeError("the shape is invalid for the number of elements"), math.prod(n for d, n in enumerate(wanted) if d not in at)
+    if not row or (func is _T.view and not t.contiguous_ and not _are_split(t, wanted, at)):
+        return refuse_call(func, t)
+    if not at or wanted[at[0]] != -1:
+        require(number(total) == (row * wanted[at[0]] if at else row), wrong)
+    if at and math.prod(wanted[: at[0]]) == math.prod(t.buffer.shape[: t.along]):
+        return _in_rows(t, wanted, at[0], _divided(total, row, wrong))
+    elements = at_front(t).reshape(-1)
+    if not at:
+        made = elements.narrow(0, 0, row).view(wanted) if row <= elements.shape[0] else refuse_call(func, t)
+        stands_for_a_view(made, t)
+        return made
+    size = _divided(total, row, wrong)
+    room, rows = bounds_of(size)[1], math.prod(wanted[: at[0]])
+    if rows > 1:  # each row is as long as it is at run time
+        most = room * (row // rows)
+        places = torch.arange(rows)[:, None] * to_tensor(as_number(size) * (row // rows), torch.int64) + torch.arange(most)
+        elements = elements.index_select(0, places.reshape(-1).clamp(max=max(int(elements.shape[0]) - 1, 0)))
+    whole = elements.narrow(0, 0, room * row).view([room if d in at else n for d, n in enumerate(wanted)])
+    made = grown_or_plain(whole, at[0], size, True)
+    stands_for_a_view(made, t)
+    return made
+
+
+def _are_split(t: Grown, wanted: list[Any], at: list[int]) -> bool:
+    """Whether dimensions are only split, also the one of unknown length."""
+    shape, behind = t.buffer.shape, wanted[at[0] + 1 :] if at else []
+    rest = math.prod(shape[t.along + 1 :])
+    parts, left = divmod(math.prod(behind), rest) if rest else (0, 1)
+    split = not left and parts > 0 and t.length.factor % parts == 0 and t.length.constant % parts == 0
+    return bool(at) and split and _splits(shape[: t.along], wanted[: at[0]]) and _splits([parts, *shape[t.along + 1 :]], behind)
+
+
+def _in_rows(t: Grown, wanted: list[Any], at: int, size: Extent) -> Any:
+    """Give what lies in the dimension of unknown length, and behind it, another shape: it stays at the front of its row of the buffer."""
+    rows, room, behind = math.prod(wanted[:at]), bounds_of(size)[1], math.prod(wanted[at + 1 :])
+    each = math.prod(t.buffer.shape[t.along :])
+    whole = t.padded().reshape(rows, each)
+    whole = whole if room * behind == each else whole.narrow(1, 0, room * behind)
+    made = grown_or_plain(whole.reshape([room if d == at else n for d, n in enumerate(wanted)]), at, size, t.contiguous_)
+    stands_for_a_view(made, t)
+    return made
+
+
+def _divided(total: Length, by: int, wrong: Exception) -> Extent:
+    """Return how often a number goes into a length; it is an error at run time if something is left."""
+    if total.factor % by == 0 and total.constant % by == 0:
+        return Length(total.counter, total.factor // by, total.constant // by)
+    n = number(total)
+    require(n % by == 0, wrong)
+    return extent_of(n // by, total.bounds[0] // by, total.bounds[1] // by)
+
+
+def _splits(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether dimensions are only split, or stay: that is a view, however a tensor lies in memory."""
+    left = [n for n in wanted if n != 1]
+    for size in sizes:
+        while size > 1 and left and size % left[0] == 0:
+            size //= left.pop(0)
+        if size != 1:
+            return False
+    return not left
+
+
+# -- several lengths -----------------------------------------------------------------------------------------------------------
+def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
+    """Give a tensor another shape, where it has several lengths, or the shape has."""
+    asked = [n if type(n) is int else length_of_size(n) for n in wanted]
+    if None in asked or asked.count(-1) > 1:
+        return refuse_call(func, t)
+    if -1 in asked:
+        asked[asked.index(-1)] = _left_over(func, t, asked)
+    kept = _kept(t, asked)
+    opened: list[int] = []
+    splits = True
+    for own, others in _between(t, asked, kept):
+        lengths, left = [d for d in own if d in t.lengths], [d for d in others if isinstance(asked[d], Length)]
+        sizes, rest = [t.buffer.shape[d] for d in own], [asked[d] for d in others]
+        if len(lengths) == len(left) == 1:
+            opened += lengths
+        elif lengths or left or math.prod(sizes) != math.prod(rest):
+            return _moved(func, t, asked)
+        splits = splits and (bool(lengths) or _splits(sizes, rest))
+    shape = [as_number(n) for n in asked]
+    for d, w in kept.items():
+        shape[w] = t.buffer.shape[d]
+    lengths_kept = {w: t.lengths[d] for d, w in kept.items()}
+    if len(opened) > 1:
+        return _moved(func, t, asked)
+    if opened:
+        return _opened(func, t, shape, opened[0], lengths_kept)
+    if not t.contiguous_ and not splits:  # it is a view, or a copy
+        if func is _T.view:
+            return refuse_call(func, t)
+        t.storage_.growing = t.decision
+    return new_in(func(t.padded(), shape), lengths_kept, t.contiguous_)
+
+
+def _opened(func: Any, t: Grown, shape: list[Any], opened: int, kept: dict[int, Length]) -> Any:
+    """Change the part between dimensions that are kept in which one length is: the others are as long as the buffer meanwhile."""
+    part: Any = cut(t.padded(), {opened: t.lengths[opened]})
+    part.order = t.order
+    made = _of_one(func, part, shape)
+    lengths = made.lengths if isinstance(made, Grown) else {}
+    stands_for_a_view(made, t)
+    known = t.contiguous_ and (not lengths or made.contiguous_)
+    return new_in(made.padded() if isinstance(made, Grown) else made, {**kept, **lengths}, known)
+
+
+def _kept(t: Grown, asked: Sequence[Any]) -> dict[int, int]:
+    """Return which lengths stay what they are, in their order: the dimension of each, and that in the new shape."""
+    found: dict[int, int] = {}
+    own = list(t.lengths)
+    for d, size in enumerate(asked):
+        same = next((k for k, of in enumerate(own) if isinstance(size, Length) and is_same(t.lengths[of], size)), None)
+        if same is not None:
+            found[own[same]] = d
+            del own[: same + 1]
+    return found
+
+
+def _between(t: Grown, asked: Sequence[Any], kept: dict[int, int]) -> list[tuple[range, range]]:
+    """Return the dimensions between those that are kept, of the tensor and of the new shape."""
+    ends = [*kept.items(), (t.dim_(), len(asked))]
+    begins = [(0, 0), *[(d + 1, w + 1) for d, w in kept.items()]]
+    return [(range(a, c), range(b, d)) for (a, b), (c, d) in zip(begins, ends)]
+
+
+def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
+    """Give all elements, in their order, another shape: they are moved together, and then to where the new buffer has them."""
+    if func is _T.view and not t.contiguous_:
+        return refuse_call(func, t)
+    sizes: list[Extent] = list(asked)
+    own, others = without(_product(_sizes(t)), _product(sizes))
+    if own != others:
+        require(_number(own) == _number(others), RuntimeError("the shape is invalid for the number of elements"))
+    rooms = [bounds_of(n)[1] for n in sizes]
+    last = max((d for d, n in enumerate(sizes) if isinstance(n, Length)), default=-1)
+    elements = at_front(t).reshape(-1)
+    if not math.prod(rooms) or not elements.shape[0]:
+        return refuse_call(func, t)
+    if all(isinstance(n, int) for n in sizes[1:]):  # they lie in order in the new buffer
+        whole = fitted(elements, 0, math.prod(rooms))
+    else:
+        behind = math.prod(rooms[last + 1 :])
+        if elements.shape[0] % behind:
+            elements = fitted(elements, 0, -(-elements.shape[0] // behind) * behind)
+        rows = elements.reshape(-1, behind)
+        whole = rows.index_select(0, _places(sizes[: last + 1]).clamp(max=rows.shape[0] - 1))
+    made = new_in(whole.reshape(rooms), dict(enumerate(sizes)))
+    stands_for_a_view(made, t)
+    return made
+
+
+def _sizes(t: Grown) -> list[Extent]:
+    return [t.lengths.get(d, n) for d, n in enumerate(t.buffer.shape)]
+
+
+def _product(sizes: Iterable[Extent]) -> Factors:
+    """Return what the number of elements of a shape is the product of."""
+    made: Factors = (1, ())
+    for n in sizes:
+        of = factors_of(n)
+        made = (made[0] * of[0], (*made[1], *of[1]))
+    return made
+
+
+def _left_over(func: Any, t: Grown, sizes: Sequence[Any]) -> Extent:
+    """Return the size that is to be found: what the others leave of the number of elements."""
+    wrong = RuntimeError("the shape is invalid for the number of elements")
+    for size in sizes:
+        if isinstance(size, Length) and size.bounds[0] < 1:
+            require(number(size) != 0, RuntimeError("cannot reshape tensor of 0 elements into a shape with a size to be found"))
+    (own, lengths), (others, more) = without(_product(_sizes(t)), _product([n for n in sizes if n != -1]))
+    if not others:
+        return refuse_call(func, t)  # type: ignore[no-any-return]
+    if not more and own % others == 0 and not lengths:
+        return own // others
+    if not more and own % others == 0:
+        return length_of_size(_number((own // others, lengths)))  # type: ignore[no-any-return]  # a product of lengths is one
+    count, by = _number((own, lengths)), _number((others, more))
+    require(count % by == 0, wrong)
+    (low, high), (least, most) = (scalars.bounds_of(n) or (1, math.prod(t.buffer.shape)) for n in (count, by))
+    return extent_of(count // by, low // max(most, 1), high // max(least, 1))
+
+
+def _number(factors: Factors) -> Any:
+    """Return a product as a number."""
+    made, lengths = factors
+    return made if not lengths else multiplied(lengths) if made == 1 else multiplied(lengths) * made
+
+
+def _places(sizes: Sequence[Extent]) -> torch.Tensor:
+    """Return where, in their order, the elements lie that are at the places of a buffer."""
+    made: torch.Tensor = torch.zeros((), dtype=torch.int64)
+    for d, size in enumerate(sizes):
+        step = torch.arange(bounds_of(size)[1]).reshape([-1] + [1] * (len(sizes) - 1 - d))
+        there = to_tensor(number(size), torch.int64) if isinstance(size, Length) else size
+        made = made * there + step if d else step
+    return made.reshape(-1)
+
+
+HANDLERS: dict[Any, Handler] = {
+    **dict.fromkeys([_T.flatten, torch.flatten], flatten),
+    **dict.fromkeys([_T.reshape, _T.view, torch.reshape], reshape),
+}
