@@ -178,11 +178,12 @@ def exported(net: nn.Module, x: Tensor, dim: int, dynamo: bool = False) -> Any:
         (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 4), nn.Softmax(-1)), 0, (4, 6)),
         (Convolutions, 0, (4, 3, 8, 8)),
         (Attention, 0, (4, 5)),
+        (Attention, 1, (2, 4)),
         (lambda: Recurrent("LSTM", bidirectional=True), 1, (2, 4, 5)),
         (lambda: Recurrent("GRU"), 1, (2, 4, 5)),
         (lambda: Recurrent("RNN"), 0, (4, 3, 5)),
     ],
-    ids=["mlp", "convolutions", "attention", "lstm", "gru", "rnn"],
+    ids=["mlp", "convolutions", "attention", "attention_of_any_length", "lstm", "gru", "rnn"],
 )
 def test_what_exporters_write(net: Callable[[], nn.Module], dim: int, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
@@ -193,6 +194,16 @@ def test_what_exporters_write(net: Callable[[], nn.Module], dim: int, shape: tup
         return torch.randint(0, 11, of) if isinstance(made, Attention) else torch.randn(of)
 
     checked(exported(made, example(4), dim), [{"x": example(n).numpy()} for n in SIZES], dynamic_shapes={"N": N})
+
+
+def test_a_batch_of_sequences_of_any_length() -> None:
+    file, example = io.BytesIO(), torch.zeros(2, 3, dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        axes = {"x": {0: "B", 1: "T"}}
+        torch.onnx.export(Attention().eval(), (example,), file, dynamo=False, dynamic_axes=axes, input_names=["x"])
+    feeds = [{"x": np.random.RandomState(b * t).randint(0, 11, (b, t))} for b, t in ((1, 1), (3, 5), (4, 8), (2, 7))]
+    checked(onnx.load_from_string(file.getvalue()), feeds, dynamic_shapes={"B": Dim("B", max=4), "T": Dim("T", max=8)})
 
 
 def test_what_the_exporter_of_programs_writes() -> None:
