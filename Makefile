@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo generate test boards cost bench bench-dispatch bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,15 @@ generate: $(VENV)/.models  ## Compile generate() of an unedited GPT-2 of transfo
 	$(BIN)/python examples/generate.py $(GENERATE_ARGS)
 
 test: lint pytest  ## All checks: linters, then the tests
+
+# Rooms that run, read or rewrite the user's Python; `PYTEST_ARGS="-k sum"` chooses among their tests.
+PYTHON_ROOMS := frontend frontend_exported frontend_onnx hcfg passes verify runtime zoo
+PYTHON_VENV = .venv-$(notdir $(PYTHON))
+
+test-python:  ## The tests in which versions of Python may differ, with another one: `make test-python PYTHON=python3.12`
+	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) is not on this machine: `pyenv install 3.12` (Debian: build-essential and the lib*-dev that it names), `uv python install 3.12`, or a distribution that has it (Ubuntu 22.04 has 3.10, Debian 12 3.11, Ubuntu 24.04 3.12, Debian 13 3.13), with its -venv package' >&2; exit 1; }
+	$(MAKE) --no-print-directory VENV=$(PYTHON_VENV) setup
+	$(PYTHON_VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(PYTHON_ROOMS:%=tests/python/%) tests/python/test_cli.py $(PYTEST_ARGS)
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
@@ -151,4 +160,4 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/s
 
 clean:  ## Remove what was built, not .venv
 	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis python/*.egg-info
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +

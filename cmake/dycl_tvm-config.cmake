@@ -20,7 +20,8 @@ endif()
 
 if(NOT TARGET dycl_tvm::host)
   dycl_find_ffi_headers(_dycl_ffi)
-  add_library(dycl_tvm_host STATIC "${_dycl_source}/host/module.cc" "${_dycl_source}/host/trailer.cc" "${_dycl_source}/json.cc"
+  add_library(dycl_tvm_host STATIC "${_dycl_source}/host/module.cc" "${_dycl_source}/host/trailer.cc"
+              "${_dycl_source}/host/files.cc" "${_dycl_source}/json.cc"
                                    "${_dycl_source}/sha256.cc")
   target_compile_features(dycl_tvm_host PUBLIC cxx_std_11)
   target_include_directories(dycl_tvm_host PUBLIC "${_dycl_include}")

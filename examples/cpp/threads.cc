@@ -27,7 +27,8 @@ void Work(const dycl::Module* module, unsigned seed, int runs, Result* result) {
     return;
   }
   // The threads are the parallelism: none of them starts more.
-  session.value().SetNumThreads(1);
+  result->status = session.value().SetNumThreads(1);
+  if (!result->status.ok()) return;
   std::vector<Input> inputs;
   MakeInputs(*module, {}, seed, &inputs);
   std::vector<DyclValue> values;

@@ -22,11 +22,14 @@ from dycl_tvm._version import __version__
 if TYPE_CHECKING:
     from dycl_tvm import zoo
     from dycl_tvm.artifact import Artifact, Report
+    from dycl_tvm.bound import bound
     from dycl_tvm.build import TensorSpec, build, stage
     from dycl_tvm.compile.register import register_operator
     from dycl_tvm.errors import (
         ArtifactError,
+        CancelledError,
         CompileError,
+        DeadlineError,
         DeviceError,
         DyclError,
         InputError,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from dycl_tvm.runtime import Module, load
 
 _HOME = {
+    "bound": "dycl_tvm.bound",
     "build": "dycl_tvm.build",
     "stage": "dycl_tvm.build",
     "register_operator": "dycl_tvm.compile.register",
@@ -54,7 +58,9 @@ _HOME = {
     "load": "dycl_tvm.runtime",
     "Module": "dycl_tvm.runtime",
     "ArtifactError": "dycl_tvm.errors",
+    "CancelledError": "dycl_tvm.errors",
     "CompileError": "dycl_tvm.errors",
+    "DeadlineError": "dycl_tvm.errors",
     "DeviceError": "dycl_tvm.errors",
     "DyclError": "dycl_tvm.errors",
     "InputError": "dycl_tvm.errors",
@@ -72,7 +78,9 @@ _HOME = {
 __all__ = [
     "Artifact",
     "ArtifactError",
+    "CancelledError",
     "CompileError",
+    "DeadlineError",
     "DeviceError",
     "Dim",
     "DyclError",
@@ -90,6 +98,7 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "__version__",
+    "bound",
     "build",
     "load",
     "register_operator",

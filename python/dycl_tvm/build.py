@@ -54,6 +54,7 @@ def build(
     max_memory: int | None = None,
     keep_print: bool = False,
     open_signs: bool = False,
+    strip_source: bool = False,
     verify: Level = "default",
     progress: ProgressLike = None,
 ) -> Artifact:
@@ -80,7 +81,7 @@ def build(
         For models that have dynamic dimensions of their own (exported programs): the shape of an input by its name. The others keep
         the shape of their example.
         For ONNX models also the size of a symbolic dimension by its symbol, a list of shapes for a sequence, and None for an
-        optional that is not given.
+        optional that is not given; sizes that stay open are given bounds by ``dynamic_shapes``.
     input_values : dict, optional
         For ONNX models: inputs whose values are fixed now, so that shapes may follow from them. The artefact does not have these inputs.
     name : str, optional
@@ -122,7 +123,8 @@ def build(
     dynamic_shapes : mapping or sequence, optional
         Sizes of the inputs of a Python forward that each call decides, as in ``torch.export``: by parameter, and for each dimension a
         :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.
-        A tensor has one such dimension at most; room is made, and time spent, for tensors of the largest size.
+        A tensor may have several; room is made, and time spent, for tensors of the largest sizes. For ONNX models also a
+        size by the symbol of dimensions, ``{"batch": Dim("batch", max=32)}``.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
         that takes more is refused with the line that costs most.
@@ -132,6 +134,9 @@ def build(
     open_signs : bool
         Accept that the result depends on the signs of eigenvectors or singular vectors, which PyTorch leaves open: those of the artefact
         follow a rule of its own. Otherwise only networks that give the same for any signs are compiled, which the build finds out.
+    strip_source : bool
+        Leave the text of the model's source lines out of the library: paths and errors then show files and line numbers only. Files are
+        named as Python imports them, never by where they lie on this machine.
     verify : str
         How far the build proves itself before it returns: ``"default"`` within a small part of its time, ``"full"`` as far as it can,
         ``"off"`` not at all. What was proved is ``Artifact.certificate``; see docs/verification.md.
@@ -203,6 +208,7 @@ def build(
 
     proof.of_kernels(graph, lowered, machine.target, accuracy)
     lowered.program.certificate = proof.certificate().as_dict()
+    lowered.program.strip_source = strip_source
 
     # the code: the instructions as C++, the images of device functions; it is linked where the artefact is written
     with phases.phase("codegen", f"{len(lowered.program.blocks)} blocks"):

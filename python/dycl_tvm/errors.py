@@ -38,17 +38,26 @@ class UnsupportedError(DyclError):
         self.reason, self.origin, self.suggestion = reason, origin, suggestion
         super().__init__(self._text())
 
+    def origin_text(self) -> str:
+        """Return the user's file, line and code with the caret; nothing where they are unknown."""
+        if self.origin is None:
+            return ""
+        where = f" in {self.origin.function}" if self.origin.function else ""
+        lines = [f'File "{self.origin.file}", line {self.origin.line}{where}']
+        if self.origin.code:
+            lines += [f"    {self.origin.code}", "    " + " " * self.origin.column + "^"]
+        return "\n".join(lines)
+
     def _text(self) -> str:
-        lines = []
-        if self.origin is not None:
-            where = f" in {self.origin.function}" if self.origin.function else ""
-            lines.append(f'File "{self.origin.file}", line {self.origin.line}{where}')
-            if self.origin.code:
-                lines += [f"    {self.origin.code}", "    " + " " * self.origin.column + "^"]
+        lines = [self.origin_text()] if self.origin is not None else []
         lines.append(self.reason)
         if self.suggestion:
             lines.append(f"Instead: {self.suggestion}")
         return "\n".join(lines)
+
+
+class ForwardError(UnsupportedError):
+    """The forward raised an exception while it was compiled: one of its own, or for lack of something here."""
 
 
 class PathExplosionError(UnsupportedError):
@@ -122,6 +131,14 @@ class InputError(DyclError, ValueError):
 
 class DeviceError(DyclError, RuntimeError):
     """The GPU or its driver: missing, too old, of another architecture than the library's, or failed in a run."""
+
+
+class CancelledError(DyclError):
+    """A call was cancelled from outside: ``Module.cancel()``. The module can be called again, and its state is as before the call."""
+
+
+class DeadlineError(DyclError, TimeoutError):
+    """A call had not ended at its deadline. The module can be called again, and its state is as before the call."""
 
 
 class RunError(DyclError, RuntimeError):

@@ -277,7 +277,7 @@ def _depends_on_training(module: nn.Module) -> bool:
         return module.track_running_stats
     if isinstance(module, _TRAINING_DEPENDENT):
         return True
-    if type(module).__module__.startswith("torch.nn."):
+    if type(module).__module__.startswith(("torch.nn.", "torch._dynamo.")):  # what `torch.compile` wraps is asked by itself
         return False
     # The user's own: does its code look at self.training?
     for cls in type(module).__mro__:

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 #: How many new objects there are between two collections of what staging makes.
 _NEW_OBJECTS = 20_000
+#: How many objects nobody has frozen but Python itself: version 3.12 begins with some.
+_FROZEN_BY_PYTHON = gc.get_freeze_count() if sys.version_info[:2] == (3, 12) else 0
+
+
+def _is_frozen() -> bool:
+    return gc.get_freeze_count() > _FROZEN_BY_PYTHON
 
 
 @contextmanager
@@ -20,7 +27,7 @@ def young_garbage_only() -> Iterator[None]:
     collections, and each of them would visit all these: a tenth of the time that a small network takes. If
     objects are frozen already, by the user (to fork servers) or by a build in another thread, nothing is changed.
     """
-    if gc.get_freeze_count():
+    if _is_frozen():
         yield
         return
     gc.freeze()
@@ -65,7 +72,7 @@ def no_collections() -> Iterator[None]:
 
 def referrers(obj: Any) -> list[Any]:
     """Return what refers to an object, frozen objects too: Python leaves those out."""
-    if not gc.get_freeze_count():
+    if not _is_frozen():
         return gc.get_referrers(obj)
     gc.unfreeze()
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from dycl_tvm.errors import UsageError
+from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.example_inputs import check_model, identifier, is_exported_program, name_of, normalise
 from dycl_tvm.frontend.onnx import is_onnx
 from dycl_tvm.frontend.python import stage
@@ -52,36 +52,33 @@ def stage_model(
     phases: Phases,
 ) -> HCFG:
     """Return the control flow graph of a model as the front end sees it; the parameters are those of :func:`build`."""
-    if dynamic_shapes is not None and is_onnx(model):
-        raise UsageError("dynamic_shapes is not for ONNX models; give the sizes that this one leaves open as input_shapes")
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise UsageError(f"max_length = {max_length!r} is no length: give a whole number from 1 on")
     if is_onnx(model):
         if example_inputs is not None or example_kwargs:
             raise UsageError("an ONNX model says itself what its inputs are; give sizes that it leaves open as input_shapes")
-        return _stage_onnx(model, input_shapes, input_values, name, max_paths, phases)
-    if input_values is not None:
+    elif input_values is not None:
         raise UsageError("input_values is for ONNX models; in Python, give a function that has the value")
-    if max_length is not None and (type(max_length) is not int or max_length < 1):
-        raise UsageError(f"max_length = {max_length!r} is no length: give a whole number from 1 on")
     if is_exported_program(model):
         return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases, dynamic_shapes, max_length)
-    if input_shapes is not None:
-        raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
-    check_model(model)
-    args, kwargs = normalise(example_inputs, example_kwargs)
     bounds = {
         "max_paths": max_paths,
         "max_loop_trips": max_loop_trips,
         "max_recursion": max_recursion,
         "max_length": max_length,
-        "dynamic_shapes": dynamic_shapes,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
     }
     options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
+    options |= {"keep_print": keep_print, "device": device}
+    if is_onnx(model):
+        return _stage_onnx(model, input_shapes, input_values, dynamic_shapes, name, phases, options)
+    if input_shapes is not None:
+        raise UsageError("input_shapes is for models with dynamic dimensions of their own; this one takes those of its example inputs")
+    check_model(model)
+    args, kwargs = normalise(example_inputs, example_kwargs)
     with phases.phase("stage", "run the forward symbolically"):
-        graph = stage(
-            model, args, kwargs, name=identifier(name) if name else name_of(model), keep_print=keep_print, device=device, **options
-        )
+        graph = stage(model, args, kwargs, name=identifier(name) if name else name_of(model), dynamic_shapes=dynamic_shapes, **options)
         verify(graph)
     return graph
 
@@ -103,17 +100,43 @@ def _stage_onnx(
     model: Any,
     input_shapes: Mapping[str, Any] | None,
     input_values: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
     name: str | None,
-    max_paths: int | None,
     phases: Phases,
+    options: dict[str, Any],
 ) -> HCFG:
-    from dycl_tvm.frontend.onnx import stage_onnx
+    from dycl_tvm.frontend.onnx import NeedsValue, stage_onnx
 
     with phases.phase("stage", "run the ONNX graph symbolically"):
-        graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, name=name, max_paths=max_paths)
-        graph.name = identifier(graph.name)
+        if dynamic_shapes:
+            graph = _as_program(model, input_shapes, input_values, dynamic_shapes, name, options)
+        else:
+            try:
+                graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, max_paths=options.get("max_paths"))
+            except NeedsValue as refusal:
+                # Some shape follows from data: as a program the model may have lengths that are known only at run time.
+                try:
+                    graph = _as_program(model, input_shapes, input_values, {}, name, options)
+                except UnsupportedError:
+                    raise refusal from None
+        graph.name = identifier(name or graph.name)
         verify(graph)
     return graph
+
+
+def _as_program(
+    model: Any,
+    input_shapes: Mapping[str, Any] | None,
+    input_values: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    name: str | None,
+    options: dict[str, Any],
+) -> HCFG:
+    from dycl_tvm.frontend.onnx import open_model
+
+    opened = open_model(model, input_shapes, input_values, dynamic_shapes)
+    bounds = opened.dynamic_shapes or None
+    return opened.named(stage(opened.program.function, opened.examples, name=opened.name, dynamic_shapes=bounds, **options))
 
 
 def _stage_exported(

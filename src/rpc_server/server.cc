@@ -20,6 +20,13 @@ namespace rpc {
 namespace {
 
 constexpr int kTrackerSeconds = 2;
+// More guests than this at once are strangers: the oldest must go. One with the key is no guest any
+// more after a few milliseconds.
+constexpr int kMostGuests = 16;
+// More than this wait in the kernel's queue.
+constexpr int kMostWaiting = 64;
+// What a session may still take when its client has left, to free what it holds.
+constexpr int kGraceSeconds = 2;
 
 volatile sig_atomic_t g_end = 0;
 void OnSignal(int) { g_end = 1; }
@@ -76,26 +83,74 @@ void Server::Loop() {
       tracker_->Update(HasPlace());
       next_update = Seconds() + kTrackerSeconds;
     }
+    EndAbandoned();
     std::vector<pollfd> fds;
-    for (const Child& child : children_) fds.push_back({child.report, POLLIN, 0});
-    // Where all places are taken, the next client waits in the kernel's queue.
-    if (HasPlace()) fds.push_back({listen_, POLLIN, 0});
-    timespec wait = {1, 0};
-    if (ppoll(fds.data(), fds.size(), tracker_ ? &wait : nullptr, &before) <= 0) continue;
-    if (fds.size() > children_.size() && fds.back().revents != 0) Accept();
-    for (size_t k = children_.size(); k-- > 0;) {
-      if (k < fds.size() && fds[k].fd == children_[k].report && fds[k].revents != 0) Hear(k);
+    bool hurry = tracker_ != nullptr;
+    for (const Child& child : children_) {
+      fds.push_back({child.report, POLLIN, 0});
+      // poll() passes over negative numbers.
+      fds.push_back({child.end_at == 0 ? child.socket : -1, POLLRDHUP, 0});
+      hurry = hurry || child.end_at != 0;
     }
+    if (Count(Stage::kWaiting) < kMostWaiting) fds.push_back({listen_, POLLIN, 0});
+    timespec wait = {1, 0};
+    if (ppoll(fds.data(), fds.size(), hurry ? &wait : nullptr, &before) <= 0) continue;
+    size_t count = children_.size();
+    bool next = fds.size() > 2 * count && fds.back().revents != 0;
+    for (size_t k = count; k-- > 0;) {
+      if (fds[2 * k + 1].revents != 0) children_[k].end_at = Seconds() + kGraceSeconds;
+      if (fds[2 * k].revents != 0) Hear(k);
+    }
+    Admit();
+    if (next) Accept();
   }
   sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 
+int Server::Count(Stage stage) const {
+  int count = 0;
+  for (const Child& child : children_) count += child.stage == stage ? 1 : 0;
+  return count;
+}
+
+void Server::Admit() {
+  for (Child& child : children_) {
+    if (child.stage != Stage::kWaiting || child.end_at != 0) continue;
+    if (!HasPlace()) return;
+    child.stage = Stage::kRunning;
+    // Where it has ended meanwhile, the next look at its report tells.
+    if (send(child.report, &kAdmitted, 1, MSG_NOSIGNAL) != 1) continue;
+  }
+}
+
+void Server::EndOldestGuest() {
+  for (size_t k = 0; k < children_.size(); ++k) {
+    if (children_[k].stage != Stage::kGuest) continue;
+    Child child = children_[k];
+    children_.erase(children_.begin() + static_cast<std::ptrdiff_t>(k));
+    kill(child.pid, SIGKILL);
+    Finish(child);
+    return;
+  }
+}
+
+void Server::EndAbandoned() {
+  for (const Child& child : children_) {
+    if (child.end_at == 0 || Seconds() < child.end_at) continue;
+    // Its end is heard like any other.
+    if (kill(child.pid, SIGKILL) == 0 && child.stage == Stage::kRunning) {
+      fprintf(stderr, "a run was ended whose client has left\n");
+    }
+  }
+}
+
 void Server::Accept() {
+  if (Count(Stage::kGuest) >= kMostGuests) EndOldestGuest();
   int socket = accept4(listen_, nullptr, nullptr, SOCK_CLOEXEC);
   if (socket < 0) return;
   int report[2];
   std::string folder = work_.CreateSession();
-  if (folder.empty() || pipe2(report, O_CLOEXEC) != 0) {
+  if (folder.empty() || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, report) != 0) {
     fprintf(stderr, "a client was turned away: %s\n", strerror(errno));
     close(socket);
     return;
@@ -126,14 +181,14 @@ void Server::Accept() {
     WorkFolder::Remove(folder);
     return;
   }
-  children_.push_back({pid, socket, report[0], folder, false});
+  children_.push_back({pid, socket, report[0], folder, Stage::kGuest, 0});
 }
 
 void Server::Hear(size_t index) {
   char byte;
   ssize_t n = read(children_[index].report, &byte, 1);
   if (n == 1) {
-    children_[index].matched = true;
+    children_[index].stage = Stage::kWaiting;
     if (tracker_) tracker_->Used();
     return;
   }
@@ -147,7 +202,7 @@ void Server::Finish(const Child& child) {
   int status = 0;
   while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
   }
-  if (child.matched && WIFSIGNALED(status)) {
+  if (child.stage == Stage::kRunning && child.end_at == 0 && WIFSIGNALED(status)) {
     // The client waits for an answer: it gets this one.
     int number = WTERMSIG(status);
     std::string text =
@@ -168,7 +223,7 @@ void Server::Finish(const Child& child) {
 void Server::EndAll() {
   for (const Child& child : children_) kill(child.pid, SIGKILL);
   for (Child& child : children_) {
-    child.matched = false;  // the closed connection says enough
+    child.stage = Stage::kGuest;  // the closed connection says enough
     Finish(child);
   }
   children_.clear();

@@ -1,5 +1,10 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 // Waits for clients, gives each a process and a folder, and cleans up after it however it ends.
+//
+// Three kinds of clients are counted apart: guests, of which nobody knows yet whether they have the
+// key; those that have it and wait for a place; and those whose session runs. So strangers cannot
+// take the places of clients. The socket of each is watched: a run that nobody waits for any more
+// is ended.
 #ifndef DYCL_RPC_SERVER_SERVER_H_
 #define DYCL_RPC_SERVER_SERVER_H_
 
@@ -38,21 +43,30 @@ class Server {
   int Run();
 
  private:
+  enum class Stage { kGuest, kWaiting, kRunning };
   struct Child {
     pid_t pid;
     int socket;
     int report;
     std::string folder;
-    bool matched;
+    Stage stage;
+    int64_t end_at;  // when it is ended because its client has left; 0: the client is there
   };
 
   void Loop();
   void Accept();
   // Hears from a session, or sees that it has ended.
   void Hear(size_t index);
+  // Lets those that wait begin where places are free.
+  void Admit();
+  // Makes room for one more guest.
+  void EndOldestGuest();
+  // Ends the sessions whose clients have left.
+  void EndAbandoned();
   void Finish(const Child& child);
   void EndAll();
-  bool HasPlace() const { return children_.size() < static_cast<size_t>(options_.sessions); }
+  int Count(Stage stage) const;
+  bool HasPlace() const { return Count(Stage::kRunning) < options_.sessions; }
 
   ServerOptions options_;
   TVMRuntime tvm_;

@@ -59,8 +59,8 @@ int LoadModule(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   return g_tvm->Call(g_tvm->Global("ffi.ModuleLoadFromFile"), &name, 1, result);
 }
 
-// Exchanges keys. Options that the client sends after its key come back in *options.
-bool Handshake(int socket, const SessionOptions& session, std::string* options) {
+// Reads the client's key. Options that it sends after it come back in *options.
+bool HearKey(int socket, const SessionOptions& session, std::string* options) {
   int32_t magic, size;
   if (!ReadInt(socket, &magic) || magic != kMagic) return false;
   if (!ReadInt(socket, &size) || size < 0 || size > kLongestKey) return false;
@@ -73,12 +73,20 @@ bool Handshake(int socket, const SessionOptions& session, std::string* options) 
     return false;
   }
   if (space != std::string::npos) *options = text.substr(space + 1);
-  std::string reply = "server:" + session.key;
-  if (!WriteInt(socket, kMagic) || !WriteInt(socket, static_cast<int32_t>(reply.size())) ||
-      !WriteAll(socket, reply.data(), reply.size())) {
-    return false;
-  }
   return true;
+}
+
+// Tells the server that the client has the key, and waits until there is a place for it.
+bool WaitForPlace(int report) {
+  char answer = 0;
+  return write(report, &kMatched, 1) == 1 && ReadAll(report, &answer, 1) && answer == kAdmitted;
+}
+
+// Tells the client that its session begins.
+bool Welcome(int socket, const SessionOptions& session) {
+  std::string reply = "server:" + session.key;
+  return WriteInt(socket, kMagic) && WriteInt(socket, static_cast<int32_t>(reply.size())) &&
+         WriteAll(socket, reply.data(), reply.size());
 }
 
 // A client whose cable was pulled says nothing any more; the kernel finds out within a minute.
@@ -105,7 +113,7 @@ void Bound(const SessionOptions& session, const std::string& options) {
   int seconds = session.max_timeout;
   if (asked >= 1 && asked < 1e6 && (seconds == 0 || asked < seconds))
     seconds = static_cast<int>(asked);
-  // The signal ends the process; the server tells the client. 0 takes back that of the handshake.
+  // The signal ends the process; the server tells the client.
   alarm(static_cast<unsigned>(seconds));
 }
 
@@ -120,9 +128,10 @@ void ServeSession(const TVMRuntime& tvm, const SessionOptions& session, int sock
   // For the handshake as a whole: one that sends a byte now and then must not keep the place
   // either.
   alarm(kHandshakeSeconds);
-  if (chdir(session.folder.c_str()) != 0 || !Handshake(socket, session, &options)) _exit(2);
-  if (write(report, &kMatched, 1) != 1) _exit(2);
+  if (chdir(session.folder.c_str()) != 0 || !HearKey(socket, session, &options)) _exit(2);
+  alarm(0);
   KeepAlive(socket);
+  if (!WaitForPlace(report) || !Welcome(socket, session)) _exit(2);
   Bound(session, options);
   if (!tvm.Define("tvm.rpc.server.workpath", WorkPath) ||
       !tvm.Define("tvm.rpc.server.load_module", LoadModule)) {

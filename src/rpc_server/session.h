@@ -24,8 +24,10 @@ struct SessionOptions {
 
 // What a session's process tells the server by one byte, once the client has shown the right key.
 constexpr char kMatched = 'm';
+// What the server answers once there is a place.
+constexpr char kAdmitted = 'a';
 
-// Serves the client on `socket` and ends the process. `report` is a pipe to the server.
+// Serves the client on `socket` and ends the process. `report` is a socket to the server.
 [[noreturn]] void ServeSession(const TVMRuntime& tvm, const SessionOptions& options, int socket,
                                int report);
 

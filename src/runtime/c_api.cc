@@ -15,15 +15,27 @@ using dycl::kProgram;
 
 namespace {
 
-// Runs `body` (which returns a DyclStatus); the only exception that it can meet is a lack of
-// memory.
+// Runs `body` (which returns a DyclStatus). A lack of memory is the exception to expect; no other
+// may cross the border to C either.
 template <class Body>
 int32_t Guard(Body body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return dycl::MemoryError(0);
+    return dycl::NoMemory("there is not enough memory");
+  } catch (const std::exception& error) {
+    return dycl::UsageError("%s", error.what());
   }
+}
+
+// The options of a caller whose structure may be older (shorter) or newer (longer) than ours.
+template <class Options>
+int32_t ReadOptions(const Options* given, Options* out) {
+  memset(out, 0, sizeof(*out));
+  if (given == nullptr) return DYCL_OK;
+  if (given->struct_size < sizeof(size_t)) return dycl::UsageError("'struct_size' is not set");
+  memcpy(out, given, given->struct_size < sizeof(*out) ? given->struct_size : sizeof(*out));
+  return DYCL_OK;
 }
 
 int32_t NullArgument(const char* name) { return dycl::UsageError("'%s' must not be NULL", name); }
@@ -44,14 +56,21 @@ const char* dycl_last_error(void) { return dycl::LastErrorMessage(); }
 const char* dycl_last_error_kind(void) { return dycl::LastErrorKind(); }
 
 int32_t dycl_model_create(const char* params_path, DyclModel** out) {
+  return dycl_model_create_with(params_path, nullptr, out);
+}
+
+int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* options,
+                               DyclModel** out) {
   CHECK_NOT_NULL(out);
   *out = nullptr;
+  DyclModelOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
   return Guard([&]() -> int32_t {
     int32_t status = kProgram.amx ? dycl::RequestAmx() : DYCL_OK;
     if (status != DYCL_OK) return status;
     std::unique_ptr<DyclModel> model(new DyclModel);
     if (params_path != nullptr) {
-      status = model->params.OpenFile(params_path);
+      status = model->params.OpenFile(params_path, how.copy_params != 0);
     } else if (kArtifactInfo.params_begin != nullptr) {
       status = model->params.OpenEmbedded(kArtifactInfo.params_begin, kArtifactInfo.params_end);
     } else if (kProgram.weights.size != 0) {
@@ -92,6 +111,32 @@ int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
   return DYCL_OK;
 }
 
+int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity, size_t* ndim) {
+  if (capacity != 0) CHECK_NOT_NULL(extents);
+  if (input >= kProgram.num_given()) {
+    return dycl::UsageError("there is no input %zu: there are %" PRIu32, input,
+                            kProgram.num_given());
+  }
+  const dycl::InputDesc& given = kProgram.inputs[static_cast<uint32_t>(input)];
+  const bool is_tensor = given.tensor != dycl::kNone;
+  const uint32_t rank = is_tensor ? kProgram.tensors[given.tensor].ndim : 0;
+  if (ndim != nullptr) *ndim = rank;
+  for (uint32_t d = 0; d < rank && d < capacity; ++d) {
+    int64_t extent = kProgram.dims[kProgram.tensors[given.tensor].dims + d];
+    extents[d] = DyclExtent{extent, extent, 1, -1, 0};
+  }
+  for (uint32_t k = 0; k < kProgram.sizes.size; ++k) {
+    const dycl::SizeDesc& size = kProgram.sizes[k];
+    for (uint32_t j = 0; j < size.num_dims; ++j) {
+      const dycl::SizedDim& d = kProgram.sized_dims[size.first_dim + j];
+      if (d.input != input || d.dim >= capacity) continue;
+      extents[d.dim] =
+          DyclExtent{d.At(size.least), d.At(size.most), d.factor, static_cast<int32_t>(k), 0};
+    }
+  }
+  return DYCL_OK;
+}
+
 int32_t dycl_session_create(DyclModel* model, DyclSession** out) {
   CHECK_NOT_NULL(model);
   CHECK_NOT_NULL(out);
@@ -112,9 +157,21 @@ int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on) {
 }
 
 int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs, int32_t* site) {
+  return dycl_run_with(session, inputs, num_inputs, nullptr, site);
+}
+
+int32_t dycl_run_with(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                      const DyclRunOptions* options, int32_t* site) {
   CHECK_NOT_NULL(session);
   if (num_inputs != 0) CHECK_NOT_NULL(inputs);
-  return session->Run(inputs, num_inputs, site);
+  DyclRunOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
+  if (how.deadline_ms != how.deadline_ms) return dycl::UsageError("'deadline_ms' is not a number");
+  return Guard([&] { return session->Run(inputs, num_inputs, how, site); });
+}
+
+void dycl_cancel(DyclSession* session) {
+  if (session != nullptr) session->Cancel();
 }
 
 int32_t dycl_run_tensors(DyclSession* session, const DLTensor* const* inputs, size_t num_inputs,
@@ -129,7 +186,7 @@ int32_t dycl_run_tensors(DyclSession* session, const DLTensor* const* inputs, si
     values[k].type = DYCL_TENSOR;
     values[k].u.tensor = inputs[k];
   }
-  return session->Run(values, num_inputs, site);
+  return dycl_run_with(session, values, num_inputs, nullptr, site);
 }
 
 int32_t dycl_num_outputs(const DyclSession* session, size_t* count) {
@@ -212,6 +269,24 @@ int32_t dycl_reset_state(DyclSession* session) {
   return session->ResetState();
 }
 
+int32_t dycl_get_state(DyclSession* session, void* buffer, size_t capacity, size_t* needed) {
+  CHECK_NOT_NULL(session);
+  if (capacity != 0) CHECK_NOT_NULL(buffer);
+  uint64_t bytes = DyclSession::StateBytes();
+  if (needed != nullptr) *needed = bytes;
+  return capacity < bytes ? DYCL_OK : session->GetState(static_cast<char*>(buffer));
+}
+
+int32_t dycl_set_state(DyclSession* session, const void* buffer, size_t size) {
+  CHECK_NOT_NULL(session);
+  if (size != 0) CHECK_NOT_NULL(buffer);
+  if (size != DyclSession::StateBytes()) {
+    return dycl::UsageError("the state has %zu bytes, that of '%s' has %" PRIu64, size,
+                            kProgram.name, DyclSession::StateBytes());
+  }
+  return session->SetState(static_cast<const char*>(buffer));
+}
+
 int32_t dycl_manual_seed(DyclSession* session, uint64_t seed) {
   CHECK_NOT_NULL(session);
   return session->ManualSeed(seed);
@@ -240,6 +315,14 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_last_error_kind,
       dycl_copy_output,
       dycl_manual_seed,
+      dycl_session_set_device_branches,
+      dycl_run_tensors,
+      dycl_model_create_with,
+      dycl_run_with,
+      dycl_cancel,
+      dycl_get_state,
+      dycl_set_state,
+      dycl_input_bounds,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

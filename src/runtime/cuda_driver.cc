@@ -88,7 +88,7 @@ Found* Search() {
 
 const Driver* GetDriver() {
   Found* found = Search();
-  if (found->usable == nullptr) SetError("DeviceError", "%s", found->reason);
+  if (found->usable == nullptr) DeviceError("%s", found->reason);
   return found->usable;
 }
 
@@ -104,10 +104,9 @@ int32_t Fail(Result result, const char* format, ...) {
   if (d.GetErrorName != nullptr) d.GetErrorName(result, &name);
   if (d.GetErrorString != nullptr) d.GetErrorString(result, &text);
   bool memory = result == kOutOfMemory;
-  SetError(memory ? "MemoryError" : "DeviceError", "%s: %s (%d%s%s)", what,
-           name != nullptr ? name : "unknown error", result, text != nullptr ? ", " : "",
-           text != nullptr ? text : "");
-  return memory ? DYCL_ERROR_MEMORY : DYCL_ERROR_DEVICE;
+  return (memory ? NoMemory : DeviceError)(
+      "%s: %s (%d%s%s)", what, name != nullptr ? name : "unknown error", result,
+      text != nullptr ? ", " : "", text != nullptr ? text : "");
 }
 
 }  // namespace cuda

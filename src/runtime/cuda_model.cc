@@ -26,9 +26,7 @@ int32_t ChosenOrdinal(const Driver& driver, int* out) {
   char* end = nullptr;
   long chosen = text != nullptr && *text != '\0' ? strtol(text, &end, 10) : 0;
   if ((end != nullptr && *end != '\0') || chosen < 0 || chosen >= count) {
-    SetError("DeviceError", "DYCL_CUDA_DEVICE is '%s', but the GPUs here are 0 to %d", text,
-             count - 1);
-    return DYCL_ERROR_DEVICE;
+    return DeviceError("DYCL_CUDA_DEVICE is '%s', but the GPUs here are 0 to %d", text, count - 1);
   }
   *out = static_cast<int>(chosen);
   return DYCL_OK;
@@ -64,11 +62,10 @@ int32_t CudaModel::Open(const Params& params) {
   if (r != kSuccess) return Fail(r, "cannot ask for the properties of GPU %d", ordinal_);
   int number = major * 10 + minor;
   if (number < program_.arch_number) {
-    SetError("DeviceError",
-             "the library of '%s' was built for %s, but GPU %d (%s) is sm_%d, which is older; "
-             "build it with -arch=sm_%d",
-             kProgram.name, program_.arch, ordinal_, name, number, number);
-    return DYCL_ERROR_DEVICE;
+    return DeviceError(
+        "the library of '%s' was built for %s, but GPU %d (%s) is sm_%d, which is older; "
+        "build it with -arch=sm_%d",
+        kProgram.name, program_.arch, ordinal_, name, number, number);
   }
   r = driver_.PrimaryRetain(&context_, device_);
   if (r != kSuccess) {

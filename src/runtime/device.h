@@ -30,12 +30,12 @@ class DeviceSession {
   // Memory of the host that the device copies to quickly: for the outputs of a run.
   virtual char* host_outputs() const = 0;
   // Prepares the calls of the program; `frame` stays where it is.
-  virtual int32_t Bind(const Frame& frame) = 0;
+  [[nodiscard]] virtual int32_t Bind(const Frame& frame) = 0;
 
   // Everything below stands between a Begin and an End of the same thread. End waits for the
   // device and reports what failed there.
-  virtual int32_t Begin() = 0;
-  virtual int32_t End() = 0;
+  [[nodiscard]] virtual int32_t Begin() = 0;
+  [[nodiscard]] virtual int32_t End() = 0;
 
   virtual bool Upload(void* to, const void* from, uint64_t bytes) = 0;
   virtual bool Download(void* to, const void* from, uint64_t bytes) = 0;
@@ -63,11 +63,11 @@ class DeviceSession {
 class DeviceModel {
  public:
   virtual ~DeviceModel() = default;
-  virtual int32_t CreateSession(std::unique_ptr<DeviceSession>* out) = 0;
+  [[nodiscard]] virtual int32_t CreateSession(std::unique_ptr<DeviceSession>* out) = 0;
   // The weight in the device's memory.
   virtual void* weight(uint32_t k) const = 0;
   // Memory of the device for a tensor that is no part of a session.
-  virtual int32_t Take(uint64_t bytes, void** out) = 0;
+  [[nodiscard]] virtual int32_t Take(uint64_t bytes, void** out) = 0;
   virtual void GiveBack(void* memory) = 0;
 };
 

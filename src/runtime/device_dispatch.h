@@ -14,10 +14,11 @@
   } while (0)
 
 #undef CALLS
-#define CALLS(first, count)              \
-  do {                                   \
-    ::dycl::CountCalls(f, first, count); \
-    DEVICE(Launch(first, count));        \
+#define CALLS(first, count)                                           \
+  do {                                                                \
+    if (DYCL_UNLIKELY(!::dycl::GoesOn(f))) return ::dycl::kRunFailed; \
+    ::dycl::CountCalls(f, first, count);                              \
+    DEVICE(Launch(first, count));                                     \
   } while (0)
 
 #define COPY(dst, src, bytes) DEVICE(Copy(f.tensors[dst].data, f.tensors[src].data, bytes))

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "control.h"
 #include "host_clock.h"
 #include "host_ops.h"
 #include "host_print.h"
@@ -39,8 +40,13 @@
     if (DYCL_UNLIKELY(!(push))) return ::dycl::FailMemory(); \
   } while (0)
 
-// Writes one decision of the path down.
-#define DECIDE(decision, choice) ::dycl::RecordDecision(f, decision, choice)
+// Writes one decision of the path down, and ends the run there if it was asked to: a loop has a
+// decision in every turn, so that none goes on for ever, and a wait for kernels is one kernel long.
+#define DECIDE(decision, choice)                                      \
+  do {                                                                \
+    ::dycl::RecordDecision(f, decision, choice);                      \
+    if (DYCL_UNLIKELY(!::dycl::GoesOn(f))) return ::dycl::kRunFailed; \
+  } while (0)
 
 namespace dycl {
 
@@ -62,6 +68,7 @@ __attribute__((noinline)) inline bool RunCalls(Frame& f, uint32_t first, uint32_
   const Call* call = f.calls + first;
   uint32_t* runs = f.call_runs + first;
   for (uint32_t k = 0; k < count; ++k, ++call, ++runs) {
+    if (DYCL_UNLIKELY(!GoesOn(f))) return false;
     TVMFFIAny result;
     result.type_index = kTVMFFINone;
     result.zero_padding = 0;

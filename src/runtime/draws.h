@@ -248,6 +248,109 @@ int Normal(const TVMFFIAny* args, double mean, double deviation) {
   });
 }
 
+// Each with a mean and a spread of its own, arguments 1 and 2; the product and the sum are rounded.
+template <class T>
+int NormalEach(const TVMFFIAny* args, bool one_by_one) {
+  Arguments a(args);
+  const T *mean = a.data<T>(1), *deviation = a.data<T>(2);
+  int64_t n = a.size(3);
+  for (int64_t k = 0; k < n; ++k) {
+    if (!(Element<T>::Widened(deviation[k]) >= 0)) {
+      SetError("RuntimeError", "normal expects all elements of std >= 0.0");
+      return -1;
+    }
+  }
+  TVMFFIAny inner[3] = {args[0], args[3], args[4]};
+  int failed = one_by_one ? NormalOneByOne<T>(inner, 0, 1) : Normal<T>(inner, 0, 1);
+  T* out = a.data<T>(3);
+  for (int64_t k = 0; k < n && failed == 0; ++k) {
+    T scaled = Element<T>::From(Element<T>::Widened(out[k]) * Element<T>::Widened(deviation[k]));
+    out[k] = Element<T>::From(Element<T>::Widened(scaled) + Element<T>::Widened(mean[k]));
+  }
+  return failed;
+}
+
+// ---- numbers whose parameter is an element of argument 1 ----------------------------------------
+// `next` gives one, or nothing but an error.
+template <class T, class Next>
+int FillEach(const TVMFFIAny* args, Next next) {
+  return Drawn(args, 3, [&](const Arguments& a, Generator& g) {
+    const T* params = a.data<T>(1);
+    T* out = a.data<T>(2);
+    for (int64_t k = 0, n = a.size(2); k < n; ++k) {
+      double made = 0;
+      if (!next(g, Element<T>::Widened(params[k]), &made)) return -1;
+      out[k] = Element<T>::From(made);
+    }
+    return 0;
+  });
+}
+
+// By products of uniform numbers; large rates by transformed rejection (W. Hoermann, 1993).
+inline int64_t OnePoisson(Generator& g, double rate) {
+  if (rate < 10) {
+    if (rate == 0) return 0;
+    double least = std::exp(-rate), product = g.Uniform(0.0, 1.0);
+    int64_t count = 0;
+    for (; product > least; ++count) product *= g.Uniform(0.0, 1.0);
+    return count;
+  }
+  double log_rate = std::log(rate), b = 0.931 + 2.53 * std::sqrt(rate), a = -0.059 + 0.02483 * b;
+  double inverse = 1.1239 + 1.1328 / (b - 3.4), limit = 0.9277 - 3.6224 / (b - 2);
+  while (true) {
+    double u = g.Uniform(0.0, 1.0) - 0.5, v = g.Uniform(0.0, 1.0);
+    double from_end = 0.5 - std::fabs(u);
+    double k = std::floor((2 * a / from_end + b) * u + rate + 0.43);
+    if (from_end >= 0.07 && v <= limit) return static_cast<int64_t>(k);
+    if (k < 0 || (from_end < 0.013 && v > from_end)) continue;
+    double drawn = std::log(v) + std::log(inverse) - std::log(a / (from_end * from_end) + b);
+    if (drawn <= -rate + k * log_rate - std::lgamma(k + 1)) return static_cast<int64_t>(k);
+  }
+}
+
+template <class T>
+int Poisson(const TVMFFIAny* args) {
+  return FillEach<T>(args, [](Generator& g, double rate, double* made) {
+    if (!(rate >= 0)) {
+      SetError("RuntimeError", "invalid Poisson rate, expected rate to be non-negative");
+      return false;
+    }
+    *made = static_cast<double>(OnePoisson(g, rate));
+    return true;
+  });
+}
+
+// By the method of G. Marsaglia and W. W. Tsang (2000), for float and double.
+template <class T>
+double OneGamma(Generator& g, T shape) {
+  double scale = 1;
+  if (shape < 1) {
+    if (shape == 0) return 0;
+    scale = std::pow(1 - g.Uniform(0.0, 1.0), static_cast<double>(1.0F / shape));
+    shape += 1;
+  }
+  double d = shape - 1.0F / 3.0F, c = 1 / std::sqrt(9 * d);
+  while (true) {
+    double x, y;
+    do {
+      x = g.Normal(0, 1);
+      y = 1 + c * x;
+    } while (y <= 0);
+    double v = y * y * y, u = 1 - g.Uniform(0.0, 1.0), square = x * x;
+    if (u < 1 - 0.0331F * square * square) return scale * d * v;
+    if (std::log(u) < 0.5F * square + d * (1 - v + std::log(v))) return scale * d * v;
+  }
+}
+
+template <class T>
+int Gamma(const TVMFFIAny* args) {
+  return FillEach<T>(args, [](Generator& g, T shape, double* made) {
+    T drawn = static_cast<T>(OneGamma<T>(g, shape));
+    *made = std::max(std::numeric_limits<T>::min(), drawn);
+    return true;
+  });
+}
+
 // ---- as many numbers as a tensor says
 // ------------------------------------------------------------ Argument 1 says how many numbers are
 // drawn; what is behind them in the result is zero.

@@ -12,29 +12,33 @@ namespace dycl {
 namespace {
 
 struct ErrorText {
+  int32_t status;
   char kind[64];
   char message[4096];
 };
 
 thread_local ErrorText t_error;
 
-void SetErrorV(const char* kind, const char* format, va_list args) {
+int32_t SetErrorV(int32_t status, const char* kind, const char* format, va_list args) {
   // The message may quote the previous one, so it is written to one side first.
   char text[sizeof(t_error.message)];
   vsnprintf(text, sizeof(text), format, args);
   snprintf(t_error.kind, sizeof(t_error.kind), "%s", kind);
   memcpy(t_error.message, text, sizeof(text));
+  t_error.status = status;
+  return status;
 }
 
 }  // namespace
 
 const char* LastErrorKind() { return t_error.kind; }
 const char* LastErrorMessage() { return t_error.message; }
+int32_t LastStatus() { return t_error.status; }
 
 void SetError(const char* kind, const char* format, ...) {
   va_list args;
   va_start(args, format);
-  SetErrorV(kind, format, args);
+  SetErrorV(DYCL_ERROR_RUN, kind, format, args);
   va_end(args);
 }
 
@@ -46,38 +50,32 @@ void AppendError(const char* format, ...) {
   va_end(args);
 }
 
-int32_t InputError(const char* format, ...) {
+#define DEFINE_ERROR(name, status)                           \
+  int32_t name(const char* format, ...) {                    \
+    va_list args;                                            \
+    va_start(args, format);                                  \
+    int32_t result = SetErrorV(status, #name, format, args); \
+    va_end(args);                                            \
+    return result;                                           \
+  }
+
+DEFINE_ERROR(InputError, DYCL_ERROR_INPUT)
+DEFINE_ERROR(ArtifactError, DYCL_ERROR_ARTIFACT)
+DEFINE_ERROR(UsageError, DYCL_ERROR_USAGE)
+DEFINE_ERROR(DeviceError, DYCL_ERROR_DEVICE)
+DEFINE_ERROR(CancelledError, DYCL_ERROR_CANCELLED)
+DEFINE_ERROR(DeadlineError, DYCL_ERROR_DEADLINE)
+
+int32_t NoMemory(const char* format, ...) {
   va_list args;
   va_start(args, format);
-  SetErrorV("InputError", format, args);
+  int32_t result = SetErrorV(DYCL_ERROR_MEMORY, "MemoryError", format, args);
   va_end(args);
-  return DYCL_ERROR_INPUT;
-}
-
-int32_t ArtifactError(const char* format, ...) {
-  va_list args;
-  va_start(args, format);
-  SetErrorV("ArtifactError", format, args);
-  va_end(args);
-  return DYCL_ERROR_ARTIFACT;
-}
-
-int32_t UsageError(const char* format, ...) {
-  va_list args;
-  va_start(args, format);
-  SetErrorV("UsageError", format, args);
-  va_end(args);
-  return DYCL_ERROR_USAGE;
-}
-
-int32_t DeviceStatus() {
-  if (strcmp(t_error.kind, "DeviceError") == 0) return DYCL_ERROR_DEVICE;
-  return strcmp(t_error.kind, "MemoryError") == 0 ? DYCL_ERROR_MEMORY : DYCL_ERROR_RUN;
+  return result;
 }
 
 int32_t MemoryError(uint64_t bytes) {
-  SetError("MemoryError", "could not allocate %" PRIu64 " bytes", bytes);
-  return DYCL_ERROR_MEMORY;
+  return NoMemory("could not allocate %" PRIu64 " bytes", bytes);
 }
 
 }  // namespace dycl

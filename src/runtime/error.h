@@ -11,19 +11,25 @@ namespace dycl {
 const char* LastErrorKind();
 const char* LastErrorMessage();
 
-// Begins a new error (printf-like message; cut where it is too long).
+// Begins a new error, an exception that the network raises (printf-like message; cut where it is
+// too long).
 __attribute__((format(printf, 2, 3))) void SetError(const char* kind, const char* format, ...);
 // Adds to the message.
 __attribute__((format(printf, 1, 2))) void AppendError(const char* format, ...);
 
-// The same, returning the DyclStatus that goes with the kind, so that a check is one line.
+// Begins an error of another status, whose kind goes with it. Returns the status, so that a check
+// is one line.
 __attribute__((format(printf, 1, 2))) int32_t InputError(const char* format, ...);
 __attribute__((format(printf, 1, 2))) int32_t ArtifactError(const char* format, ...);
 __attribute__((format(printf, 1, 2))) int32_t UsageError(const char* format, ...);
+__attribute__((format(printf, 1, 2))) int32_t DeviceError(const char* format, ...);
+__attribute__((format(printf, 1, 2))) int32_t CancelledError(const char* format, ...);
+__attribute__((format(printf, 1, 2))) int32_t DeadlineError(const char* format, ...);
+__attribute__((format(printf, 1, 2))) int32_t NoMemory(const char* format, ...);
 int32_t MemoryError(uint64_t bytes);
 
-// The DyclStatus of this thread's error, where a run on a device may have ended in any.
-int32_t DeviceStatus();
+// The DyclStatus of this thread's error, which a run may have ended in.
+[[nodiscard]] int32_t LastStatus();
 
 }  // namespace dycl
 

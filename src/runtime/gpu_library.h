@@ -53,8 +53,7 @@ __attribute__((format(printf, 1, 2))) inline int32_t LibraryError(const char* fo
   va_start(args, format);
   vsnprintf(what, sizeof(what), format, args);
   va_end(args);
-  SetError("DeviceError", "%s", what);
-  return DYCL_ERROR_DEVICE;
+  return DeviceError("%s", what);
 }
 
 // A session's handle of a library, on its stream. A `Library` is a SharedLibrary with

@@ -8,6 +8,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 
 #define DYCL_INLINE inline __attribute__((always_inline))
@@ -228,6 +230,16 @@ inline S Round(double a, int64_t* out) {
   double r = std::round(a);
   if (std::fabs(a - r) == 0.5) r = 2.0 * std::round(a / 2.0);
   return ToInt(r, out);
+}
+
+// To a number of decimal digits, of which 0 is the least: the decimal nearest to the binary number,
+// then the binary number nearest to that. The C library rounds both exactly.
+inline double RoundTo(double a, int64_t digits) {
+  constexpr int64_t kMost = 323;  // a double has no more
+  if (!std::isfinite(a) || digits > kMost) return a;
+  char text[2 + std::numeric_limits<double>::max_exponent10 + 1 + kMost + 1];
+  snprintf(text, sizeof text, "%.*f", static_cast<int>(digits < 0 ? 0 : digits), a);
+  return strtod(text, nullptr);
 }
 
 // ---- the functions of `math` --------------------------------------------------------------------

@@ -339,7 +339,7 @@ int WithMemory(F run) {
   try {
     run();
   } catch (const std::bad_alloc&) {
-    SetError("MemoryError", "no memory for a factorisation");
+    NoMemory("no memory for a factorisation");
     return -1;
   }
   return 0;

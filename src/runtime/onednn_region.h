@@ -523,7 +523,7 @@ inline int Run(void* self, Describe describe, const TVMFFIAny* args) {
     region->Run(args);
     return 0;
   } catch (const std::bad_alloc&) {
-    SetError("MemoryError", "no memory for a region that oneDNN computes");
+    NoMemory("no memory for a region that oneDNN computes");
   } catch (const std::exception& error) {
     SetError("RuntimeError", "%s", error.what());
   }

@@ -93,7 +93,7 @@ int Rows(const T* x, T* values, int64_t* indices, int64_t rows, int64_t tail, in
       }
     }
   } catch (const std::bad_alloc&) {
-    SetError("MemoryError", "no memory for the elements of a row");
+    NoMemory("no memory for the elements of a row");
     return -1;
   }
   return 0;

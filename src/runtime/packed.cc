@@ -36,9 +36,15 @@ int Raise() {
   if (Host().error_set_raised != nullptr) {
     const char* kind = LastErrorKind();
     // Python has no exceptions of our names: its nearest ones say the same.
-    if (strcmp(kind, "InputError") == 0 || strcmp(kind, "UsageError") == 0) kind = "ValueError";
-    if (strcmp(kind, "ArtifactError") == 0 || strcmp(kind, "DeviceError") == 0) {
-      kind = "RuntimeError";
+    switch (LastStatus()) {
+      case DYCL_ERROR_INPUT:
+      case DYCL_ERROR_USAGE:
+        kind = "ValueError";
+        break;
+      case DYCL_ERROR_ARTIFACT:
+      case DYCL_ERROR_DEVICE:
+        kind = "RuntimeError";
+        break;
     }
     Host().error_set_raised(kind, &message, 1);
   }
@@ -197,7 +203,7 @@ int Run(Args& args, TVMFFIAny* result) {
     if (!args.Value(&values[count])) return Raise();
   }
   int32_t site;
-  if (session->Run(values, static_cast<size_t>(count), &site) != DYCL_OK) return Raise();
+  if (dycl_run(session, values, static_cast<size_t>(count), &site) != DYCL_OK) return Raise();
   SetInt(result, site);
   return 0;
 }

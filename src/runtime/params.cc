@@ -36,7 +36,7 @@ Params::~Params() {
   if (mapping_ != nullptr) munmap(mapping_, mapping_size_);
 }
 
-int32_t Params::OpenFile(const char* path) {
+int32_t Params::OpenFile(const char* path, bool copy) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ArtifactError("cannot open the params file '%s': %s", path, strerror(errno));
   struct stat info;
@@ -44,15 +44,43 @@ int32_t Params::OpenFile(const char* path) {
     close(fd);
     return ArtifactError("'%s' is not a params file: it is shorter than a header", path);
   }
-  mapping_size_ = static_cast<size_t>(info.st_size);
-  void* memory = mmap(nullptr, mapping_size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  size_t size = static_cast<size_t>(info.st_size);
+  void* memory =
+      copy ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+           : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   int code = errno;
-  close(fd);
+  int32_t status = DYCL_OK;
   if (memory == MAP_FAILED) {
-    return ArtifactError("cannot map the params file '%s': %s", path, strerror(code));
+    status = copy ? MemoryError(size)
+                  : ArtifactError("cannot map the params file '%s': %s", path, strerror(code));
+  } else {
+    mapping_ = memory;
+    mapping_size_ = size;
+    if (copy) status = Read(path, fd);
+    if (status == DYCL_OK) status = Check(path, static_cast<const unsigned char*>(memory), size);
   }
-  mapping_ = memory;
-  return Check(path, static_cast<const unsigned char*>(memory), mapping_size_);
+  struct stat now;
+  if (status == DYCL_OK &&
+      (fstat(fd, &now) != 0 || now.st_size != info.st_size ||
+       now.st_mtim.tv_sec != info.st_mtim.tv_sec || now.st_mtim.tv_nsec != info.st_mtim.tv_nsec)) {
+    status = ArtifactError("the params file '%s' changed while it was read", path);
+  }
+  close(fd);
+  return status;
+}
+
+int32_t Params::Read(const char* path, int fd) {
+  char* to = static_cast<char*>(mapping_);
+  for (size_t done = 0; done < mapping_size_;) {
+    ssize_t n = read(fd, to + done, mapping_size_ - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ArtifactError("cannot read the params file '%s': %s", path, strerror(errno));
+    if (n == 0) return ArtifactError("the params file '%s' became shorter while it was read", path);
+    done += static_cast<size_t>(n);
+  }
+  // Nothing writes weights from here on: whoever tries is seen.
+  mprotect(mapping_, mapping_size_, PROT_READ);
+  return DYCL_OK;
 }
 
 int32_t Params::OpenEmbedded(const unsigned char* begin, const unsigned char* end) {

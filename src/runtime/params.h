@@ -1,5 +1,5 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
-// The weights: a params file mapped read-only, or the same bytes inside the library.
+// The weights: a params file, mapped or read into memory, or the same bytes inside the library.
 //
 // Layout (that of safetensors): 8 bytes little-endian header size, a JSON header, then the tensors,
 // each at a multiple of 64 bytes. `__metadata__` in the header holds the format version, the
@@ -22,17 +22,22 @@ class Params {
   Params(const Params&) = delete;
   Params& operator=(const Params&) = delete;
 
-  // Both return a DyclStatus. Everything is checked before they return: size, header, fingerprint,
+  // With `copy` the file is read into memory; otherwise it is mapped, and must not change. Both
+  // return a DyclStatus. Everything is checked before they return: size, header, fingerprint,
   // checksum, and name, dtype, shape and place of every weight.
-  int32_t OpenFile(const char* path);
-  int32_t OpenEmbedded(const unsigned char* begin, const unsigned char* end);
+  [[nodiscard]] int32_t OpenFile(const char* path, bool copy);
+  [[nodiscard]] int32_t OpenEmbedded(const unsigned char* begin, const unsigned char* end);
 
   const void* weight(uint32_t k) const { return weights_[k]; }
   uint64_t bytes() const { return data_size_; }
 
  private:
-  int32_t Check(const char* name, const unsigned char* bytes, size_t size);
-  int32_t FindWeights(const char* name, const Json& header, const unsigned char* data);
+  [[nodiscard]] int32_t Check(const char* name, const unsigned char* bytes, size_t size);
+  [[nodiscard]] int32_t FindWeights(const char* name, const Json& header,
+                                    const unsigned char* data);
+
+  // Fills a mapping of memory from a file.
+  [[nodiscard]] int32_t Read(const char* path, int fd);
 
   void* mapping_ = nullptr;
   size_t mapping_size_ = 0;

@@ -187,6 +187,10 @@ struct Frame {
   Stack stack;
   int64_t* extents;  // of each leaf that is returned: `max_rank` numbers
   uint32_t max_rank;
+  // What else than the program may end the run: bits of Asked. Other threads set them, so they are
+  // read and written with the functions of control.h only.
+  uint32_t asked;
+  int64_t deadline_ns;  // of CLOCK_MONOTONIC, where kDeadline is asked
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.

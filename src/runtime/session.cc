@@ -192,13 +192,16 @@ void DyclSession::Bind() {
     l.calls[c] = dycl::Call{kProgram.kernels[desc.kernel].function, l.args + desc.first_arg,
                             static_cast<int32_t>(desc.num_args), l.kernel_states + c};
   }
-  frame_ = dycl::Frame{l.tensors, l.calls, l.call_runs, l.path,        0,
-                       l.inputs,  l.state, l.outputs,   device_.get(), {nullptr, 0, 0}};
-  frame_.extents = view_shapes_;
-  frame_.max_rank = MaxRank();
+  frame_ = dycl::Frame{
+      l.tensors, l.calls,       l.call_runs,     l.path,       0,         l.inputs, l.state,
+      l.outputs, device_.get(), {nullptr, 0, 0}, view_shapes_, MaxRank(), 0,        0};
 }
 
 int32_t DyclSession::ResetState() {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
+    return dycl::UsageError("the session is running; reset its state before or after");
+  }
   if (device_ != nullptr) {
     if (int32_t status = device_->Begin()) return status;
   }
@@ -217,11 +220,12 @@ int32_t DyclSession::ResetState() {
   }
   if (device_ == nullptr) return DYCL_OK;
   int32_t status = device_->End();
-  return good ? status : dycl::DeviceStatus();
+  return good ? status : dycl::LastStatus();
 }
 
 int32_t DyclSession::ManualSeed(uint64_t seed) {
-  if (running_.exchange(true)) {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
     return dycl::UsageError("the session is running; give it a seed before or after");
   }
   int32_t status = DYCL_OK;
@@ -234,7 +238,6 @@ int32_t DyclSession::ManualSeed(uint64_t seed) {
           SeedOnDevice(static_cast<char*>(frame_.tensors[kProgram.state[k].tensor].data), seed);
     }
   }
-  running_.store(false);
   return status;
 }
 
@@ -244,26 +247,26 @@ int32_t DyclSession::SeedOnDevice(char* state, uint64_t seed) {
   uint64_t offset = 0;
   bool good = device_->Store(state, &seed, 8) && device_->Store(state + 8, &offset, 8);
   int32_t status = device_->End();
-  return good ? status : dycl::DeviceStatus();
+  return good ? status : dycl::LastStatus();
 }
 
 int32_t DyclSession::SetNumThreads(int32_t num_threads) {
   if (num_threads < 0) return dycl::UsageError("the number of threads must not be negative");
-  if (running_.exchange(true)) {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
     return dycl::UsageError("the session is running; set its threads before or after");
   }
-  pool_.reset(num_threads == 0 ? nullptr : new (std::nothrow) dycl::ThreadPool(num_threads));
+  pool_.reset(num_threads == 0 ? nullptr : new dycl::ThreadPool(num_threads));
   num_threads_ = num_threads;
-  running_.store(false);
   return DYCL_OK;
 }
 
 int32_t DyclSession::SetDeviceBranches(bool on) {
-  if (running_.exchange(true)) {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
     return dycl::UsageError("the session is running; say who takes branches before or after");
   }
   if (device_ != nullptr) device_->SetDeviceBranches(on);
-  running_.store(false);
   return DYCL_OK;
 }
 
@@ -365,15 +368,26 @@ int32_t DyclSession::BindInput(uint32_t k, const DyclValue& value) {
                           kNames[static_cast<int>(want.kind)], given);
 }
 
-int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* site) {
+int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, const DyclRunOptions& options,
+                         int32_t* site) {
   if (num_inputs != kProgram.num_given()) {
     return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.num_given(),
                             num_inputs);
   }
-  if (running_.exchange(true, std::memory_order_acquire)) {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
     return dycl::UsageError(
         "the session is already running in another thread; give each thread its own");
   }
+  int32_t status = RunBound(inputs, options);
+  if (status != DYCL_OK) site_ = dycl::kRunFailed;
+  if (site != nullptr) *site = site_;
+  return status;
+}
+
+int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& options) {
+  dycl::BeginControl(frame_, options.deadline_ms != 0 ? &options.deadline_ms : nullptr);
+  dycl::CancelOnSignal interruptible(&frame_, options.cancel_on_signal);
   site_ = dycl::kRunFailed;
   frame_.path_count = 0;
   frame_.stack.used = 0;
@@ -388,8 +402,9 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* si
   if (status == DYCL_OK) status = dycl::CheckInputPairs(inputs);
   if (status == DYCL_OK) {
     if (pool_ != nullptr && !pool_->alive()) {
-      pool_.release();  // left behind by fork(): its threads are not ours to join
-      pool_.reset(new (std::nothrow) dycl::ThreadPool(num_threads_));
+      std::unique_ptr<dycl::ThreadPool> pool(new dycl::ThreadPool(num_threads_));
+      pool.swap(pool_);
+      pool.release();  // left behind by fork(): its threads are not ours to join
     }
     dycl::ScopedPool scope(pool_.get());
     dycl::SetError("", "%s", "");
@@ -399,15 +414,12 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, int32_t* si
     int32_t ended = device_->End();
     if (status == DYCL_OK) status = ended;
   }
-  if (status != DYCL_OK) site_ = dycl::kRunFailed;
-  if (site != nullptr) *site = site_;
-  running_.store(false, std::memory_order_release);
   return status;
 }
 
 int32_t DyclSession::RunProgram() {
   site_ = kProgram.run(frame_);
-  if (site_ == dycl::kRunFailed) return device_ != nullptr ? dycl::DeviceStatus() : DYCL_ERROR_RUN;
+  if (site_ == dycl::kRunFailed) return dycl::LastStatus();
   return device_ != nullptr ? PlaceOutputs() : DYCL_OK;
 }
 
@@ -440,7 +452,7 @@ int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& g
           want.name);
     }
     PlaceInput(desc.index, place);
-    return device_->Copy(place, data, there_are) ? DYCL_OK : dycl::DeviceStatus();
+    return device_->Copy(place, data, there_are) ? DYCL_OK : dycl::LastStatus();
   }
   const void* from = data;
   if (!dycl::IsContiguous(given) || dycl::TensorBytes(given) != bytes) {
@@ -448,7 +460,7 @@ int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& g
     from = staging_[desc.index];
   }
   PlaceInput(desc.index, place);
-  return device_->Upload(place, from, bytes) ? DYCL_OK : dycl::DeviceStatus();
+  return device_->Upload(place, from, bytes) ? DYCL_OK : dycl::LastStatus();
 }
 
 int32_t DyclSession::PlaceOutputs() {
@@ -460,7 +472,7 @@ int32_t DyclSession::PlaceOutputs() {
     output_data_[k] = device_inputs_ ? static_cast<char*>(tensor.data) : host;
     if (device_inputs_) continue;
     uint64_t bytes = BytesOf(kProgram.tensors[frame_.outputs[k].tensor]);
-    if (!device_->Download(host, tensor.data, bytes)) return dycl::DeviceStatus();
+    if (!device_->Download(host, tensor.data, bytes)) return dycl::LastStatus();
     host += (bytes + kAlign - 1) / kAlign * kAlign;
   }
   return DYCL_OK;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 
+#include "control.h"
 #include "device.h"
 #include "dycl/dycl.h"
 #include "params.h"
@@ -26,29 +27,36 @@ struct DyclModel {
 struct DyclSession {
  public:
   // Returns a DyclStatus.
-  static int32_t Create(DyclModel* model, DyclSession** out);
+  [[nodiscard]] static int32_t Create(DyclModel* model, DyclSession** out);
   ~DyclSession();
   DyclSession(const DyclSession&) = delete;
   DyclSession& operator=(const DyclSession&) = delete;
 
   static uint64_t BlockBytes();
 
-  int32_t SetNumThreads(int32_t num_threads);
-  int32_t SetDeviceBranches(bool on);
-  int32_t Run(const DyclValue* inputs, size_t num_inputs, int32_t* site);
+  [[nodiscard]] int32_t SetNumThreads(int32_t num_threads);
+  [[nodiscard]] int32_t SetDeviceBranches(bool on);
+  [[nodiscard]] int32_t Run(const DyclValue* inputs, size_t num_inputs,
+                            const DyclRunOptions& options, int32_t* site);
+  // Ends the run that goes on. For other threads and signal handlers.
+  void Cancel() { dycl::Cancel(frame_); }
   // Returns a DyclStatus: a device may fail.
-  int32_t ResetState();
+  [[nodiscard]] int32_t ResetState();
+  // The state variables as bytes, StateBytes() of them.
+  static uint64_t StateBytes();
+  [[nodiscard]] int32_t GetState(char* to);
+  [[nodiscard]] int32_t SetState(const char* from);
   // Gives the generator of random numbers a seed, if the network draws from it.
-  int32_t ManualSeed(uint64_t seed);
+  [[nodiscard]] int32_t ManualSeed(uint64_t seed);
 
   // The last run's return site; kRunFailed before the first run and after a failed one.
-  int32_t site() const { return site_; }
-  int32_t GetOutput(size_t k, DyclValue* out);
+  [[nodiscard]] int32_t site() const { return site_; }
+  [[nodiscard]] int32_t GetOutput(size_t k, DyclValue* out);
   // Copies an output to a compact tensor of its type, on the host or the device.
-  int32_t CopyOutput(size_t k, const DLTensor& to);
+  [[nodiscard]] int32_t CopyOutput(size_t k, const DLTensor& to);
   // Copies a compact tensor to memory where the model's tensors live: on its device, or aligned in
   // CPU memory. `*data` is given back by FreeTensor, also after the session is gone.
-  int32_t TakeTensor(const DLTensor& from, void** data, DLDevice* device);
+  [[nodiscard]] int32_t TakeTensor(const DLTensor& from, void** data, DLDevice* device);
   static void FreeTensor(DyclModel* model, void* data);
   DyclModel* model() const { return model_; }
   const dycl::Frame& frame() const { return frame_; }
@@ -57,16 +65,20 @@ struct DyclSession {
   explicit DyclSession(DyclModel* model) : model_(model) {}
 
   void Bind();
-  int32_t SeedOnDevice(char* state, uint64_t seed);
-  int32_t BindInput(uint32_t k, const DyclValue& value);
+  // Calls use(scalar, tensor, bytes) on each state variable, which is one of the two.
+  template <class Use>
+  [[nodiscard]] int32_t EachState(Use use);
+  [[nodiscard]] int32_t SeedOnDevice(char* state, uint64_t seed);
+  [[nodiscard]] int32_t BindInput(uint32_t k, const DyclValue& value);
   // Whether an address is in the memory for inputs that are copied.
   bool IsStaged(const char* data) const;
-  int32_t BindSizes(const DyclValue* inputs);
-  int32_t BindTensor(uint32_t k, const DLTensor* given);
-  int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);
+  [[nodiscard]] int32_t BindSizes(const DyclValue* inputs);
+  [[nodiscard]] int32_t BindTensor(uint32_t k, const DLTensor* given);
+  [[nodiscard]] int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);
+  [[nodiscard]] int32_t RunBound(const DyclValue* inputs, const DyclRunOptions& options);
   // Runs the dispatcher; on a device then brings the outputs to where the inputs were.
-  int32_t RunProgram();
-  int32_t PlaceOutputs();
+  [[nodiscard]] int32_t RunProgram();
+  [[nodiscard]] int32_t PlaceOutputs();
   // Points every view of an input at the caller's bytes, or at the staging area.
   void PlaceInput(uint32_t input, void* data);
 

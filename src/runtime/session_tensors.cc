@@ -41,7 +41,7 @@ int32_t DyclSession::CopyOutput(size_t k, const DLTensor& to) {
               : to_host ? device_->Download(data, from.data, bytes)
                         : device_->Copy(data, from.data, bytes);
   int32_t status = device_->End();
-  return good ? status : dycl::DeviceStatus();
+  return good ? status : dycl::LastStatus();
 }
 
 int32_t DyclSession::TakeTensor(const DLTensor& from, void** data, DLDevice* device) {
@@ -60,7 +60,8 @@ int32_t DyclSession::TakeTensor(const DLTensor& from, void** data, DLDevice* dev
     memcpy(*data, source, bytes);
     return DYCL_OK;
   }
-  if (running_.exchange(true)) {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
     return dycl::UsageError("the session is running; copy tensors before or after");
   }
   int32_t status = model_->device->Take(bytes, data);
@@ -70,13 +71,12 @@ int32_t DyclSession::TakeTensor(const DLTensor& from, void** data, DLDevice* dev
     if (begun) {
       bool good =
           on_host ? device_->Upload(*data, source, bytes) : device_->Copy(*data, source, bytes);
-      if (!good) status = dycl::DeviceStatus();
+      if (!good) status = dycl::LastStatus();
       int32_t ended = device_->End();
       if (status == DYCL_OK) status = ended;
     }
     if (status != DYCL_OK) model_->device->GiveBack(*data);
   }
-  running_.store(false);
   return status;
 }
 

@@ -12,6 +12,8 @@
 #include <initializer_list>
 #include <new>
 
+#include "process_pool.h"
+
 namespace dycl {
 namespace {
 
@@ -55,11 +57,6 @@ struct AtFork {
   AtFork() { pthread_atfork(nullptr, nullptr, AfterForkInChild); }
 };
 
-struct Barrier {
-  std::atomic<int32_t> arrived{0};
-  std::atomic<uint32_t> round{0};
-};
-
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
@@ -67,7 +64,9 @@ ThreadPool::ThreadPool(int num_threads) {
   fork_epoch_ = g_fork_epoch.load();
   if (num_threads > kMaxThreads) num_threads = kMaxThreads;
   if (num_threads < 2) return;
-  workers_.reset(new Worker[num_threads - 1]);
+  // Not an exception: kernels call, through whose frames none may go.
+  workers_.reset(new (std::nothrow) Worker[num_threads - 1]);
+  if (workers_ == nullptr) return;
   // Signals belong to the threads of the host program, but a fault to the thread that makes it:
   // blocked, it would end the process without asking the program's handler.
   sigset_t all, before;
@@ -164,7 +163,7 @@ void ThreadPool::RunTasks(int preferred, uint32_t generation) {
   }
 }
 
-static int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
+int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
   ParallelGroupEnv env{nullptr, num_task == 0 ? 1 : num_task};
   bool outer = t_in_task;
   t_in_task = true;
@@ -177,12 +176,12 @@ static int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
 }
 
 int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
-  bool alone = t_next_alone;
-  t_next_alone = false;
+  int wanted = num_task;
   if (num_task == 0) num_task = num_threads() < kMaxTasks ? num_threads() : kMaxTasks;
-  if (alone || num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
+  if (num_workers_ == 0 || t_in_task || num_task == 1 || num_task > kMaxTasks ||
       busy_.exchange(true)) {
-    return RunAlone(lambda, closure, num_task);
+    // One task, where the kernel leaves it open: several on one thread would not meet at a barrier.
+    return RunAlone(lambda, closure, wanted);
   }
   Barrier barrier;
   lambda_ = lambda;
@@ -217,17 +216,16 @@ int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
 ScopedPool::ScopedPool(ThreadPool* pool) : previous_(t_pool) { t_pool = pool; }
 ScopedPool::~ScopedPool() { t_pool = previous_; }
 
-static ThreadPool* CurrentPool() { return t_pool != nullptr ? t_pool : ThreadPool::Shared(); }
-
 int ThreadPool::CurrentThreads() {
-  ThreadPool* pool = CurrentPool();
-  return pool != nullptr ? pool->num_threads() : 1;
+  return t_pool != nullptr ? t_pool->num_threads() : GetProcessPool().num_threads();
 }
 
 static int ParallelLaunch(ParallelLambda lambda, void* closure, int num_task) {
-  ThreadPool* pool = CurrentPool();
-  return pool != nullptr ? pool->Launch(lambda, closure, num_task)
-                         : RunAlone(lambda, closure, num_task);
+  bool alone = t_next_alone || t_in_task;
+  t_next_alone = false;
+  if (alone) return RunAlone(lambda, closure, num_task);
+  return t_pool != nullptr ? t_pool->Launch(lambda, closure, num_task)
+                           : GetProcessPool().launch(lambda, closure, num_task);
 }
 
 static int ParallelBarrier(int /*task_id*/, ParallelGroupEnv* env) {

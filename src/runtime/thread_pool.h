@@ -20,6 +20,15 @@ struct ParallelGroupEnv {
 };
 using ParallelLambda = int (*)(int task_id, ParallelGroupEnv* env, void* closure);
 
+// What sync_handle points to.
+struct Barrier {
+  std::atomic<int32_t> arrived{0};
+  std::atomic<uint32_t> round{0};
+};
+
+// Runs all tasks on the calling thread.
+int RunAlone(ParallelLambda lambda, void* closure, int num_task);
+
 class ThreadPool {
  public:
   // `num_threads` counts the calling thread. Fewer are made where the system refuses.
@@ -34,7 +43,8 @@ class ThreadPool {
   // Runs `num_task` tasks (0: one for each thread). Returns 0, or -1 when a task failed.
   int Launch(ParallelLambda lambda, void* closure, int num_task);
 
-  // The pool of the process; made on first use.
+  // The pool of this library, for those that have found it as that of the process; made on first
+  // use. Null where there is no memory for it.
   static ThreadPool* Shared();
   // What DYCL_NUM_THREADS says, or the cores this process may use.
   static int DefaultThreads();

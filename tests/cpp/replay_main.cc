@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   if (!module.ok()) return Fail(module.status().kind(), module.status().message());
   dycl::Result<dycl::Session> session = module.value().NewSession();
   if (!session.ok()) return Fail(session.status().kind(), session.status().message());
-  if (argc > 5) session.value().SetNumThreads(std::atoi(argv[5]));
+  if (argc > 5 && !session.value().SetNumThreads(std::atoi(argv[5])).ok()) return 1;
 
   std::ifstream file(argv[3], std::ios::binary);
   std::vector<char> data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

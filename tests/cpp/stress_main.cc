@@ -5,8 +5,11 @@
 //   stress params-file damaged-params-file...
 #include <dycl/module.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #define CHECK(condition)                                                 \
@@ -72,8 +75,31 @@ void Work(const dycl::Module& module, int seed) {
     image.shape[0] = 4;
     CHECK(session.SetNumThreads((seed + k) % 3).ok());
   }
-  CHECK(session.ManualSeed(seed).ok());
-  session.ResetState();
+  CHECK(session.ManualSeed(static_cast<uint64_t>(seed)).ok());
+  CHECK(session.ResetState().ok());
+
+  // Over and over in a loop that would take centuries, until another thread or the clock ends it.
+  const int64_t endless = int64_t{1} << 62;
+  dycl::Result<std::string> state = session.GetState();
+  CHECK(state.ok() && session.SetState(state.value()).ok() && !session.SetState("abc").ok());
+  dycl::Result<int32_t> late =
+      session.RunWithin(5, {dycl::Tensor(image.tensor), dycl::Int(endless)});
+  CHECK(late.status().kind() == "DeadlineError" && session.GetState().value() == state.value());
+  std::atomic<bool> over{false};
+  std::thread canceller([&] {
+    while (!over) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      session.Cancel();
+    }
+  });
+  late = session.Run({dycl::Tensor(image.tensor), dycl::Int(endless)});
+  over = true;
+  canceller.join();
+  CHECK(late.status().kind() == "CancelledError" && !session.Output(0).ok());
+  CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(0)}).ok());
+  Image copy(0);
+  CHECK(session.CopyOutput(0, copy.tensor).ok() && copy.data[0] == First(session));
+  CHECK(session.SetDeviceBranches(false).ok());
 }
 
 }  // namespace
@@ -82,6 +108,8 @@ int main(int argc, char** argv) {
   CHECK(argc >= 2);
   const DyclApi* api = dycl_api(DYCL_ABI_VERSION);
   CHECK(api != nullptr && dycl_api(DYCL_ABI_VERSION + 1) == nullptr);
+  CHECK(dycl::Module::FromApi(nullptr).status().kind() == "ArtifactError");
+  CHECK(api->struct_size == sizeof(DyclApi) && api->set_state == dycl_set_state);
   for (int k = 2; k < argc; ++k) {
     dycl::Result<dycl::Module> refused = dycl::Module::FromApi(api, argv[k]);
     CHECK(!refused.ok() && refused.status().kind() == "ArtifactError");

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import subprocess
@@ -184,7 +186,7 @@ def test_inspect_before_passes_shows_the_staged_graph(folder: Path, capsys: pyte
 @pytest.mark.parametrize(
     "arguments, code, words",
     [
-        (["compile", "F:net", "-o", "D/x.so"], USAGE, ["no example inputs"]),
+        (["compile", "F:net", "-o", "D/x.so"], USAGE, ["say what inputs"]),
         (["compile", "F:nut", "-i", "2x8", "-o", "D/x.so"], USAGE, ["'nut'", "net"]),
         (["compile", "F:needs", "-i", "2y8", "-o", "D/x.so"], USAGE, ["'2y8'", "1x3x32x32"]),
         (["compile", "F", "-i", "2x8", "-o", "D/x.so"], USAGE, ["names no model"]),
@@ -331,3 +333,72 @@ def test_state_dict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "bad.pt").write_bytes(b"no weights")
     with pytest.raises(UsageError, match="cannot be read safely|do not fit"):
         load_model(f"{folder}/user_net.py:net", str(folder / "bad.pt"))
+
+
+def test_run_takes_the_weights_as_deploy_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{folder}/net.so", f"{folder}/net.params", "-q"]) == OK
+    assert main(["run", f"{folder}/net.so", f"{folder}/net.params", "--params", f"{folder}/net.params"]) == USAGE
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_inputs_that_do_not_fit_the_model_are_no_fault_of_its_control_flow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["compile", "-o", f"{folder}/x.so"], ["inspect"]):
+        assert main([*command, f"{folder}/user_net.py:net", "-i", "2x9", "-q"]) == USAGE
+        text = capsys.readouterr().err
+        assert "does not run on such inputs in PyTorch either: RuntimeError" in text
+        assert "h = self.first(x)" in text
+    assert main(["inspect", f"{folder}/user_net.py:net", "-q"]) == USAGE
+    assert "such as -i 1x3x32x32" in capsys.readouterr().err
+    assert not (folder / "x.so").exists()
+
+
+def test_outputs_are_checked_before_the_work(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["/nonexistent.py:net", "-q", "-i", "2x8"]  # which no command gets to see
+    for command, message in (
+        (["inspect", "-o", "x.foo"], "the ending says no format"),
+        (["inspect", "-o", f"{folder}/none/x.svg"], "there is no folder"),
+        (["compile", "-o", f"{folder}/y.so", "--hcfg", "x.foo"], "the ending says no format"),
+        (["compile", "-o", f"{folder}/y.so", "--emit-source", f"{folder}/none/x.cc"], "there is no folder"),
+        (["compile", "-o", str(folder)], "is a folder"),
+    ):
+        assert main([*command, *where]) == USAGE
+        assert message in capsys.readouterr().err
+
+
+def test_a_pair_is_written_as_a_whole(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """What a full disk leaves is the pair of before, and the error names the file."""
+    import errno
+
+    link, params = (importlib.import_module(f"dycl_tvm.{name}") for name in ("codegen.link", "runtime.params"))
+    build = ["compile", f"{folder}/user_net.py:net", "-i", "2x8", "-o", f"{tmp_path}/net.so", "-q", "--verify", "off"]
+    assert main(build) == OK
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    real = link.replacing
+    for module in (link, params):
+
+        @contextlib.contextmanager
+        def full(path: Any, mode: int | None = None) -> Any:
+            with real(path, mode):
+                yield types.SimpleNamespace(write=lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "replacing", full)
+            capsys.readouterr()
+            assert main(build) == FAILURE
+        assert "No space left on device: '" in capsys.readouterr().err
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_zoo_says_that_it_calibrates(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dycl_tvm.zoo, "load", lambda name: types.SimpleNamespace(model=name, example_inputs=()))
+    assert load_model(f"zoo:{dycl_tvm.zoo.names()[0]}", quiet=False) == (dycl_tvm.zoo.names()[0], ())
+    assert "calibrate its branches" in capsys.readouterr().err
+
+
+def test_strip_source(folder: Path, tmp_path: Path) -> None:
+    where = f"{folder}/user_net.py:net"
+    assert main(["compile", where, "-i", "2x8", "-o", f"{tmp_path}/net.so", "-q", "--strip-source", "--verify", "off"]) == OK
+    data = (tmp_path / "net.so").read_bytes()
+    assert b"h.sum()" not in data
+    assert str(folder).encode() not in data
+    assert b"user_net.py" in data

@@ -24,7 +24,7 @@ inputs:
   1x3x32x32                 a tensor of that shape, float32; 1x16:int64 for another dtype; scalar:float32 for rank 0
   1xT<=512:int64            with a size that each call decides, of a name in capitals and a bound; "2<=T<=512" has both bounds
   int:5   float:0.5   bool:true   a Python number
-  name=1x3x32x32            a keyword argument; of model.onnx and program.pt2, the shape of an input
+  name=1x3x32x32            a keyword argument; of model.onnx and program.pt2, the shape of an input, sizes with bounds among them
   batch=int:4               of model.onnx, the size of a symbolic dimension
 """
 

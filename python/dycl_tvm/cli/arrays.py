@@ -12,6 +12,7 @@ import numpy as np
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime.structure import unflatten_call
 from dycl_tvm.runtime.tensors import is_shape_of, type_text
+from dycl_tvm.runtime.writing import replacing
 
 #: NumPy has no bfloat16: artefacts take and give its bits.
 _STORAGE = {"bfloat16": "uint16"}
@@ -185,5 +186,5 @@ def save_outputs(path: str, result: Any) -> None:
     if Path(path).suffix != ".npz":
         raise UsageError(f"outputs are written as .npz, got {path!r}")
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in leaves_of(result) if value is not None}
-    with open(path, "wb") as file:
+    with replacing(path) as file:
         np.savez(file, **arrays)

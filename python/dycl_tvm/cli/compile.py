@@ -6,12 +6,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dycl_tvm.cli.arguments import MODEL_FORMS, MODEL_HELP, model_options, new_parser, positive, target_options
 from dycl_tvm.cli.exit_codes import OK
-from dycl_tvm.cli.models import model_and_inputs
+from dycl_tvm.cli.models import blaming_inputs, model_and_inputs
 from dycl_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +75,9 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="accept that the result depends on signs of eigenvectors or singular vectors, which PyTorch leaves open",
     )
+    command.add_argument(
+        "--strip-source", action="store_true", help="leave the text of the model's source lines out of the library; line numbers stay"
+    )
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
@@ -105,31 +110,32 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         max_length=args.max_length,
         keep_print=args.keep_print,
         open_signs=args.open_signs,
+        strip_source=args.strip_source,
         verify=args.verify,
         progress=not args.quiet,
     )
 
 
 def _handle(args: argparse.Namespace) -> int:
-    from dycl_tvm.cli.pictures import write_graph
+    from dycl_tvm.cli.pictures import check_output, write_graph, write_text
     from dycl_tvm.cli.recording import record
     from dycl_tvm.runtime.trailer import read_trailer
 
     output = Path(args.output)
     if args.embed_params and args.params:
         raise UsageError("--embed-params writes no weights file; leave out --params")
-    if not output.parent.is_dir():
-        raise UsageError(f"there is no folder {str(output.parent)!r} to write {output.name} to")
     params = Path(args.params) if args.params else output.with_suffix(".params")
     if params == output:
         raise UsageError("the library and the weights would be the same file; give --params another name")
-    model, inputs = model_and_inputs(args.model, args.state_dict, args.input)
-    artifact = build_model(args, model, inputs)
-    artifact.export_library(output, embed_params=args.embed_params, cxx=args.cxx)
-    if not args.embed_params:
-        artifact.save_params(params)
+    for path in (args.output, None if args.embed_params else str(params), args.emit_source, args.cases):
+        check_output(path)
+    check_output(args.hcfg, is_picture=True)
+    model, inputs = model_and_inputs(args.model, args.state_dict, args.input, args.quiet)
+    with blaming_inputs(args.model, model, inputs):
+        artifact = build_model(args, model, inputs)
+    _write_pair(artifact, output, None if args.embed_params else params, args.cxx)
     if args.emit_source:
-        Path(args.emit_source).write_text(artifact.source(), encoding="utf-8")
+        write_text(args.emit_source, artifact.source())
     if args.hcfg:
         write_graph(artifact.hcfg, args.hcfg)
     if args.cases:
@@ -141,3 +147,15 @@ def _handle(args: argparse.Namespace) -> int:
         print(report)
         print(f"  {'wrote':<13}{output}" + ("" if args.embed_params else f", {params}"))
     return OK
+
+
+def _write_pair(artifact: Artifact, library: Path, params: Path | None, cxx: str) -> None:
+    """Write the library and, if they are not inside, its weights: both, or neither where one fails."""
+    if params is None:
+        artifact.export_library(library, embed_params=True, cxx=cxx)
+        return
+    # The weights lie beside the library until it is there: a file that cannot be written is found before anything is replaced.
+    with tempfile.TemporaryDirectory(prefix=f"{params.name}.", dir=params.parent) as folder:
+        written = artifact.save_params(Path(folder) / params.name)
+        artifact.export_library(library, cxx=cxx)
+        os.replace(written, params)

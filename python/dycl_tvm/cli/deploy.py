@@ -46,6 +46,9 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--threads", type=positive, metavar="N", help="threads of the session")
     command.add_argument("--rtol", type=float, default=1e-4, help="relative error that is allowed (default 1e-4)")
     command.add_argument("--timeout", type=positive, default=0, metavar="SECONDS", help="after which the server ends the session")
+    command.add_argument(
+        "--wait", type=positive, default=60, metavar="SECONDS", help="how long to wait for a place on the server (default 60)"
+    )
     command.set_defaults(handler=_handle)
 
 
@@ -58,7 +61,7 @@ def _handle(args: argparse.Namespace) -> int:
     size = sum(os.path.getsize(path) for path in (args.library, params) if path is not None)
     # Said before each step that may take long: a server whose places are taken lets one wait.
     print(f"connecting to {args.rpc or args.tracker}", file=sys.stderr, flush=True)
-    remote = connect(args.rpc, key=args.key, tracker=args.tracker, timeout=args.timeout)
+    remote = connect(args.rpc, key=args.key, tracker=args.tracker, timeout=args.timeout, wait=args.wait)
     print(f"uploading {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
     module = RemoteModule(remote, args.library, params)
     if args.threads:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dycl_tvm.cli.arguments import MODEL_FORMS, model_options, new_parser
 from dycl_tvm.cli.exit_codes import OK
-from dycl_tvm.cli.models import is_graph_file, model_and_inputs
+from dycl_tvm.cli.models import blaming_inputs, is_graph_file, model_and_inputs
 from dycl_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def _handle(args: argparse.Namespace) -> int:
         return _artefact(args)
     if args.json:
         raise UsageError("--json is for artefacts; for a model use --format")
-    from dycl_tvm.cli.pictures import render, write_graph
+    from dycl_tvm.cli.pictures import check_output, render, write_graph
 
+    check_output(args.output, is_picture=args.format is None)
     graph = stage_and_simplify(args, not args.before_passes)
     if args.output:
         write_graph(graph, args.output, args.format)
@@ -64,25 +65,27 @@ def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCF
     from dycl_tvm.progress import Phases
     from dycl_tvm.staging import stage_model
 
-    model, inputs = model_and_inputs(args.what, args.state_dict, args.input)
+    model, inputs = model_and_inputs(args.what, args.state_dict, args.input, args.quiet)
     phases = Phases(not args.quiet)
-    graph = stage_model(
-        model,
-        **inputs,
-        name=args.name,
-        max_paths=args.max_paths,
-        max_loop_trips=args.max_loop_trips,
-        max_recursion=args.max_recursion,
-        max_length=args.max_length,
-        keep_print=args.keep_print,
-        phases=phases,
-    )
+    with blaming_inputs(args.what, model, inputs):
+        graph = stage_model(
+            model,
+            **inputs,
+            name=args.name,
+            max_paths=args.max_paths,
+            max_loop_trips=args.max_loop_trips,
+            max_recursion=args.max_recursion,
+            max_length=args.max_length,
+            keep_print=args.keep_print,
+            phases=phases,
+        )
     if simplified:
         simplify(graph, args.disable_pass, phases)
     return graph
 
 
 def _artefact(args: argparse.Namespace) -> int:
+    from dycl_tvm.cli.pictures import write_text
     from dycl_tvm.runtime.trailer import read_trailer
 
     if args.format not in (None, "text"):
@@ -90,7 +93,7 @@ def _artefact(args: argparse.Namespace) -> int:
     metadata = read_trailer(args.what)
     text = json.dumps(metadata, indent=2) if args.json else _describe(metadata)
     if args.output:
-        Path(args.output).write_text(text + "\n", encoding="utf-8")
+        write_text(args.output, text + "\n")
     else:
         print(text)
     return OK

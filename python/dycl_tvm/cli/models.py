@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dycl_tvm.errors import UsageError
+from dycl_tvm.errors import ForwardError, UsageError
+from dycl_tvm.progress import Phases
 
 if TYPE_CHECKING:
     from dycl_tvm.zoo import Entry
@@ -22,7 +25,7 @@ _NUMBER = re.compile(r"^(?:(?P<name>[A-Za-z_]\w*)=)?(?P<kind>int|float|bool):(?P
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
-def load_model(reference: str, state_dict: str | None = None) -> tuple[Any, tuple[Any, ...] | None]:
+def load_model(reference: str, state_dict: str | None = None, quiet: bool = True) -> tuple[Any, tuple[Any, ...] | None]:
     """Return the model that ``reference`` names, and its example inputs where it brings some.
 
     Raises
@@ -40,7 +43,7 @@ def load_model(reference: str, state_dict: str | None = None) -> tuple[Any, tupl
     if not colon or not where or not path:
         raise UsageError(f"{reference!r} names no model; write zoo:NAME, file.py:OBJECT, package.module:OBJECT, model.onnx or program.pt2")
     if where == "zoo":
-        entry = zoo_entry(path)
+        entry = zoo_entry(path, quiet)
         model, examples = entry.model, tuple(entry.example_inputs)
     else:
         model, examples = _resolve(_module(where), path, reference), None
@@ -56,24 +59,74 @@ def is_graph_file(reference: str) -> bool:
     return reference.endswith((".onnx", ".pt2"))
 
 
-def model_and_inputs(reference: str, state_dict: str | None, specs: list[str]) -> tuple[Any, dict[str, Any]]:
+def model_and_inputs(reference: str, state_dict: str | None, specs: list[str], quiet: bool = True) -> tuple[Any, dict[str, Any]]:
     """Return the model that ``reference`` names, and what ``build`` is told of its inputs.
 
-    The inputs of graph files have names and types of their own: ``name=1x3x32x32`` gives the shape of one, ``symbol=int:4`` the size of
-    a symbolic dimension.
+    The inputs of graph files have names and types of their own: ``name=1x3x32x32`` gives the shape of one, ``name=N<=8x3`` with a size that
+    each call decides, ``symbol=int:4`` the size of a symbolic dimension.
 
     Raises
     ------
     UsageError
         If there is no such model or an input cannot be read.
     """
-    model, examples = load_model(reference, state_dict)
+    model, examples = load_model(reference, state_dict, quiet)
     positional, named = parse_inputs(specs)
     if not is_graph_file(reference):
+        if examples is None and not specs:
+            raise UsageError(f"say what inputs {reference} takes, such as -i 1x3x32x32: one -i for each, in order or as NAME=1x3x32x32")
         return model, {"example_inputs": positional if specs else examples, "example_kwargs": named}
     if positional:
         raise UsageError(f"the inputs of {reference} have names; write name=1x3x32x32, or symbol=int:4 for a dimension without a size")
-    return model, {"input_shapes": {name: getattr(value, "shape", value) for name, value in named.items()} or None}
+    shapes = {name: getattr(value, "shape", value) for name, value in named.items()}
+    written = {name: {k: size for k, size in enumerate(s) if isinstance(size, str)} for name, s in shapes.items() if isinstance(s, tuple)}
+    sizes = {name: of for name, of in written.items() if of}
+    return model, {"input_shapes": {name: _largest(shape) for name, shape in shapes.items()} or None, "dynamic_shapes": sizes or None}
+
+
+def _largest(shape: Any) -> Any:
+    """Return a shape at the bounds of the sizes that are written in it."""
+    if not isinstance(shape, tuple):
+        return shape
+    from dycl_tvm.hcfg.sizes import Dim
+
+    found = [Dim.of(size) if isinstance(size, str) else size for size in shape]
+    return tuple(size.largest if isinstance(size, Dim) else size for size in found)
+
+
+@contextlib.contextmanager
+def blaming_inputs(reference: str, model: Any, inputs: dict[str, Any]) -> Iterator[None]:
+    """Tell a model that cannot be compiled from one that does not run on such inputs in eager either.
+
+    Raises
+    ------
+    UsageError
+        In the second case.
+    """
+    try:
+        yield
+    except ForwardError as error:
+        if (why := _fails_in_eager(model, inputs)) is not None:
+            text = f"{reference} does not run on such inputs in PyTorch either: {type(why).__name__}: {why}"
+            raise UsageError(f"{text}\n{error.origin_text()}".rstrip()) from error
+        raise
+
+
+def _fails_in_eager(model: Any, inputs: dict[str, Any]) -> Exception | None:
+    """Return what a model raises on its example inputs, if it does."""
+    import torch
+
+    from dycl_tvm.example_inputs import normalise
+
+    if "example_inputs" not in inputs:
+        return None
+    args, kwargs = normalise(inputs["example_inputs"], inputs["example_kwargs"])
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as error:  # whatever the model raises
+        return error
+    return None
 
 
 def parse_inputs(specs: list[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -132,8 +185,8 @@ def _exported(path: str) -> Any:
         raise UsageError(f"{path} is not a program that torch.export.save wrote: {str(err).strip().splitlines()[0]}") from err
 
 
-def zoo_entry(name: str) -> Entry:
-    """Make a network of the zoo.
+def zoo_entry(name: str, quiet: bool = True) -> Entry:
+    """Make a network of the zoo, which may take half a minute; on stderr it says so unless it is to be quiet.
 
     Raises
     ------
@@ -144,7 +197,8 @@ def zoo_entry(name: str) -> Entry:
 
     if name not in zoo.names():
         raise UsageError(f"there is no network {name!r} in the zoo; there are {', '.join(zoo.names())}")
-    return zoo.load(name)
+    with Phases(not quiet).phase("zoo", f"make {name} and calibrate its branches"):
+        return zoo.load(name)
 
 
 def _module(where: str) -> Any:

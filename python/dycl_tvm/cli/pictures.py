@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dycl_tvm.errors import UsageError
+from dycl_tvm.runtime.writing import replacing
 
 if TYPE_CHECKING:
     from dycl_tvm.hcfg.nodes import HCFG
@@ -39,4 +41,31 @@ def render(graph: HCFG, fmt: str) -> str:
 def write_graph(graph: HCFG, path: str, fmt: str | None = None) -> None:
     """Write the graph to a file."""
     text = render(graph, fmt or format_of(path))
-    Path(path).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    write_text(path, text if text.endswith("\n") else text + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a text file."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def check_output(path: str | None, is_picture: bool = False) -> None:
+    """Check before the work begins that a file can be written there.
+
+    Raises
+    ------
+    UsageError
+        If there is no such folder, or if the ending is that of no picture.
+    """
+    if path is None:
+        return
+    if is_picture:
+        format_of(path)
+    out = Path(path)
+    if out.is_dir():
+        raise UsageError(f"{path!r} is a folder; give the name of a file")
+    if not out.parent.is_dir():
+        raise UsageError(f"there is no folder {str(out.parent)!r} to write {out.name} to")
+    if not os.access(out.parent, os.W_OK):
+        raise UsageError(f"the folder {str(out.parent)!r} cannot be written to")

@@ -11,6 +11,7 @@ from typing import Any
 
 from dycl_tvm.cli.arguments import new_parser, positive
 from dycl_tvm.cli.exit_codes import OK
+from dycl_tvm.errors import UsageError
 
 _EPILOG = """\
 inputs:
@@ -21,7 +22,7 @@ inputs:
 Inputs that are not given are random: normal numbers, integers under --int-high.
 
 examples:
-  dycl-tvm run model.so --params model.params
+  dycl-tvm run model.so model.params
   dycl-tvm run model.so -i image.npy -o outputs.npz
   dycl-tvm run model.so --seed 7 --repeat 100 --threads 2
 """
@@ -31,6 +32,7 @@ def add_parser(commands: Any) -> None:
     """Add the sub-command."""
     command = new_parser(commands, "run", "run an artefact on files or random inputs; print outputs, path and latency", _EPILOG)
     command.add_argument("library", metavar="LIBRARY", help="the .so written by dycl-tvm compile")
+    command.add_argument("weights", nargs="?", metavar="PARAMS", help="its weights, as --params")
     command.add_argument("--params", metavar="FILE", help="its weights; by default the library's name with .params, unless they are inside")
     command.add_argument("-i", "--input", action="append", default=[], metavar="INPUT", help="an input as below; once for each")
     command.add_argument("-o", "--output", metavar="FILE", help="write the outputs to an .npz file")
@@ -44,9 +46,14 @@ def add_parser(commands: Any) -> None:
 
 def _handle(args: argparse.Namespace) -> int:
     from dycl_tvm.cli.arrays import as_call, describe_leaf, leaves_of, make_inputs, save_outputs
+    from dycl_tvm.cli.pictures import check_output
     from dycl_tvm.runtime import load
 
-    module = load(args.library, find_params(args.library, args.params), num_threads=args.threads)
+    if args.weights and args.params:
+        raise UsageError("the weights are given twice, as PARAMS and as --params")
+    if args.output:
+        check_output(args.output)
+    module = load(args.library, find_params(args.library, args.weights or args.params), num_threads=args.threads)
     positional, named = as_call(module.metadata, make_inputs(module.metadata, args.input, args.seed, args.int_high))
     result = module(*positional, **named)
     path, kernels = module.last_path, sum(module.kernels_run.values())

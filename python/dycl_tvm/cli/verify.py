@@ -49,7 +49,7 @@ def _handle(args: argparse.Namespace) -> int:
     from dycl_tvm.verify.staged_with import from_json
 
     module = load(args.library, find_params(args.library, args.params))
-    model, inputs = model_and_inputs(args.model, args.state_dict, args.input)
+    model, inputs = model_and_inputs(args.model, args.state_dict, args.input, args.quiet)
     names = ("name", "max_paths", "max_loop_trips", "max_recursion", "max_length", "keep_print")
     given = {key: getattr(args, key) for key in names} | inputs
     options = from_json(module.certificate.get("staging", {})) | {key: v for key, v in given.items() if v is not None and v is not False}

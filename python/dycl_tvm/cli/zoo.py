@@ -56,7 +56,7 @@ def _list(args: argparse.Namespace) -> int:
 def _describe(args: argparse.Namespace) -> int:
     from dycl_tvm import zoo
 
-    entry = zoo_entry(args.name)
+    entry = zoo_entry(args.name, getattr(args, "quiet", False))
     weights = sum(p.numel() for p in entry.model.parameters())
     paths = zoo.observed_paths(entry, args.count)
     print(f"{entry.name}: {entry.description}")
@@ -75,7 +75,7 @@ def _check(args: argparse.Namespace) -> int:
     from dycl_tvm.compare import difference, relative_error
     from dycl_tvm.runtime import load
 
-    entry = zoo_entry(args.name)
+    entry = zoo_entry(args.name, getattr(args, "quiet", False))
     artifact = build(entry.model, entry.example_inputs, target=args.target, host=args.host, name=entry.name, progress=not args.quiet)
     paths: Counter[str] = Counter()
     wrong, worst = 0, 0.0

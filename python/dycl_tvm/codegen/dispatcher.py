@@ -214,15 +214,13 @@ class _Function:
             fail = f"return FailIndex({length}, {most + 1}, {self.tables.origin(site.origin)});"
             lines.append(f"if ({length} < 0 || {length} > {most}) {fail}")
         for leaf, value in enumerate(end.values):
-            if isinstance(value, Slot) and leaf in parts:
-                cuts = [(along, scalar(end.values[number])) for along, number in parts[leaf]]  # type: ignore[arg-type]  # numbers
-                if len(cuts) == 1:
-                    lines.append(f"OutFirst(f, {leaf}, {self.tables.tensor(value)}, {cuts[0][0]}, {cuts[0][1]});")
-                else:
-                    lines.append(f"OutTensor(f, {leaf}, {self.tables.tensor(value)});")
-                    lines += [f"OutCut(f, {leaf}, {along}, {length});" for along, length in cuts]
+            cuts = [(along, scalar(end.values[number])) for along, number in parts.get(leaf, ())]  # type: ignore[arg-type]  # numbers
+            if isinstance(value, Slot) and len(cuts) == 1:
+                ((along, length),) = cuts
+                lines.append(f"OutFirst(f, {leaf}, {self.tables.tensor(value)}, {along}, {length});")
             elif isinstance(value, Slot):
                 lines.append(f"OutTensor(f, {leaf}, {self.tables.tensor(value)});")
+                lines += [f"OutCut(f, {leaf}, {along}, {length});" for along, length in cuts]
             else:
                 declared = site.types[leaf]
                 kind = getattr(declared, "kind", kind_of(value))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from dycl_tvm.compile.program import KernelLibrary, Program
 from dycl_tvm.errors import CompileError
 from dycl_tvm.runtime.params import data_digest, write_params
 from dycl_tvm.runtime.trailer import append_trailer
+from dycl_tvm.runtime.writing import replacing
 
 #: Packed functions of the runtime: a kernel of that name could not be linked.
 RESERVED_SYMBOLS = frozenset(
@@ -240,13 +242,5 @@ def _embed_source(params: Path) -> str:
 
 def _publish(library: Path, out: Path) -> None:
     """Move the library to its place in one step: who has the old one loaded keeps it."""
-    handle, name = tempfile.mkstemp(prefix=out.name + ".", dir=out.parent)
-    try:
-        with os.fdopen(handle, "wb") as file, open(library, "rb") as source:
-            while chunk := source.read(1 << 20):
-                file.write(chunk)
-        os.chmod(name, library.stat().st_mode & 0o777)
-        os.replace(name, out)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with open(library, "rb") as source, replacing(out, library.stat().st_mode & 0o777) as file:
+        shutil.copyfileobj(source, file, 1 << 20)

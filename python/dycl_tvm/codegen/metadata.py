@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from dycl_tvm.codegen.machine import Machine
+from dycl_tvm.codegen.shipped import shipped_note, shipped_origin
 from dycl_tvm.codegen.tables import Tables
 from dycl_tvm.compile.program import CodeBlock, CondGoto, Fail, Goto, Program, Slot, SwitchGoto
 from dycl_tvm.hcfg.nodes import Origin
@@ -15,7 +16,7 @@ from dycl_tvm.runtime.trailer import ABI_VERSION, FORMAT_VERSION
 
 def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_params: bool, code: str = "") -> dict[str, Any]:
     """Return the metadata of a program; ``code`` is the hash of its kernels, so that no two libraries have the same metadata."""
-    tables = Tables(program)
+    tables, strip = Tables(program), program.strip_source
     return {
         "format": "dycl-library",
         "format_version": FORMAT_VERSION,
@@ -30,9 +31,13 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "inputs": [_input(program, k) for k in range(len(program.input_names))],
         "sizes": [{"name": s.name, "min": s.least, "max": s.most} for s in program.sizes],
         "input_pairs": [[p.first, p.second, p.kind] for p in program.input_pairs],
-        "sites": [{"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin)} for s in program.sites],
-        "decisions": [{"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin)} for d in tables.decisions],
-        "flow": [_flow(block) for block in program.blocks],
+        "sites": [
+            {"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin, strip)} for s in program.sites
+        ],
+        "decisions": [
+            {"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin, strip)} for d in tables.decisions
+        ],
+        "flow": [_flow(block, strip) for block in program.blocks],
         "kernels": [{"symbol": k.symbol, "backend": k.backend} for k in program.kernels],
         "calls": [{"kernel": c.kernel, "sub_dnn": c.sub_dnn} for c in tables.calls],
         "state": [s.name for s in program.state],
@@ -40,12 +45,12 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "arena_bytes": program.arena_bytes,
         "weights_bytes": sum(w.type.nbytes for w in program.weights),
         "embedded_params": embedded_params,
-        "left_out": program.left_out,
+        "left_out": [shipped_note(text) for text in program.left_out],
         "certificate": program.certificate,
     }
 
 
-def _flow(block: CodeBlock) -> list[Any]:
+def _flow(block: CodeBlock, strip: bool) -> list[Any]:
     """Return where a block leads: the skeleton from which tools list the paths. A branch's targets are (false, true)."""
     end = block.end
     if isinstance(end, Goto):
@@ -55,7 +60,7 @@ def _flow(block: CodeBlock) -> list[Any]:
     if isinstance(end, SwitchGoto):
         return ["decide", end.decision, [goto.target for goto in end.targets]]
     if isinstance(end, Fail):
-        return ["raise", f"{end.kind}: {end.message}", _origin(end.origin)]
+        return ["raise", f"{end.kind}: {end.message}", _origin(end.origin, strip)]
     return ["return", end.site]
 
 
@@ -73,7 +78,8 @@ def _type(type_: Type) -> dict[str, Any]:
     return {"type": type_.kind}
 
 
-def _origin(origin: Origin | None) -> dict[str, Any] | None:
+def _origin(origin: Origin | None, strip: bool) -> dict[str, Any] | None:
     if origin is None:
         return None
-    return {"file": origin.file, "line": origin.line, "function": origin.function, "code": origin.code}
+    told = shipped_origin(origin, strip)
+    return {"file": told.file, "line": told.line, "function": told.function, "code": told.code}

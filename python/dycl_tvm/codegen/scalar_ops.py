@@ -113,6 +113,8 @@ def host_instr(instr: HostInstr, origin: str) -> str:
             floats = [as_float(a) for a in args]
             return f"{dst} = {_FLOAT_PLAIN[op].format(*floats)};" if op in _FLOAT_PLAIN else checked(_CHECKED[op], *floats)
         return checked(_CHECKED[op], *map(number, args))
+    if op == "round_to":
+        return f"{dst} = ops::RoundTo({', '.join(map(scalar, args))});"
     if op == "truediv":
         return checked("TrueDiv", *map(as_float if is_float else number, args))
     if op == "pow":

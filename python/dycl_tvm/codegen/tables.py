@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Union
 
+from dycl_tvm.codegen.shipped import shipped_origin
 from dycl_tvm.codegen.text import DTYPES, comment, float_literal, int_literal, string, table, table_ref
 from dycl_tvm.codegen.weights import weight_names
 from dycl_tvm.compile.program import (
@@ -144,7 +145,7 @@ class Tables:
             "// The tensors of each call, one call a line.\n" if args else "",
             table("uint32_t", "kArgs", [row for row in args if row]),
             table("CallDesc", "kCalls", calls),
-            table("OriginDesc", "kOrigins", [_origin_row(o) for o in self.origins]),
+            table("OriginDesc", "kOrigins", [_origin_row(shipped_origin(o, program.strip_source)) for o in self.origins]),
             table("InputDesc", "kInputs", self._input_rows()),
             table("SizeDesc", "kSizes", self._size_rows()),
             table("SizedDim", "kSizedDims", [f"{{{d.input}, {d.dim}, {d.factor}, {d.constant}}}," for s in program.sizes for d in s.dims]),

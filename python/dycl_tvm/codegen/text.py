@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dycl_tvm.codegen.shipped import shipped_path
 from dycl_tvm.errors import CompileError
 from dycl_tvm.hcfg.nodes import Origin
 
@@ -64,7 +65,7 @@ def place(origin: Origin | None) -> str:
     if origin is None:
         return ""
     code = f": {origin.code}" if origin.code else ""
-    return comment(f"{origin}{code}")
+    return comment(f"{shipped_path(origin.file)}:{origin.line}{code}")
 
 
 def table(type_: str, name: str, rows: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
@@ -180,6 +181,14 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dycl_tvm"
 
 
+@functools.lru_cache(maxsize=8)
+def _of_this_process(digest: str) -> Path:
+    """Return a folder that goes when this process ends, for objects of that hash."""
+    folder = tempfile.mkdtemp(prefix="dycl-runtime-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> list[Path]:
     """Return the objects of the fixed runtime, compiling them if this compiler has not done so yet.
 
@@ -204,7 +213,9 @@ def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> lis
         scratch = Path(tempfile.mkdtemp(prefix="building-", dir=kept.parent))
     except OSError:
         # No place to keep them: compile for this process alone.
-        scratch = kept = Path(tempfile.mkdtemp(prefix="dycl-runtime-"))
+        scratch = kept = _of_this_process(digest.hexdigest())
+        if all((kept / name).is_file() for name in made):
+            return [kept / name for name in names]
     try:
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             jobs = [pool.submit(compiler.run, [*a, "-o", str(scratch / name)], f"compile {Path(a[-1]).name}") for name, a in made.items()]

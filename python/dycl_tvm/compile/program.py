@@ -347,6 +347,8 @@ class Program:
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     sizes: list[InputSize] = field(default_factory=list)
+    #: Whether libraries are to hold the lines of the user's source by their numbers only.
+    strip_source: bool = False
 
     @property
     def entry_names(self) -> list[str]:

@@ -7,7 +7,8 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float =
     timeout : float, optional
         Seconds after which the server ends the session; 0 for no bound.
     wait : float, optional
-        Seconds to wait until the tracker has a server that is free.
+        Seconds to wait until the server has a place that is free, or the tracker a server.
 
     Returns
     -------
@@ -62,7 +63,34 @@ def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float =
                 if "timed out" not in str(error):
                     raise
                 raise RemoteError(f"{host}:{port}: no server with the key '{key}' was free for {wait:g} s") from None
-        return tvm.rpc.connect(host, port, key=key, session_timeout=timeout)
+        return _within(wait, lambda: tvm.rpc.connect(host, port, key=key, session_timeout=timeout), f"{host}:{port}")
+
+
+def _within(seconds: float, connect: Callable[[], Any], where: str) -> Any:
+    """Return what ``connect`` gives; TVM's waits for a server's answer for ever.
+
+    Raises
+    ------
+    RemoteError
+        If it takes longer.
+    """
+    done: list[Any] = []
+
+    def work() -> None:
+        try:
+            done.append((connect(), None))
+        except Exception as error:  # is raised again by who waits
+            done.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not done:
+        raise RemoteError(f"{where}: no answer for {seconds:g} s; all places of the server are taken, or it is no RPC server")
+    session, error = done[0]
+    if error is not None:
+        raise error
+    return session
 
 
 class RemoteModule:

@@ -60,9 +60,9 @@ def build_server(target: ResolvedTarget, out: str | os.PathLike[str], cxx: str =
 def _kept(machine: Machine, glibc: str, cxx: str) -> Path:
     """Return the compiled server, kept by the hash of all that goes in."""
     compiler, runtime = compiler_for(machine, glibc, cxx), toolchain.runtime_sources()
-    host = [runtime.source / "host" / "trailer.cc", runtime.source / "json.cc", runtime.source / "sha256.cc"]
+    host = [runtime.source / name for name in ("host/trailer.cc", "host/files.cc", "json.cc", "sha256.cc")]
     units = [*sorted(source_dir().glob("*.cc")), *host]
-    headers = [*source_dir().glob("*.h"), *runtime.source.glob("*.h"), *runtime.include.glob("dycl/*.h")]
+    headers = [*source_dir().glob("*.h"), *runtime.source.glob("*.h"), *runtime.source.glob("host/*.h"), *runtime.include.glob("dycl/*.h")]
     digest = hashlib.sha256("\0".join([*compiler.command, compiler.version, *compiler.flags, *_FLAGS]).encode())
     for path in sorted([*units, *headers]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

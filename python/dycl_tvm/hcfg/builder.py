@@ -139,7 +139,7 @@ def _host_type(op: str, args: list[Type]) -> Type:
         return BOOL if dtype == "bool" else FLOAT if "float" in dtype else INT
     if op in COMPARISONS or op in LOGIC or op in ("not", "to_bool"):
         return BOOL
-    if op in MATH or op in ("truediv", "to_float"):
+    if op in MATH or op in ("truediv", "to_float", "round_to"):
         return FLOAT
     if op in ARITHMETIC or op in ("neg", "abs", "pow"):
         return FLOAT if FLOAT in args else INT

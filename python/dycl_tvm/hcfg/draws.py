@@ -154,6 +154,24 @@ def _bernoulli_each(state: torch.Tensor, p: torch.Tensor, dtype: torch.dtype) ->
     return _from(state, lambda g: torch.empty(p.shape, dtype=dtype).bernoulli_(p, generator=g))
 
 
+@_operator("normal_each(Tensor state, Tensor mean, Tensor std, bool one_by_one) -> (Tensor, Tensor)")
+def _normal_each(state: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, one_by_one: bool) -> _Result:
+    if std.numel() and not bool(std.min() >= 0):
+        raise RuntimeError("normal expects all elements of std >= 0.0")
+    made, after = CPU.draws.normal(state, mean.shape, 0.0, 1.0, mean.dtype, one_by_one)
+    return made * std + mean, after
+
+
+@_operator("poisson(Tensor state, Tensor rate) -> (Tensor, Tensor)")
+def _poisson(state: torch.Tensor, rate: torch.Tensor) -> _Result:
+    return _from(state, lambda g: torch.poisson(rate.contiguous(), generator=g))
+
+
+@_operator("gamma(Tensor state, Tensor shape) -> (Tensor, Tensor)")
+def _gamma(state: torch.Tensor, shape: torch.Tensor) -> _Result:
+    return _from(state, lambda g: torch._standard_gamma(shape.contiguous(), generator=g))
+
+
 @_operator("integers(Tensor state, int[] size, int low, int high, ScalarType dtype) -> (Tensor, Tensor)")
 def _integers(state: torch.Tensor, size: Sequence[int], low: int, high: int, dtype: torch.dtype) -> _Result:
     return _from(state, lambda g: torch.empty(size, dtype=dtype).random_(low, high, generator=g))

@@ -34,7 +34,7 @@ CONVERSIONS = frozenset({"to_int", "to_float", "to_bool"})
 
 #: Number of operands of every host operation.
 ARITY: dict[str, int] = {
-    **dict.fromkeys(ARITHMETIC | COMPARISONS | LOGIC | {"truediv", "pow"}, 2),
+    **dict.fromkeys(ARITHMETIC | COMPARISONS | LOGIC | {"truediv", "pow", "round_to"}, 2),
     **dict.fromkeys(ROUNDING | MATH | CONVERSIONS | {"neg", "abs", "not", "item", "to_tensor"}, 1),
     "select": 3,
 }
@@ -46,6 +46,7 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "not": operator.not_, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
     "to_int": int, "to_float": float, "to_bool": bool,
     "floor": math.floor, "ceil": math.ceil, "round": round, "trunc": math.trunc,
+    "round_to": lambda x, digits: round(x, max(digits, 0)),
     "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "sin": math.sin, "cos": math.cos, "tanh": math.tanh,
 }  # fmt: skip
 
@@ -213,6 +214,8 @@ def _allowed_results(op: str, kinds: list[str]) -> tuple[ScalarType, ...]:
         return (FLOAT,) if number == FLOAT else (INT, FLOAT)
     if op == "truediv" or op in MATH:
         return (FLOAT,)
+    if op == "round_to":
+        return (FLOAT,) if kinds == ["float", "int"] else ()
     if op in COMPARISONS or op == "to_bool":
         return (BOOL,)
     if op in LOGIC or op == "not":

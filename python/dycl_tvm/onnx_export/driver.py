@@ -16,6 +16,7 @@ import numpy as np
 
 from dycl_tvm.errors import ArtifactError, InputError, RunError, UsageError
 from dycl_tvm.hcfg.hostops import evaluate
+from dycl_tvm.hcfg.sizes import InputSize, SizedDim, measure
 from dycl_tvm.hcfg.types import ScalarType
 from dycl_tvm.runtime.params import read_params
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
@@ -64,7 +65,7 @@ class OnnxModel:
         self.last_site = site
         if site < 0:
             error = about["errors"][-1 - site]
-            raise RunError(error["message"], error["kind"])
+            raise InputError(error["message"]) if error["kind"] == "InputError" else RunError(error["message"], error["kind"])
         self._state = {n: found[f"{n}.next"] for n in about["state"]}
         chosen = about["sites"][site]
         leaves = [found[n] for n in chosen["outputs"]]
@@ -102,7 +103,8 @@ class SplitModel:
         feeds = _leaves(about, args, kwargs)
         self.last_path = []
         block = about["blocks"][0]
-        frame: dict[int, Any] = dict(zip(block["params"], [*(feeds[n] for n in about["input_names"]), *self._state], strict=True))
+        given = [feeds[n] for n in about["input_names"]]
+        frame: dict[int, Any] = dict(zip(block["params"], [*self._with_sizes(given), *self._state], strict=True))
         while True:
             for step in block["steps"]:
                 self._step(step, frame)
@@ -117,6 +119,15 @@ class SplitModel:
             self.last_path.append((block["name"], choice))
             block = about["blocks"][edges[choice]["block"]]
             frame.update(zip(block["params"], [self._read(frame, a) for a in edges[choice]["args"]], strict=True))
+
+    def _with_sizes(self, given: list[Any]) -> list[Any]:
+        """Return what the entry is given: inputs whose sizes the caller decides in their buffers, and these sizes."""
+        about = self.description
+        sizes = [InputSize(s["name"], s["least"], s["most"], tuple(SizedDim(**d) for d in s["dims"])) for s in about.get("sizes", ())]
+        found = measure(sizes, given, about["input_names"])
+        whole = [t["shape"] for t in about["input_types"][: len(given)]]
+        missing = [[(0, most - n) for most, n in zip(shape, x.shape)] for x, shape in zip(given, whole)]
+        return [*(np.pad(x, m) if any(n for _, n in m) else x for x, m in zip(given, missing)), *found]
 
     def _choose(self, end: dict[str, Any], frame: dict[int, Any]) -> tuple[list[Any], int]:
         if "jump" in end:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.hostops import COMPARISONS
-from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, operand_type
+from dycl_tvm.hcfg.nodes import HostOp, Operand, operand_type
 from dycl_tvm.hcfg.types import BOOL, FLOAT, ScalarType, TensorType
 from dycl_tvm.onnx_export.scope import SCALAR_DTYPE, Scope, dtype_of
 
@@ -21,13 +21,6 @@ _SIMPLE = {"add": "Add", "sub": "Sub", "mul": "Mul", "truediv": "Div", "neg": "N
 _ROUND = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
 
 
-def refuse_sizes(graph: HCFG) -> None:
-    """Refuse a graph whose callers decide sizes of its inputs."""
-    if graph.sizes:
-        names = ", ".join(size.name for size in graph.sizes)
-        raise UnsupportedError(f"sizes that each call decides ({names}) are not written to ONNX", None, "build without dynamic_shapes")
-
-
 def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> str:
     """Append the nodes of one host operation; ``read`` names an operand."""
     op, out = step.op, step.output.type
@@ -35,6 +28,8 @@ def emit_host_op(scope: Scope, step: HostOp, read: Callable[[Operand], str]) -> 
         raise UnsupportedError("a clock has no form in ONNX", step.origin, "export with split=True, or measure outside of the forward")
     if op == "print":
         raise UnsupportedError("print has no form in ONNX", step.origin, "build without keep_print, or export with split=True")
+    if op == "round_to":
+        raise UnsupportedError("round() to a number of digits has no form in ONNX", step.origin, "export with split=True")
     if op in ("push", "pop"):
         raise UnsupportedError(
             "a recursion whose depth is known only at run time has no form in ONNX", step.origin, "export with split=True"

@@ -15,10 +15,10 @@ from onnx import helper
 from dycl_tvm._version import __version__
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Value
 from dycl_tvm.onnx_export.guards import with_guards
-from dycl_tvm.onnx_export.host_ops import refuse_sizes
 from dycl_tvm.onnx_export.operators import OPSET
 from dycl_tvm.onnx_export.outputs import Outputs
 from dycl_tvm.onnx_export.scope import ELEMENT, Scope, dtype_of, shape_of
+from dycl_tvm.onnx_export.sizes import buffer, extent, from_extents, input_shape, sized_dims
 from dycl_tvm.onnx_export.structure import Structurer
 
 #: The key of the description among the metadata of a model.
@@ -39,15 +39,28 @@ def to_model(graph: HCFG) -> onnx.ModelProto:
     UnsupportedError
         For what ONNX has no form for; it names the user's line.
     """
-    refuse_sizes(graph)
-    guarded = with_guards(graph)
+    guarded = with_guards(from_extents(graph))
     outputs = Outputs(guarded)
     scope = Scope()
     env: dict[Value, str] = {}
-    for name, param in zip([*graph.input_names, *(v.name for v in graph.state)], graph.entry.params, strict=True):
+    params, dims = guarded.entry.params, sized_dims(graph)
+    leaves, extents, variables = (
+        params[: len(graph.input_names)],
+        params[len(graph.input_names) :][: len(dims)],
+        params[len(graph.input_names) + len(dims) :],
+    )
+    for name, param in zip([*graph.input_names, *(v.name for v in graph.state)], [*leaves, *variables], strict=True):
         env[param] = scope.reserve(name, dtype_of(param.type))
+    inputs = [
+        *(helper.make_tensor_value_info(env[p], ELEMENT[dtype_of(p.type)], input_shape(graph, k)) for k, p in enumerate(leaves)),
+        *(helper.make_tensor_value_info(env[p], ELEMENT[dtype_of(p.type)], shape_of(p.type)) for p in variables),
+    ]
     for name, dtype, _ in outputs.infos():
         scope.reserve(name, dtype)
+    for param, dim in zip(extents, dims):
+        env[param] = extent(scope, dim, graph.input_names[dim.input])
+    for k, param in enumerate(leaves):
+        env[param] = buffer(scope, graph, k, env[param])
     constants: dict[Constant, str] = {}
 
     def constant(value: Constant) -> str:
@@ -56,7 +69,7 @@ def to_model(graph: HCFG) -> onnx.ModelProto:
             scope.initializers[name] = _tensor(value.data, name)
         return constants[value]
 
-    results = Structurer(guarded, outputs.leave, outputs.types, constant).run(scope, env)
+    results = outputs.cut(scope, Structurer(guarded, outputs.leave, outputs.types, constant).run(scope, env))
     # A state variable is an input with a default: its value before the first call.
     for var in graph.state:
         data = var.initial.data if isinstance(var.initial, Constant) else None
@@ -66,7 +79,6 @@ def to_model(graph: HCFG) -> onnx.ModelProto:
         scope.initializers[var.name] = initial
     for result, (name, _, _) in zip(results, outputs.infos(), strict=True):
         scope.nodes.append(helper.make_node("Identity", [result], [name]))
-    inputs = [helper.make_tensor_value_info(env[p], ELEMENT[dtype_of(p.type)], shape_of(p.type)) for p in graph.entry.params]
     infos = [helper.make_tensor_value_info(name, ELEMENT[dtype], shape) for name, dtype, shape in outputs.infos()]
     body = helper.make_graph(scope.nodes, graph.name, inputs, infos, list(scope.initializers.values()))
     model = helper.make_model(body, producer_name="dycl_tvm", producer_version=__version__, ir_version=IR_VERSION,

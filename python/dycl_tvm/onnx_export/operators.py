@@ -20,6 +20,7 @@ from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import SubDNN, TensorOp, map_operands
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.onnx_export.scope import ELEMENT, Scope
+from dycl_tvm.onnx_export.written import WRITTEN
 
 #: The version of ONNX's operators that is written: the oldest that has all that is needed (LayerNormalization, ReduceMax with axes).
 OPSET = 18
@@ -84,7 +85,8 @@ def _add(graph: torch.fx.Graph, sub: SubDNN, params: list[torch.fx.Node]) -> lis
     for op in sub.ops:
         # A view in an HCFG is the value in another shape, whatever the strides of its operand are here.
         target = resolve(_RESHAPES.get(op.op, op.op))
-        node = graph.call_function(target, map_operands(op.args, env.__getitem__), map_operands(op.kwargs, env.__getitem__))
+        function = WRITTEN.get(op.op, target)
+        node = graph.call_function(function, map_operands(op.args, env.__getitem__), map_operands(op.kwargs, env.__getitem__))
         returns = target._schema.returns
         several = len(returns) > 1 or str(returns[0].type).startswith("List")
         for k, output in enumerate(op.outputs):

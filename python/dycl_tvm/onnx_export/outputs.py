@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.hcfg.nodes import HCFG, Operand, Raise, Return, operand_type
-from dycl_tvm.hcfg.types import INT, Type
+from dycl_tvm.hcfg.types import INT, TensorType, Type
 from dycl_tvm.onnx_export.scope import Scope, dtype_of, shape_of
+from dycl_tvm.onnx_export.sizes import cut
+from dycl_tvm.runtime.structure import parts_of
 
 SITE_OUTPUT = "return_site"
 FORMAT_VERSION = 1
@@ -28,6 +30,9 @@ class Outputs:
     slots : list of Type
     used : list of bool
         Whether every return site uses the slot, so that its shape is always that of its type.
+    parts : dict
+        Of slots that hold more than there is: for each site where that is so, the dimensions that are shorter, with the slot that says how
+        long each is.
     """
 
     def __init__(self, graph: HCFG) -> None:
@@ -46,9 +51,14 @@ class Outputs:
                     self.slots.append(type_)
                 taken.append(free[0])
             self.of_site.append(taken)
+        self.parts: dict[int, dict[int, dict[int, int]]] = {}
+        for k, (site, taken) in enumerate(zip(self.sites, self.of_site)):
+            for leaf, cuts in parts_of(site.structure).items():
+                self.parts.setdefault(taken[leaf], {})[k] = {along: taken[length] for along, length in cuts}
         self.raises: list[Raise] = [t for b in graph.blocks if isinstance(t := b.terminator, Raise)]
         always = not self.raises
-        self.used = [always and all(k in taken for taken in self.of_site) for k in range(len(self.slots))]
+        everywhere = [all(k in taken for taken in self.of_site) for k in range(len(self.slots))]
+        self.used = [always and found and k not in self.parts for k, found in enumerate(everywhere)]
         self.types: list[Type] = [INT, *self.slots, *(v.type for v in graph.state)]
         self.names = [SITE_OUTPUT, *(f"output_{k}" for k in range(len(self.slots))), *(f"{v.name}.next" for v in graph.state)]
 
@@ -61,6 +71,19 @@ class Outputs:
         given = dict(zip(self.of_site[site], term.values))
         leaves = [read(given[k]) if k in given else scope.spare(t, scope.in_loop) for k, t in enumerate(self.slots)]
         return [scope.constant(site, "int64"), *leaves, *(read(v) for v in term.state)]
+
+    def cut(self, scope: Scope, results: list[str]) -> list[str]:
+        """Append the nodes that leave of each result what there is of it."""
+        made = list(results)
+        for slot, sites in self.parts.items():
+            parts = []
+            for site, lengths in sites.items():
+                holds = scope.emit("Equal", [results[0], scope.constant(site, "int64")], "bool")
+                parts.append((holds, {along: results[1 + length] for along, length in lengths.items()}))
+            type_ = self.slots[slot]
+            assert isinstance(type_, TensorType)
+            made[1 + slot] = cut(scope, made[1 + slot], type_, parts)
+        return made
 
     def infos(self) -> list[tuple[str, str, tuple[int | str, ...]]]:
         """Return name, dtype and shape of each output; dimensions that depend on the path have names."""

@@ -10,6 +10,7 @@ Values are numbers in the description. An operand is a value ``{"value": n}``, a
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -22,7 +23,6 @@ import torch
 from dycl_tvm.errors import UsageError
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Constant, Edge, HostOp, Jump, Operand, Raise, Return, SubDNNCall, Switch, Value
 from dycl_tvm.hcfg.types import ScalarType, Type
-from dycl_tvm.onnx_export.host_ops import refuse_sizes
 from dycl_tvm.onnx_export.operators import export_sub_dnns
 from dycl_tvm.onnx_export.scope import dtype_of, shape_of
 from dycl_tvm.runtime.params import ParamTensor, write_params
@@ -42,7 +42,6 @@ def export_split(graph: HCFG, folder: str | os.PathLike[str]) -> Path:
     UnsupportedError
         For an operator that has no form in ONNX.
     """
-    refuse_sizes(graph)
     out = Path(folder)
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; export_onnx(..., split=True) writes a folder")
@@ -75,6 +74,7 @@ class _Writer:
             "inputs": graph.input_structure,
             "input_names": graph.input_names,
             "input_types": [_type(p.type) for p in graph.inputs],
+            "sizes": [dataclasses.asdict(size) for size in graph.sizes],
             "state": [{"name": v.name, "initial": self.operand(v.initial)} for v in graph.state],
             "sub_dnns": [s.name for s in graph.sub_dnns()],
             "sites": [{"structure": s.structure, "origin": str(s.origin) if s.origin else None} for s in sites],

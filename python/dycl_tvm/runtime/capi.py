@@ -7,9 +7,9 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from dycl_tvm.errors import ArtifactError, DeviceError, DyclError, InputError, RunError, UsageError
+from dycl_tvm.errors import ArtifactError, CancelledError, DeadlineError, DeviceError, DyclError, InputError, RunError, UsageError
 
-OK, ERROR_INPUT, ERROR_ARTIFACT, ERROR_RUN, ERROR_MEMORY, ERROR_USAGE, ERROR_DEVICE = range(7)
+OK, ERROR_INPUT, ERROR_ARTIFACT, ERROR_RUN, ERROR_MEMORY, ERROR_USAGE, ERROR_DEVICE, ERROR_CANCELLED, ERROR_DEADLINE = range(9)
 TENSOR, INT, FLOAT, BOOL = range(4)
 
 #: DLPack's (code, bits) of each dtype.
@@ -64,10 +64,22 @@ class ModelInfo(ctypes.Structure):
     ]
 
 
+class ModelOptions(ctypes.Structure):
+    """``DyclModelOptions``."""
+
+    _fields_ = [("struct_size", c_size_t), ("copy_params", c_int32), ("reserved", c_int32)]
+
+
+class RunOptions(ctypes.Structure):
+    """``DyclRunOptions``."""
+
+    _fields_ = [("struct_size", c_size_t), ("deadline_ms", c_double), ("cancel_on_signal", c_int32), ("reserved", c_int32)]
+
+
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_abi_version": (c_int32, []),
     "dycl_metadata": (c_char_p, []),
-    "dycl_model_create": (c_int32, [c_char_p, POINTER(c_void_p)]),
+    "dycl_model_create_with": (c_int32, [c_char_p, POINTER(ModelOptions), POINTER(c_void_p)]),
     "dycl_model_destroy": (None, [c_void_p]),
     "dycl_model_info": (c_int32, [c_void_p, POINTER(ModelInfo)]),
     "dycl_session_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
@@ -75,6 +87,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_session_set_num_threads": (c_int32, [c_void_p, c_int32]),
     "dycl_session_set_device_branches": (c_int32, [c_void_p, c_int32]),
     "dycl_run": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(c_int32)]),
+    "dycl_run_with": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(RunOptions), POINTER(c_int32)]),
+    "dycl_cancel": (None, [c_void_p]),
     "dycl_num_outputs": (c_int32, [c_void_p, POINTER(c_size_t)]),
     "dycl_output": (c_int32, [c_void_p, c_size_t, POINTER(Value)]),
     "dycl_copy_output": (c_int32, [c_void_p, c_size_t, POINTER(DLTensor)]),
@@ -83,6 +97,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_kernel_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
     "dycl_call_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
     "dycl_reset_state": (c_int32, [c_void_p]),
+    "dycl_get_state": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
+    "dycl_set_state": (c_int32, [c_void_p, c_char_p, c_size_t]),
     "dycl_manual_seed": (c_int32, [c_void_p, c_uint64]),
     "dycl_last_error": (c_char_p, []),
     "dycl_last_error_kind": (c_char_p, []),
@@ -118,5 +134,7 @@ def check(library: ctypes.CDLL, status: int) -> None:
         ERROR_ARTIFACT: ArtifactError,
         ERROR_USAGE: UsageError,
         ERROR_DEVICE: DeviceError,
+        ERROR_CANCELLED: CancelledError,
+        ERROR_DEADLINE: DeadlineError,
     }
     raise kinds.get(status, DyclError)(message)

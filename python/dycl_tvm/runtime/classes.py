@@ -47,8 +47,9 @@ class Classes:
     """
 
     def __init__(self, given: Iterable[type] = ()) -> None:
+        self.given = tuple(given)
         self._given: dict[str, type] = {}
-        for cls in given:
+        for cls in self.given:
             if not isinstance(cls, type):
                 raise UsageError(f"classes: {cls!r} is not a class")
             self._given[full_name(cls)] = cls

@@ -23,6 +23,7 @@ def load(
     params: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     classes: Iterable[type] = (),
+    mmap: bool = True,
 ) -> Module:
     """Load a compiled network.
 
@@ -38,6 +39,10 @@ def load(
         Classes of results (dataclasses, named tuples, containers) and of objects among the inputs, by their names, in whatever modules they
         are. Others are looked for in the modules that are loaded; nothing is imported. For what is not found a class of that name with the
         same fields, items and attributes is made.
+    mmap : bool, optional
+        Map the params file, so that the processes of a machine share the weights. The file must then stay as it is: put a new one in its
+        place by renaming (``save_params`` does), for one that is written over changes the weights of programs that run, and one
+        that is cut short ends them. False: read it into memory; it may then be changed or removed.
 
     Returns
     -------
@@ -56,8 +61,19 @@ def load(
     check_machine(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
-    model = Model(_open(path, metadata), metadata, None if params is None else os.fspath(params), known)
+    weights = None if params is None else os.path.abspath(os.fspath(params))
+    model = Model(_open(path, metadata), metadata, weights, known, path=path, mmap=mmap, reopen=_reopened)
     return Module(model, num_threads)
+
+
+def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes) -> Module:
+    """Return a module that was pickled."""
+    module = load(*files)
+    if module.metadata["fingerprint"] != fingerprint:
+        raise ArtifactError(f"the module was pickled with another library than the one that is now at '{files[0]}'")
+    module.set_device_branches(device_branches)
+    module.set_state(state)
+    return module
 
 
 def _open(path: str, metadata: dict[str, Any]) -> ctypes.CDLL:

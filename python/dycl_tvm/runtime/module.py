@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+import os
+import signal
 import threading
 import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
@@ -16,16 +22,33 @@ from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import Cuts, unflatten
 from dycl_tvm.runtime.tensors import copy_out
 
+#: ``signal.getsignal`` makes an enum of what this gives, in microseconds.
+_handler_of = importlib.import_module("_signal").getsignal
+_SIGINT = int(signal.SIGINT)
+
 
 class Model:
-    """The weights of a loaded library, shared by all sessions."""
+    """The weights of a loaded library, shared by all sessions. ``reopen`` loads it again from ``path``, for pickles."""
 
-    def __init__(self, library: ctypes.CDLL, metadata: dict[str, Any], params: str | None, classes: Classes = LOADED) -> None:
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        metadata: dict[str, Any],
+        params: str | None,
+        classes: Classes = LOADED,
+        *,
+        path: str = "",
+        mmap: bool = True,
+        reopen: Callable[..., Module] | None = None,
+    ) -> None:
         self.library = library
         self.metadata = metadata
         self.classes = classes
+        self.path, self.params, self.mmap, self.reopen = path, params, mmap, reopen
         handle = ctypes.c_void_p()
-        capi.check(library, library.dycl_model_create(None if params is None else params.encode(), ctypes.byref(handle)))
+        options = capi.ModelOptions(ctypes.sizeof(capi.ModelOptions), not mmap)
+        where = None if params is None else os.fsencode(params)
+        capi.check(library, library.dycl_model_create_with(where, ctypes.byref(options), ctypes.byref(handle)))
         self.handle = handle
         weakref.finalize(self, library.dycl_model_destroy, handle)
 
@@ -34,7 +57,11 @@ class Module:
     """A network in one session. Made by :func:`dycl_tvm.load`.
 
     Calls from several threads take turns. For calls that run at the same time give each thread its own session
-    (:meth:`new_session`); the weights are shared.
+    (:meth:`new_session`); the weights are shared. Ctrl-C ends a call in the main thread before its next kernel, unless the program has a
+    handler of its own for it; :meth:`cancel` ends one in another thread.
+
+    A copy (``copy.copy``, ``copy.deepcopy``) is another session over the same weights, with the state variables as they are in the
+    original. A module is pickled as the paths of its files, with its state variables; who unpickles it needs the very same files there.
 
     Attributes
     ----------
@@ -43,19 +70,23 @@ class Module:
     """
 
     def __init__(self, model: Model, num_threads: int | None = None) -> None:
-        self._model = model
+        self._model: Model | None = model  # None: closed
+        self._classes = model.classes
         self._library = model.library
         self.metadata = model.metadata
         self._session = ctypes.c_void_p()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask for the path in the middle of a call of its thread
+        self._busy = False  # whether the thread that holds the lock is in a call
         self._inputs = Inputs(model.metadata, model.classes)
         self._output, self._taken = capi.Value(), ctypes.c_int32()  # what a call that holds the lock is told
+        self._options = capi.RunOptions(ctypes.sizeof(capi.RunOptions))
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
-        weakref.finalize(self, self._library.dycl_session_destroy, self._session)
+        self._free = weakref.finalize(self, self._library.dycl_session_destroy, self._session)
         self._num_threads = num_threads
+        self._device_branches = True
         self._site: int | None = None
-        self._entered = False  # whether the last call got as far as the library
+        self._entered = False  # whether the last call got as far as the library, and has come back
         if num_threads is not None:
             self.set_num_threads(num_threads)
 
@@ -84,32 +115,113 @@ class Module:
             If an input has a wrong structure, dtype, shape or device; the message names it.
         RunError
             If the network raises on this path; ``kind`` is the exception type.
+        CancelledError
+            If :meth:`cancel` ended the call.
         """
+        return self._run(args, kwargs, 0.0)
+
+    def run(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, deadline_ms: float | None = None) -> Any:
+        """Run the network on ``args`` and ``kwargs`` as a call does, within a time.
+
+        Parameters
+        ----------
+        args : sequence
+            The positional inputs.
+        kwargs : mapping, optional
+            The inputs by name.
+        deadline_ms : float, optional
+            Milliseconds after which the run ends before its next kernel; at once if it is 0 or less.
+
+        Raises
+        ------
+        DeadlineError
+            If the run had not ended by then. The module can be called again, and its state is as before the call.
+        """
+        given = 0.0 if deadline_ms is None else -1.0 if deadline_ms <= 0 else deadline_ms
+        return self._run(tuple(args), dict(kwargs or {}), given)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_ms: float) -> Any:
         inputs = self._inputs
         try:
             leaves = inputs.leaves(args, kwargs)
             prepared = [inputs.prepared(k, leaf) for k, leaf in enumerate(leaves)]
         except Exception:
-            with self._lock:
+            with self._call():
                 self._site, self._entered = None, False
             raise
         torch_like = are_of_torch(leaves)
+        options = self._options
+        with self._lock:  # as in _call(), which costs a microsecond
+            if self._busy:
+                raise self._in_a_call()
+            self._busy = True
+            try:
+                inputs.fill(prepared)
+                # Python's own handler says that the program is to stop; others may want it to go on.
+                stops = _handler_of(_SIGINT) is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+                options.deadline_ms, options.cancel_on_signal = deadline_ms, _SIGINT if stops else 0
+                self._site, self._entered = None, False
+                try:
+                    status = self._library.dycl_run_with(self._session, inputs.values, inputs.count, options, self._taken)
+                finally:
+                    self._entered = True
+                if status != capi.OK:
+                    self._check(status)
+                site = self._site = self._taken.value
+                return self._collect(site, torch_like)
+            finally:
+                self._busy = False
+
+    def cancel(self) -> None:
+        """End the call that goes on in another thread: before its next kernel, with a :class:`~dycl_tvm.CancelledError` there.
+
+        The module can be called again at once, and its state is as before the call. Without a call it has no effect.
+        """
+        self._library.dycl_cancel(self._session)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """Keep other threads out, and refuse what a signal handler asks for in the middle of a call of its own thread."""
         with self._lock:
-            inputs.fill(prepared)
-            self._site, self._entered = None, True
-            status = self._library.dycl_run(self._session, inputs.values, inputs.count, self._taken)
-            if status != capi.OK:
-                self._check(status)
-            site = self._site = self._taken.value
-            return self._collect(site, torch_like)
+            if self._busy:
+                raise self._in_a_call()
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+
+    def _in_a_call(self) -> UsageError:
+        return UsageError(f"'{self.name}' is in the middle of a call of this thread; give a signal handler a session of its own")
 
     def new_session(self, num_threads: int | None = None) -> Module:
         """Return an independent module over the same weights, with its own state variables, for another thread."""
-        return Module(self._model, self._num_threads if num_threads is None else num_threads)
+        return Module(self._live(), self._num_threads if num_threads is None else num_threads)
+
+    def close(self) -> None:
+        """Free the session now, and the weights if no other session has them. The module cannot be called any more.
+
+        What is not closed is freed when nothing refers to it any more. ``with dycl_tvm.load(...) as module:`` closes at its end.
+        """
+        with self._call():
+            self._free()
+            self._session, self._model = ctypes.c_void_p(), None
+
+    def __enter__(self) -> Module:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _live(self) -> Model:
+        if self._model is None:
+            raise UsageError(f"the module '{self.name}' is closed")
+        return self._model
 
     def set_num_threads(self, num_threads: int) -> None:
         """Give this module threads of its own; 0 goes back to those that the process shares."""
         self._check(self._library.dycl_session_set_num_threads(self._session, num_threads))
+        self._num_threads = num_threads
 
     def set_device_branches(self, on: bool) -> None:
         """Let the GPU take branches by itself where it can, or (False) let the host take all of them.
@@ -117,10 +229,11 @@ class Module:
         On where nothing else is said. It needs a driver of CUDA 12.8 or newer; see ``docs/gpu.md``. Of no effect on CPUs.
         """
         self._check(self._library.dycl_session_set_device_branches(self._session, int(on)))
+        self._device_branches = on
 
     def reset_state(self) -> None:
         """Put the state variables (what the model keeps between calls) back to their initial values."""
-        with self._lock:
+        with self._call():
             self._check(self._library.dycl_reset_state(self._session))
 
     def manual_seed(self, seed: int) -> None:
@@ -129,12 +242,42 @@ class Module:
         A new module has the seed 67280421310721, that of a new ``torch.Generator``; so it has after :meth:`reset_state`. A network without
         random numbers takes any seed.
         """
-        with self._lock:
+        with self._call():
             self._check(self._library.dycl_manual_seed(self._session, seed_bits(seed)))
+
+    def get_state(self) -> bytes:
+        """Return the state variables, that of random numbers too, for :meth:`set_state` of a module of the same library."""
+        size = ctypes.c_size_t()
+        with self._call():
+            self._check(self._library.dycl_get_state(self._session, None, 0, ctypes.byref(size)))
+            state = ctypes.create_string_buffer(size.value)
+            self._check(self._library.dycl_get_state(self._session, state, size.value, None))
+        return state.raw
+
+    def set_state(self, state: bytes) -> None:
+        """Set the state variables to what :meth:`get_state` of a module of the same library gave."""
+        with self._call():
+            self._check(self._library.dycl_set_state(self._session, state, len(state)))
+
+    def __copy__(self) -> Module:
+        copy = self.new_session()
+        copy.set_device_branches(self._device_branches)
+        copy.set_state(self.get_state())
+        return copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        model = self._live()
+        if model.reopen is None:
+            raise UsageError(f"the module '{self.name}' cannot be pickled: its library has no path from which it could be loaded again")
+        files = (model.path, model.params, self._num_threads, model.classes.given, model.mmap)
+        return model.reopen, (files, self.metadata["fingerprint"], self._device_branches, self.get_state())
 
     @property
     def last_path(self) -> Path:
-        """The path that the last call took; empty if its inputs were refused."""
+        """The path that the last call took; empty if its inputs were refused, or if it has not come back yet (in a signal handler)."""
         total, written = ctypes.c_uint64(), ctypes.c_size_t()
         with self._lock:
             self._check(self._library.dycl_path(self._session, None, 0, None, ctypes.byref(total)))
@@ -184,7 +327,7 @@ class Module:
 
     def _info(self) -> capi.ModelInfo:
         info = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo))
-        self._check(self._library.dycl_model_info(self._model.handle, ctypes.byref(info)))
+        self._check(self._library.dycl_model_info(self._live().handle, ctypes.byref(info)))
         return info
 
     def _counts(self, function: Any, size: int) -> list[int]:
@@ -209,12 +352,14 @@ class Module:
         def front(k: int, cuts: Cuts) -> Any:
             return leaf(k, "tensor", cuts)
 
-        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._model.classes, front)
+        return unflatten(self.metadata["sites"][site]["structure"], leaf, self._classes, front)
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))
 
     def _check(self, status: int) -> None:
+        if status == capi.ERROR_USAGE:
+            self._live()
         capi.check(self._library, status)
 
     def __repr__(self) -> str:

@@ -8,19 +8,17 @@ the number of bytes of all tensors and their SHA-256.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dycl_tvm.errors import ArtifactError
+from dycl_tvm.runtime.writing import replacing
 
 FORMAT = "dycl-params"
 FORMAT_VERSION = "1"
@@ -111,21 +109,10 @@ def write_laid_out(
     header.update(entries)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGN)
-    out = Path(path)
-    handle, scratch = tempfile.mkstemp(prefix=out.name + ".", dir=out.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for data in pieces:
-                file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(scratch, 0o666 & ~umask)
-        os.replace(scratch, out)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(scratch)
-        raise
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for data in pieces:
+            file.write(data)
 
 
 def read_params(path: str | os.PathLike[str]) -> ParamsFile:

@@ -23,7 +23,7 @@ from dycl_tvm.verify.coverage_map import Covered
 from dycl_tvm.verify.crossings import Crossing
 from dycl_tvm.verify.inputs import like
 from dycl_tvm.verify.oracle import Oracle, candidates, constants_of, mixes_kinds
-from dycl_tvm.verify.runs import Call, Difference, Interpreted, Outcome, Program, Undecided, compare, resized, run_graph
+from dycl_tvm.verify.runs import Call, Difference, Interpreted, Outcome, Program, Undecided, compare, resized, run_graph, same_numbers
 from dycl_tvm.verify.time_told import TimeTold
 
 #: Where the estimate is far off, the search ends after so many times its budget, in seconds of the processor.
@@ -174,6 +174,8 @@ class Checker:
                 run, found = self.carry_out(replace(plan, script=tuple(a for c, a in run.given if c.site not in self.pinned)))
             if found is not None and self._as_data is not None:
                 run, found = self._told_apart(plan, run, found)
+            if found is not None:
+                self._doubt_memory(run)
         except Undecided as reason:
             self.inconclusive += 1
             self.reasons[str(reason)] = None
@@ -337,6 +339,14 @@ class Checker:
         for (file, line, _), seen in self.pinned.items():
             if len(seen) < 2:
                 self.reasons[f"{os.path.basename(file)}:{line}: what is decided there is computed by data, and had one outcome only"] = None
+
+    def _doubt_memory(self, run: Run) -> None:
+        """Repeat a run in eager where memory that nobody has written holds something else: what depends on it is the same in no program."""
+        oracle = Oracle(tuple(a for _, a in run.given), run.plan.policy, run.plan.seed, self._constants, self._large, run.plan.patience)
+        with self._time.of(run.plan.seed, not self._passes):
+            filled = self.program.run(self.inputs(run.plan.inputs, run.plan.calls), oracle, self.pinned, filled=True)
+        if not same_numbers(run.eager, filled):
+            raise Undecided("the program gives, or decides by, memory that nobody has written")
 
     def _again(self, run: Run) -> bool:
         """Whether a difference in digits is there for other inputs too."""

@@ -8,7 +8,7 @@ import copy
 import io
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -84,8 +84,10 @@ class Program:
         self._limit = limit
         self._place = model.place if isinstance(model, Interpreted) else user_place
 
-    def run(self, calls: Sequence[Call], oracle: Oracle, pinned: dict[Any, set[Number]] | None = None) -> list[Outcome]:
-        """Make the calls; an exception ends them."""
+    def run(
+        self, calls: Sequence[Call], oracle: Oracle, pinned: dict[Any, set[Number]] | None = None, filled: bool = False
+    ) -> list[Outcome]:
+        """Make the calls; an exception ends them. ``filled`` says that PyTorch fills memory that nobody has written yet."""
         watch = Watch(oracle, self.snapshot.before_write, pinned, self._limit, self._place)
         found: list[Outcome] = []
         try:
@@ -97,7 +99,7 @@ class Program:
                 found.append(outcome)
                 printed = io.StringIO()
                 try:
-                    with _quiet(printed), drawing_as_on(self._device):
+                    with _quiet(printed), drawing_as_on(self._device), _filling(filled):
                         outcome.value = watch.call(self.model, args, kwargs, _leaf_tensors((args, kwargs)))
                 except Endless:
                     raise Undecided("the program does not end with these answers") from None
@@ -257,6 +259,25 @@ def _quiet(printed: io.StringIO) -> Any:
     with contextlib.redirect_stdout(printed), silent, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _filling(filled: bool) -> Iterator[None]:
+    """Let PyTorch fill the memory of new tensors, with NaN or the largest number, as it does where algorithms have to be deterministic."""
+    before = torch.get_deterministic_debug_mode()
+    if filled:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        if filled:
+            torch.set_deterministic_debug_mode(before)
+
+
+def same_numbers(one: Sequence[Outcome], other: Sequence[Outcome]) -> bool:
+    """Whether two runs of a program have the same results, and read the same numbers, but for rounding."""
+    pairs = [(c.real, d.real) for a, b in zip(one, other) for c, d in zip(a.crossings, b.crossings)]
+    return compare(one, other) is None and difference([a for a, _ in pairs], [b for _, b in pairs]) is None
 
 
 def _leaf_tensors(value: Any) -> list[torch.Tensor]:

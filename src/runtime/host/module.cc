@@ -3,11 +3,13 @@
 #include <dycl/module.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <new>
 
 #include "../json.h"
+#include "files.h"
 
 namespace dycl {
 namespace {
@@ -32,7 +34,36 @@ DLDataType DTypeOf(const std::string& name) {
   return DLDataType{code, static_cast<uint8_t>(std::stoi(name.substr(digits))), 1};
 }
 
-Status LastError(const DyclApi* api) { return Status(api->last_error_kind(), api->last_error()); }
+// Both texts lie in a string itself, so that they need no memory.
+Status OutOfMemory() { return Status("MemoryError", "out of memory"); }
+
+Status LastError(const DyclApi* api) {
+  try {
+    return Status(api->last_error_kind(), api->last_error());
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
+}
+
+// Calls `use`, which returns a Status or a Result; a lack of memory becomes one.
+template <class Use>
+auto Guard(Use use) -> decltype(use()) {
+  try {
+    return use();
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
+}
+
+// Whether the table of a library, which may be older than this program, has a function.
+#define HAS(api, member) ((api)->struct_size >= offsetof(DyclApi, member) + sizeof((api)->member))
+
+Status Missing(const char* function) {
+  return Guard([&] {
+    return Status("UsageError", std::string("the library was built before there was ") + function +
+                                    "; build it again");
+  });
+}
 
 Status OpenLibrary(const std::string& path, const DyclApi** api) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -51,44 +82,66 @@ Status OpenCopy(const std::string& path, const DyclApi** api) {
   std::string copy = std::string(folder != nullptr ? folder : "/tmp") + "/dycl-XXXXXX";
   int file = mkstemp(&copy[0]);
   if (file < 0) return Status("ArtifactError", "cannot make a temporary file " + copy);
+  std::string data;
+  std::string why = ReadFile(path, &data);
+  if (why.empty()) why = WriteFile(file, data);
   close(file);
-  {
-    std::ifstream from(path, std::ios::binary);
-    std::ofstream to(copy, std::ios::binary);
-    to << from.rdbuf();
-  }
-  Status status = OpenLibrary(copy, api);
+  Status status = why.empty() ? OpenLibrary(copy, api)
+                              : Status("ArtifactError", "cannot copy '" + path + "': " + why);
   unlink(copy.c_str());
   return status;
 }
 
-}  // namespace
-
-Result<Module> Module::Load(const std::string& library, const std::string& params) {
-  Result<std::string> metadata = CheckLibrary(library);
-  if (!metadata.ok()) return metadata.status();
-  // A name without a slash would be looked up on the library path.
-  std::string path = library.find('/') == std::string::npos ? "./" + library : library;
-  const DyclApi* api = nullptr;
-  Status status = OpenLibrary(path, &api);
-  if (!status.ok()) return status;
-  if (metadata.value() != api->metadata()) {
-    // The system's loader knows files by their names: it handed out a library of that name that was
-    // loaded before the file was built again. The new one is loaded under another name.
-    status = OpenCopy(path, &api);
-    if (!status.ok()) return status;
-    if (metadata.value() != api->metadata()) {
-      return Status("ArtifactError", "'" + library + "' changed while it was loaded");
-    }
+std::vector<DyclExtent> ExtentsOf(const DyclApi* api, size_t input,
+                                  const std::vector<int64_t>& shape) {
+  std::vector<DyclExtent> extents;
+  for (int64_t extent : shape) extents.push_back(DyclExtent{extent, extent, 1, -1, 0});
+  // A model that was built before this function was there has no sizes that it would tell.
+  if (api->struct_size >= offsetof(DyclApi, input_bounds) + sizeof(api->input_bounds)) {
+    api->input_bounds(input, extents.data(), extents.size(), nullptr);
   }
-  return FromApi(api, params);
+  return extents;
 }
 
-Result<Module> Module::FromApi(const DyclApi* api, const std::string& params) {
-  DyclModel* model = nullptr;
-  if (api->model_create(params.empty() ? nullptr : params.c_str(), &model) != DYCL_OK) {
-    return LastError(api);
+}  // namespace
+
+Result<Module> Module::Load(const std::string& library, const std::string& params,
+                            const DyclModelOptions* options) {
+  return Guard([&]() -> Result<Module> {
+    Result<std::string> metadata = CheckLibrary(library);
+    if (!metadata.ok()) return metadata.status();
+    // A name without a slash would be looked up on the library path.
+    std::string path = library.find('/') == std::string::npos ? "./" + library : library;
+    const DyclApi* api = nullptr;
+    Status status = OpenLibrary(path, &api);
+    if (!status.ok()) return status;
+    if (metadata.value() != api->metadata()) {
+      // The system's loader knows files by their names: it handed out a library of that name that
+      // was loaded before the file was built again. The new one is loaded under another name.
+      status = OpenCopy(path, &api);
+      if (!status.ok()) return status;
+      if (metadata.value() != api->metadata()) {
+        return Status("ArtifactError", "'" + library + "' changed while it was loaded");
+      }
+    }
+    return FromApi(api, params, options);
+  });
+}
+
+Result<Module> Module::FromApi(const DyclApi* api, const std::string& params,
+                               const DyclModelOptions* options) {
+  if (api == nullptr) {
+    return Guard([] {
+      return Status("ArtifactError",
+                    "there is no table of functions: the model has another interface");
+    });
   }
+  DyclModel* model = nullptr;
+  const char* path = params.empty() ? nullptr : params.c_str();
+  if (options != nullptr && !HAS(api, model_create_with)) return Missing("model_create_with");
+  int32_t status = options != nullptr ? api->model_create_with(path, options, &model)
+                                      : api->model_create(path, &model);
+  if (status != DYCL_OK) return LastError(api);
   return Module(api, model);
 }
 
@@ -110,10 +163,12 @@ std::vector<InputSpec> Module::Inputs() const {
   for (size_t k = 0; k < inputs->items.size() && k < names->items.size(); ++k) {
     const Json& input = inputs->items[k];
     InputSpec spec = {names->items[k].string, TypeOf(input.Text("type")),
-                      DTypeOf(input.Text("dtype")), std::vector<int64_t>()};
+                      DTypeOf(input.Text("dtype")), std::vector<int64_t>(),
+                      std::vector<DyclExtent>()};
     if (const Json* shape = input.Find("shape")) {
       for (const Json& extent : shape->items) spec.shape.push_back(extent.integer);
     }
+    spec.extents = ExtentsOf(api_, k, spec.shape);
     specs.push_back(spec);
   }
   return specs;
@@ -137,10 +192,25 @@ Session::~Session() {
   if (session_ != nullptr) api_->session_destroy(session_);
 }
 
-Result<int32_t> Session::Run(const std::vector<DyclValue>& inputs) {
+Result<int32_t> Session::Run(const DyclValue* inputs, size_t count) {
   int32_t site = 0;
-  if (api_->run(session_, inputs.data(), inputs.size(), &site) != DYCL_OK) return LastError(api_);
+  if (api_->run(session_, inputs, count, &site) != DYCL_OK) return LastError(api_);
   return site;
+}
+
+Result<int32_t> Session::RunWithin(double deadline_ms, const DyclValue* inputs, size_t count) {
+  if (!HAS(api_, run_with)) return Missing("run_with");
+  DyclRunOptions options;
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  options.deadline_ms = deadline_ms <= 0 ? -1 : deadline_ms;  // 0 is no deadline to C
+  int32_t site = 0;
+  if (api_->run_with(session_, inputs, count, &options, &site) != DYCL_OK) return LastError(api_);
+  return site;
+}
+
+void Session::Cancel() {
+  if (HAS(api_, cancel)) api_->cancel(session_);
 }
 
 Result<size_t> Session::NumOutputs() const {
@@ -153,6 +223,10 @@ Result<DyclValue> Session::Output(size_t k) const {
   DyclValue value;
   if (api_->output(session_, k, &value) != DYCL_OK) return LastError(api_);
   return value;
+}
+
+Status Session::CopyOutput(size_t k, const DLTensor& to) {
+  return api_->copy_output(session_, k, &to) == DYCL_OK ? Status() : LastError(api_);
 }
 
 std::vector<DyclPathEntry> Session::Path() const {
@@ -186,7 +260,34 @@ Status Session::SetNumThreads(int32_t num_threads) {
                                                                          : LastError(api_);
 }
 
-void Session::ResetState() { api_->reset_state(session_); }
+Status Session::SetDeviceBranches(bool on) {
+  if (!HAS(api_, session_set_device_branches)) return Missing("session_set_device_branches");
+  return api_->session_set_device_branches(session_, on ? 1 : 0) == DYCL_OK ? Status()
+                                                                            : LastError(api_);
+}
+
+Status Session::ResetState() {
+  return api_->reset_state(session_) == DYCL_OK ? Status() : LastError(api_);
+}
+
+Result<std::string> Session::GetState() const {
+  if (!HAS(api_, get_state)) return Missing("get_state");
+  return Guard([&]() -> Result<std::string> {
+    size_t size = 0;
+    if (api_->get_state(session_, nullptr, 0, &size) != DYCL_OK) return LastError(api_);
+    std::string state(size, '\0');
+    if (size != 0 && api_->get_state(session_, &state[0], size, nullptr) != DYCL_OK) {
+      return LastError(api_);
+    }
+    return state;
+  });
+}
+
+Status Session::SetState(const std::string& state) {
+  if (!HAS(api_, set_state)) return Missing("set_state");
+  return api_->set_state(session_, state.data(), state.size()) == DYCL_OK ? Status()
+                                                                          : LastError(api_);
+}
 
 Status Session::ManualSeed(uint64_t seed) {
   return api_->manual_seed(session_, seed) == DYCL_OK ? Status() : LastError(api_);

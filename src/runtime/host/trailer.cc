@@ -5,16 +5,14 @@
 #include <sys/auxv.h>
 #include <sys/utsname.h>
 
-#include <cerrno>
-#include <cstdio>
+#include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <new>
 #include <set>
-#include <sstream>
 
 #include "../json.h"
 #include "../sha256.h"
+#include "files.h"
 
 namespace dycl {
 namespace {
@@ -54,16 +52,19 @@ std::set<std::string> CpuFlags() {
 
 std::set<std::string> CpuFlags() {
   std::set<std::string> flags;
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
+  std::string text;
+  ReadFile("/proc/cpuinfo", &text);
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
     size_t colon = line.find(':');
-    if (colon == std::string::npos) continue;
-    std::istringstream key(line.substr(0, colon)), value(line.substr(colon + 1));
-    std::string word;
-    key >> word;
-    if (word != "flags" && word != "Features") continue;
-    while (value >> word) flags.insert(word);
+    if (colon == std::string::npos || line.compare(0, 5, "flags") != 0) continue;
+    for (size_t word = colon + 1; word < line.size();) {
+      size_t after = std::min(line.find(' ', word), line.size());
+      if (after != word) flags.insert(line.substr(word, after - word));
+      word = after + 1;
+    }
     break;
   }
   return flags;
@@ -93,10 +94,12 @@ Status CheckMachine(const std::string& library, const Json& metadata) {
 
 }  // namespace
 
-Result<std::string> CheckLibrary(const std::string& library) {
-  std::ifstream file(library, std::ios::binary);
-  if (!file) return Bad(library, std::string("cannot be opened: ") + strerror(errno));
-  std::string data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+namespace {
+
+Result<std::string> Checked(const std::string& library) {
+  std::string data;
+  std::string why = ReadFile(library, &data);
+  if (!why.empty()) return Bad(library, "cannot be opened: " + why);
   if (data.compare(0, 4,
                    "\x7f"
                    "ELF") != 0)
@@ -126,6 +129,16 @@ Result<std::string> CheckLibrary(const std::string& library) {
   Status status = CheckMachine(library, metadata);
   if (!status.ok()) return status;
   return data.substr(body - 8 - size, size);
+}
+
+}  // namespace
+
+Result<std::string> CheckLibrary(const std::string& library) {
+  try {
+    return Checked(library);
+  } catch (const std::bad_alloc&) {
+    return Status("MemoryError", "out of memory");
+  }
 }
 
 }  // namespace dycl

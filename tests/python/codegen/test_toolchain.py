@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import handmade
 import pytest
@@ -73,3 +76,23 @@ def test_machine_of_a_target(target: dict, arch: str, flags: set[str]) -> None:
     assert machine.arch == arch
     assert flags <= set(machine.cpu_flags)
     assert bool(machine.cpu_flags) == bool(flags)
+
+
+def test_a_cache_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Objects are then of one process, which removes them at its end."""
+    code = """
+import os, sys
+from pathlib import Path
+from dycl_tvm.codegen import toolchain
+toolchain.Compiler.run = lambda self, arguments, what: Path(arguments[-1]).touch()
+compiler = toolchain.find_compiler()
+first = toolchain.runtime_objects(compiler)
+assert toolchain.runtime_objects(compiler) == first
+print(first[0].parent)
+"""
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "DYCL_CACHE_DIR": str(tmp_path / "file" / "cache"), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tmp_path}/dycl-runtime-")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

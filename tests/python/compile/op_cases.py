@@ -293,12 +293,17 @@ def _indexing() -> list[Case]:
             for name, fn in (("shift_left", torch.bitwise_left_shift), ("shift_right", torch.bitwise_right_shift))
             for dtype, by in ((torch.int64, [0, 1, 63, 64, 2, 62]), (torch.int32, [0, 1, 31, 32, 2, -1]), (torch.uint8, [0, 1, 7, 8, 2, 5]))
         ),
+        *(
+            (f"{fn.__name__}_of_a_number", lambda y, fn=fn: fn(5, y), [torch.tensor([0, 1, 3, 62, 7])])
+            for fn in (torch.bitwise_left_shift, torch.bitwise_right_shift, torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor)
+        ),
+        ("gcd_uint8", torch.gcd, [torch.tensor([0, 12, 255, 128], dtype=torch.uint8), torch.tensor([5, 18, 85, 0], dtype=torch.uint8)]),
         ("neg_uint8", torch.neg, [torch.tensor([0, 1, 128, 255], dtype=torch.uint8)]),
         ("det", torch.linalg.det, [f(2, 3, 5, 5)]),
         ("det_swaps", torch.linalg.det, [torch.tensor([[0.0, 2, 1], [3, 0, 1], [0, 0, 4]])]),
         ("det_singular", torch.linalg.det, [torch.tensor([[[1.0, 2], [2, 4]], [[0, 3], [0, 5]], [[0, 0], [7, 1]]])]),
         ("fake_quantize", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7), [f(3, 17)]),
-        ("fake_quantize_special", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.25, 0, -8, 7), [SPECIAL.nan_to_num(0.0)]),
+        ("fake_quantize_special", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.25, 0, -8, 7), [SPECIAL.clone()]),
         ("fake_quantize_tensors", lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, 0, 255), [f(3, 9), torch.tensor(0.02), torch.tensor(128, dtype=torch.int32)]),  # noqa: E501
         ("fake_quantize_channels", lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, 0, 255), [f(3, 2, 5), torch.tensor([0.02, 0.1]), torch.tensor([128, 100], dtype=torch.int32)]),  # noqa: E501
         ("col2im", lambda x: F.fold(x, (5, 6), (2, 3), padding=1, stride=2), [f(2, 12, 9)]),
@@ -461,6 +466,16 @@ def _rare() -> list[Case]:
                 [table, i(7, lo=0, hi=6), torch.tensor([0, 3, 3])],
             )
             for mode in ("sum", "mean", "max")
+        ),
+        (
+            "bags_max_of_what_is_no_number",
+            lambda t, j, o: F.embedding_bag(j, t, o, mode="max", padding_idx=3),
+            [SPECIAL.clone(), torch.tensor([0, 1, 2, 1, 0, 2, 3, 0]), torch.tensor([0, 3, 3, 6])],
+        ),
+        (
+            "bags_of_halves_with_large_products",
+            lambda t, j, w: F.embedding_bag(j, t, mode="sum", per_sample_weights=w),
+            [f(4, 3).half() * 4e4, torch.tensor([[0, 1], [2, 3]]), torch.tensor([[3.0, 2.0], [-2.0, 3.0]]).half()],
         ),
         ("cdist_of_what_is_no_number", lambda x, y: torch.cdist(x, y, p=INF), [SPECIAL, SPECIAL_B]),
         ("remainder_by_a_number", lambda x: (x % 0.3, torch.fmod(x, 0.3)), [f(40) * 1e6]),

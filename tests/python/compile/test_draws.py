@@ -57,6 +57,9 @@ def _cases() -> list[tuple[str, Any, tuple[Any, ...], str]]:
 
 CASES = _cases()
 PERMUTATIONS = {d: symbol_of("draw", "Permutation", [d]) for d in ("int64", "int32", "float32")}
+NORMALS = {(d, one): symbol_of("draw", "NormalEach", [d], [one]) for d in FLOATS for one in (False, True)}
+RATES = {("poisson", d): symbol_of("draw", "Poisson", [d]) for d in FLOATS}
+RATES |= {("gamma", d): symbol_of("draw", "Gamma", [d]) for d in FLOATS[:2]}
 EACH = {(d, p): symbol_of("draw", "BernoulliEach", [d, p]) for d in ("float32", "bool", "int64", "float16") for p in FLOATS}
 MULTINOMIAL = {
     (d, r, c): symbol_of("draw", "WithReplacement", [d]) if r else symbol_of("draw", "WithoutReplacement", [d], [c])
@@ -75,6 +78,8 @@ def kernels() -> CompiledKernels:
         *PERMUTATIONS.values(),
         *EACH.values(),
         *MULTINOMIAL.values(),
+        *NORMALS.values(),
+        *RATES.values(),
         symbol_of("draw", "Seeded"),
     ]
     return CompiledKernels(KernelLibrary((), (("draws.cc", source_of(symbols)),), ()))
@@ -158,6 +163,27 @@ def test_a_probability_for_each_element(kernels: CompiledKernels, dtype: str, of
             0,
             [state, torch.full((2,), 1.5, dtype=getattr(torch, of)), torch.zeros(2, dtype=getattr(torch, dtype)), state.clone()],
         )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_mean_and_a_spread_for_each_element(kernels: CompiledKernels, dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    for state, n, one_by_one in itertools.product(_states(), SIZES, (False, True)):
+        mean, std = torch.randn(n).to(kind), torch.rand(n).to(kind)
+        if n >= 16 or one_by_one:
+            _compare(kernels, NORMALS[dtype, one_by_one], draws.normal_each, state, [mean, std], (one_by_one,))
+    bad = [state, torch.zeros(2, dtype=kind), -torch.ones(2, dtype=kind), torch.zeros(2, dtype=kind), state.clone()]
+    with pytest.raises(VerificationError, match="refuses"):
+        kernels.call(NORMALS[dtype, True], 0, bad)
+
+
+@pytest.mark.parametrize("name, dtype", RATES)
+def test_a_rate_or_shape_for_each_element(kernels: CompiledKernels, name: str, dtype: str) -> None:
+    for state in _states():
+        for scale in (0.3, 1.0, 12.0, 300.0):
+            params = (torch.rand(3000) * scale).to(getattr(torch, dtype))
+            params[0] = 0
+            state = _compare(kernels, RATES[name, dtype], getattr(draws, name), state, [params], ())
 
 
 @pytest.mark.parametrize("dtype, replacement, by_columns", MULTINOMIAL)

@@ -73,7 +73,7 @@ def compile_program(board: Board | None, units: list[Path], out: Path, model_ins
     machine = machine_of(resolve_target(board.target if board else "llvm").target)
     compiler = compiler_for(machine, board.glibc if board else "")
     sources = toolchain.runtime_sources()
-    host = [sources.source / "host" / "module.cc", sources.source / "host" / "trailer.cc"]
+    host = [sources.source / "host" / name for name in ("module.cc", "trailer.cc", "files.cc")]
     if not model_inside:
         host += [sources.source / "json.cc", sources.source / "sha256.cc"]
     # The same way of compiling as that of libraries: zig then has its C++ library already.

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -406,3 +408,49 @@ def test_nobody_there() -> None:
         connect("nowhere")
     with pytest.raises(UsageError, match="a server or that of a tracker"):
         connect()
+
+
+def test_a_run_whose_client_has_left_is_ended(server: Server, net: Deployed) -> None:
+    """Its place is free again, without any time-out."""
+    code = """
+import sys, numpy as np
+from dycl_tvm.deploy import RemoteModule, connect
+module = RemoteModule(connect(sys.argv[1]), sys.argv[2], sys.argv[3])
+inputs = [np.zeros(leaf["shape"], leaf["dtype"]) for leaf in module.metadata["inputs"]]
+print("runs", flush=True)
+module.seconds(*inputs, number=1_000_000, repeat=100)
+"""
+    command = [sys.executable, "-c", code, server.address, str(net.library), str(net.params)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "runs\n"
+        time.sleep(0.5)
+        (session,) = _children(server)
+        client.kill()
+    _wait_until_gone(session)
+    _still_serves(server, net)
+
+
+def test_strangers_take_no_place(server: Server, net: Deployed) -> None:
+    with contextlib.ExitStack() as stack:
+        for k in range(40):
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            raw.sendall(struct.pack("<ii", MAGIC, 100)[: k % 9])
+        begin = time.monotonic()
+        module = RemoteModule(connect(server.address, wait=30), net.library, net.params)
+        assert time.monotonic() - begin < 8, "a stranger is shown out after 10 s only"
+        _agrees(net, module, 1)
+        assert len(_children(server)) <= 16 + 1
+        del module
+    _still_serves(server, net)
+
+
+def test_a_place_is_waited_for_so_long(server: Server, net: Deployed) -> None:
+    taken = [connect(server.address) for _ in range(3)]
+    with pytest.raises(RemoteError, match="no answer for 1 s; all places of the server are taken"):
+        connect(server.address, wait=1)
+    waiting = threading.Timer(0.5, taken.pop)
+    waiting.start()
+    _agrees(net, RemoteModule(connect(server.address, wait=30), net.library, net.params), 1)
+    taken.clear()
+    _still_serves(server, net)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 #: Functions of a module that is installed like a library.
 LIBRARY = """
 import threading
@@ -165,7 +167,11 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "setting_as_attribute": ("torch.backends.cudnn", "KEPT.benchmark = not KEPT.benchmark", "int(KEPT.benchmark)"),
     "setting_of_process": ("sys", "KEPT.setrecursionlimit(KEPT.getrecursionlimit() + 1)", "KEPT.getrecursionlimit()"),
     "keyword_default": ("keyword", "KEPT.__kwdefaults__['n'] += 1", "KEPT()"),
-    "note_of_error": ("ValueError(0)", "KEPT.add_note('a')", "len(getattr(KEPT, '__notes__', []))"),
+    **(
+        {"note_of_error": ("ValueError(0)", "KEPT.add_note('a')", "len(getattr(KEPT, '__notes__', []))")}
+        if sys.version_info >= (3, 11)
+        else {}
+    ),
     "cache": ("functools.cache(len)", "KEPT('a')", "KEPT.cache_info().currsize"),
     "member_of_enum": ("Member.A", "KEPT.n = getattr(KEPT, 'n', 0) + 1", "getattr(KEPT, 'n', 0)"),
     "library_closure": ("library", "KEPT.bump_closure()", "KEPT.get_closure()"),

@@ -432,7 +432,6 @@ class Net(nn.Module):
     "caches of the standard library": """
 import fnmatch
 import re
-import urllib.parse
 def net(x):
     re.purge()
     n = []
@@ -441,7 +440,6 @@ def net(x):
         return 'b'
     if x.sum() > 0:
         n.append(len(re.sub('a[q]*', seen, 'aba')) + fnmatch.fnmatch('abc', 'a*[c]'))
-        n.append(len(urllib.parse.quote('a b')))
     return x, n
 """,
 }

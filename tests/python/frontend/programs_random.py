@@ -196,6 +196,15 @@ def distributions(x: Any) -> Any:
     return a, b, torch.bernoulli(x.sigmoid()), torch.bernoulli(x.double().sigmoid()), torch.zeros(4, 5).bernoulli_(x[0].sigmoid())
 
 
+def parameters(x: Any) -> Any:
+    """Distributions by tensors of parameters, in other layouts and types than what is drawn."""
+    y = x.t().abs()
+    a = torch.normal(x.t(), y), torch.normal(0.5, y), torch.normal(x.t(), 0.4), torch.normal(x, y.t().double()), torch.normal(x[0], y[:, 0])
+    if x.sum() > 0:
+        return a, torch.poisson(y * 3), torch.poisson(y.bfloat16() * 30), torch.normal(x.half(), x.half().abs())
+    return a, torch.distributions.Gamma(y + 0.2, 2.0).sample(), torch._standard_gamma(y.double()), torch.randn(1)
+
+
 def multinomials(x: Any) -> Any:
     """With and without replacement, of rows and of columns."""
     p = x.softmax(-1)
@@ -219,7 +228,7 @@ def library(x: Any) -> Any:
 PROGRAMS: dict[str, Any] = {
     **{f.__name__: f for f in (
         branch, lazily, loop, unused, equal_draws, seeded, seeded_by_data, forked, states, local_generators, layouts, shapes, dtypes,
-        whole_numbers, distributions, multinomials, library,
+        whole_numbers, distributions, parameters, multinomials, library,
     )},
     **{c.__name__: c for c in (Decoder, Ponder, Prenet, OwnGenerator, StochasticDepth)},
 }  # fmt: skip

@@ -187,6 +187,21 @@ def within_loop(words, left, right):
     return total, k
 
 
+def children_in_a_list(words, left, right):
+    def f(i, parents):
+        children = (parents == i).nonzero().flatten()
+        h = words[i]
+        for j in children.tolist():
+            children += 1  # the list has the numbers that were there
+            h = h + 0.5 * f(j, parents)
+        return torch.tanh(h)
+
+    parents = torch.full((7,), -1)
+    parents[left[left >= 0]] = torch.arange(7)[left >= 0]
+    parents[right[right >= 0]] = torch.arange(7)[right >= 0]
+    return f(0, parents)
+
+
 def conditional_expression(x):
     again = lambda y, n: y if y.sum() > 4 else again(y * 2 + 1, n + 1) - again(y + 2, n) * n  # noqa: E731
     return again(x, 1)
@@ -392,5 +407,5 @@ RIGHT = {
         shared_memory, nothing_returned, variables_of_the_function_around, none_at_first, attribute_not_there_at_first, defined_within,
         named_tuple, error_on_one_path, by_map, draws, deep_counter, result_changed_in_place, Visits(),
     ),
-    "trees": (RAE(), TreeLSTM(), mutual, both_of_two, three, loop_within, within_loop),
+    "trees": (RAE(), TreeLSTM(), mutual, both_of_two, three, loop_within, within_loop, children_in_a_list),
 }  # fmt: skip

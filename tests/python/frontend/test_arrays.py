@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from test_hunted import X, check_refused, check_right, model_of
 
@@ -80,9 +81,20 @@ def _program(body: str) -> str:
     return _HEADER + body.replace("\n", "\n    ") + "\n"
 
 
+#: What computes with Python's numbers in the type of an array: NumPy 1 looks at the values to find a type, so it is refused there.
+_OF_NUMPY_2 = (
+    *("items that are compared", "an array without dimensions", "sums", "whole numbers", "rows", "other types"),
+    *("a tensor that is changed while the array is read", "what is read in one line"),
+)
+_NUMPY_1 = np.__version__.startswith("1.")
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
     source = _program(RIGHT[name])
+    if _NUMPY_1 and name in _OF_NUMPY_2:
+        check_refused(source, "the operator")
+        return
     check_right(source)
     args = (X.clone(),)
     check_control(model_of(source), stage(model_of(source), args), args, {}, budget=Budget(0.1))
@@ -91,4 +103,4 @@ def test_right(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     body, why = REFUSED[name]
-    check_refused(_program(body), why)
+    check_refused(_program(body), "the operator" if _NUMPY_1 and name == "a mask" else why)

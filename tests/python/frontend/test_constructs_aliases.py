@@ -219,6 +219,27 @@ def test_results_written_to_out():
     check(f, X)
 
 
+def test_pythons_operators_that_change_integers_in_place():
+    def f(x):
+        a, b, c = x.long(), x.long(), x.clone()
+        a <<= 1
+        b >>= 1
+        b &= 3
+        b |= 8
+        b ^= 1
+        c **= 2
+        c //= 0.3
+        whole = x.long() * 7
+        whole //= x.long().abs() + 2  # a divisor that is a tensor
+        if x.sum() > 3:
+            a <<= a.abs() % 3
+            rest = a[1:]
+            rest **= 2
+        return a, b, whole, c.pow_(3.0), x.abs().polygamma_(1)
+
+    check(f, X)
+
+
 def _one_of_a_join_of_joins(x):
     w, v = x[0] * 2, x[1] + 1
     z = w if x[0, 0] > 0.5 else v

@@ -82,6 +82,16 @@ def two_ends(net, x):
     return {"y": net.linear(x)} if x.sum() > 0 else net.linear(x)
 
 
+def errors_once_it_is_ready(net, x):
+    """And before anything of it was done."""
+    if x[0] > 90:
+        raise ValueError("too large")
+    if net.hook is None:
+        net.hook = net.linear.register_forward_hook(lambda module, given, made: made * 2)
+    rows = [x, x + 1][int(x[0] * 4)]  # an index out of range is an error of the third kind of input
+    return net.linear(rows) if x.sum() > 0 else rows
+
+
 @pytest.mark.parametrize("how", [hooks, another_module, weights_are_thrown_away, two_ends, frozen])
 def test_all_calls_compute_the_same(how):
     net = Net(how)
@@ -93,6 +103,12 @@ def test_all_calls_compute_the_same(how):
     for (x,) in [*X, *X]:
         want, got = model(x), call(x)
         assert type(got) is type(want) and torch.allclose(*[y["y"] if isinstance(y, dict) else y for y in (want, got)])
+
+
+def test_errors_are_as_in_eager_where_nothing_or_all_was_set_up():
+    net, large = Net(errors_once_it_is_ready), torch.full((3,), 99.0)
+    graph = check(net, [(torch.tensor([0.25, 1.0, 2.0]),), *X, (large,), (large / 20,)], paths=3)
+    assert not graph.state and not net.linear._forward_hooks
 
 
 def after_the_hook(net, x):
@@ -143,6 +159,28 @@ def an_error_before_it_is_ready(net, x):
     return x * 2
 
 
+def an_error_in_the_midst(net, x):
+    if net.hook is None:
+        net.hook = net.linear.register_forward_hook(lambda module, given, made: made * 2)
+        if x[0] > 9:
+            raise ValueError("not ready")
+        net.linear.register_forward_hook(lambda module, given, made: made * 3)
+    return net.linear(x)
+
+
+def undone_in_part(net, x):
+    if net.hook is None:
+        net.hook = net.linear.register_forward_hook(lambda module, given, made: made * 2)
+        net.linear.register_forward_hook(lambda module, given, made: made * 3)
+    try:
+        if x[0] > 9:
+            raise ValueError("not ready")
+    except ValueError:
+        net.hook.remove()
+        raise
+    return net.linear(x)
+
+
 def weights_are_drawn(net, x):
     if not isinstance(net.linear, Around):
         net.linear = Around(nn.Linear(3, 3))
@@ -181,7 +219,7 @@ def another_array_on_each_path(net, x):
     "how",
     [
         *(after_the_hook, values_kept, values_kept_in_a_closure, something_new_each_time),
-        *(weights_are_drawn, another_array_on_each_path),
+        *(weights_are_drawn, another_array_on_each_path, an_error_in_the_midst, undone_in_part),
     ],
 )
 def test_what_may_differ_is_refused(how):

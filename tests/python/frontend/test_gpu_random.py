@@ -29,6 +29,7 @@ _REFUSED = {
     "states": "get_rng_state",
     "whole_numbers": "randperm",
     "multinomials": "several samples",
+    "parameters": "random numbers of this distribution",
 }
 
 

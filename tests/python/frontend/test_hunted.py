@@ -22,6 +22,7 @@ HEADER = "import dataclasses\nfrom collections import Counter, defaultdict\nfrom
 X = torch.tensor([[1.0, 0.5, 2.0], [-0.5, 1.0, 0.25]])
 CALLS = [[X, -X, X * 2], [-X, X, -X], [X - 0.5, X.flip(1), X.flip(1) - 2]]
 RIGHT = {
+    "a missing key is made": "def net(x):\n    counts = Counter()\n    counts[int(x.argmax())] += 1\n    return len(counts), counts\n",
     "flags of an enum that stand for several": """
 import enum
 class Mode(enum.Flag):
@@ -355,10 +356,6 @@ def net(x):
     return len(list(steps(x)))
 """,
         "a generator yields in a loop whose trip count is known only at run time",
-    ),
-    "a missing key is made": (
-        "def net(x):\n    counts = Counter()\n    counts[int(x.argmax())] += 1\n    return len(counts)\n",
-        "known only at run time is used where Python needs a hashable number",
     ),
     "a class pattern in a pattern": (
         "def net(x):\n    match [int(x.sum()), 1]:\n        case [int(k), _]: return k\n    return None\n",

@@ -76,6 +76,29 @@ def test_what_eager_writes():
     check(f, X)
 
 
+def test_what_is_only_read_may_lie_in_memory_in_any_way():
+    """The strides of `y` depend on the path; nothing that is written depends on them, unless it is written itself."""
+
+    def f(x):
+        y = x * 2 if x.sum() > 0 else (x.t() + 1).t().contiguous().t().clone().t() if x[0, 0] < -20 else x.t().contiguous().t()
+        kept = torch.zeros(2, 3, 2)
+        kept[..., 0] = y
+        kept[:, :, 1].add_(y).mul_(y + 1)
+        torch.sub(x, y, out=kept[..., 1])
+        y[0] += y[1]
+        return kept, y
+
+    check(f, X, paths=2)
+
+    def reads_only(x):
+        y = x * 2 if x.sum() > 0 else x.t().contiguous().t()
+        kept = torch.zeros(2, 3, 2)
+        kept[..., 0] = y
+        return kept.mul_(2)
+
+    assert len(check(reads_only, X, paths=2).return_sites()) == 1
+
+
 def test_memory_that_is_read_and_written_at_once_is_refused():
     def f(x):
         x[:, 1:].add_(x[:, :-1])

@@ -83,6 +83,19 @@ def test_absorbing_is_exact_for_integers_and_bools_only():
     check(f, X)
 
 
+def test_nothing_is_beyond_an_infinity():
+    inf = float("inf")
+
+    def f(x):
+        most = torch.full((4,), inf)
+        y = x / (x - x[0, 0])  # with infinities of both signs, and what is no number
+        if (y > most).any() or (y > inf).any() or (-most > y).any() or (y < -inf).any() or (y < -most).any() or (most.double() < y).any():
+            return None
+        return y >= most, y < most, y > -inf, most >= y, y > torch.tensor([inf, 0.0, inf, inf])
+
+    assert len(check(f, X).blocks) == 1
+
+
 @functools.lru_cache(maxsize=1)
 def positions(n):
     return torch.arange(n).float().sin()

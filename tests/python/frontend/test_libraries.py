@@ -238,6 +238,18 @@ def test_solvers():
     compare(lambda y: torchdiffeq.odeint(lambda t, y: torch.tanh(y) * (1 + t), y, times, method="rk4"), [(torch.randn(2, 3),)])
 
 
+@pytest.mark.parametrize("method", ["dopri5", "bosh3"])
+def test_adaptive_solvers(method):
+    """One loop for each time that is asked for, in which a step is taken or made smaller; a step is a tensor's test, or a bool."""
+    torchdiffeq = pytest.importorskip("torchdiffeq", reason="torchdiffeq is not installed")
+    times, calls = torch.linspace(0, 1, 3), [(torch.randn(2, 3, generator=torch.Generator().manual_seed(k)) * 4**k,) for k in range(3)]
+
+    def solve(y):
+        return torchdiffeq.odeint(lambda t, y: torch.sin(3 * y) * (1 + t), y, times, method=method, rtol=1e-3, atol=1e-4)
+
+    assert len(compare(solve, calls).return_sites()) == 1
+
+
 def _boxes(k):
     boxes = torch.rand(4, 4, generator=torch.Generator().manual_seed(k)) * 40
     return torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1)

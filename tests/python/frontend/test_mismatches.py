@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import namedtuple
 from typing import Any
 
@@ -35,7 +36,8 @@ def place(function: Any, text: str) -> str:
     """Return how a message names the line of a function with a text in it: that of the decision, with its column in the file."""
     lines, first = inspect.getsourcelines(function)
     row = next(i for i, line in enumerate(lines) if text in line)
-    start = lines[row].index(text.removeprefix("if "))
+    known = text.removeprefix("if ") if sys.version_info >= (3, 11) else lines[row].strip()  # Python 3.10 knows the line only
+    start = lines[row].index(known)
     return f'  File "{__file__}", line {first + row}, column {start + 1} in {function.__name__}: {lines[row].strip()}'
 
 

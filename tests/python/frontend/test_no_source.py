@@ -28,6 +28,12 @@ def made(text: str) -> Any:
     return eval(text, {"torch": torch, "F": nn.functional, "helper": helper, "KEPT": KEPT, "__name__": __name__})
 
 
+def made_by(text: str) -> Any:
+    space = {"torch": torch, "helper": helper, "__name__": __name__}
+    exec(text, space)
+    return space["f"]
+
+
 RIGHT = {
     "chooses": made("lambda x: x + 1 if x.sum() > 0 else x * 2"),
     "chooses a number": made("lambda x: x * (3 if x.max() > 1 and not x.min() < -4 else 4)"),
@@ -36,6 +42,8 @@ RIGHT = {
     "compares": made("lambda x: x + 1 if x.sum() == 3 else x"),
     "changes a tensor": made("lambda x: x.clone().add_(1)"),
     "defaults": made("lambda x, k=2, *, m=3: x * k + m"),
+    "two at once": made("lambda x, k=2: torch.stack((k * x, x * k)).sum(0) + x[0:1] * +k + x[:, 1]"),
+    "variables": made_by("def f(x, k=2):\n    y = x * k\n    z = y + k\n    u, v = z - y, z\n    return u * v"),
     "many": made("lambda *xs: xs[0] + len(xs)"),
 }
 
@@ -92,6 +100,7 @@ REFUSED = {
     "text": "lambda x: f'{x}'",
     "an attribute": "lambda x: x.__class__",
     "of another's result": "lambda x: helper(x).sum()",
+    "what others' results make": "lambda x: max(helper(x), helper(x)).sum()",
     "equality of others": "lambda x: [helper(x)] == [x]",
 }
 

@@ -178,9 +178,8 @@ def test_a_library_seeds_the_generators_of_the_program(name: str, monkeypatch: p
 
 LIST = [1, 2, 3]
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "poisson": (lambda x: torch.poisson(x.abs()), "random numbers in a way"),
     "binomial": (lambda x: torch.binomial(x.abs(), x.sigmoid()), "random numbers in a way"),
-    "gamma": (lambda x: torch._standard_gamma(x.abs()), "random numbers in a way"),
+    "dirichlet": (lambda x: torch._sample_dirichlet(x.abs()), "random numbers in a way"),
     "seed of chance": (lambda x: (torch.seed(), x)[1], "differs in every run"),
     "method of chance": (lambda x: x * torch.Generator().seed(), "differs in every run"),
     "number of the run": (lambda x: torch.randint(0, int(x.abs().sum()) + 1, (3,)), "known only at run time"),
@@ -283,3 +282,17 @@ def test_distributions_with_the_checks_that_they_make_by_default(monkeypatch):
         torch.testing.assert_close(call(x * scale), program(x * scale), rtol=1e-6, atol=1e-6)
     with pytest.raises(Exception, match="Expected parameter loc"):
         call(x * torch.nan)
+
+
+def test_a_draw_that_is_repeated_until_it_fits() -> None:
+    """PyTorch's own loop, whose trips the numbers decide, runs as a loop of the user's."""
+
+    def program(x: Any) -> Any:
+        return x + torch.nn.init.trunc_normal_(torch.empty(4, 5), std=2.0), torch.rand(1)
+
+    with pytest.raises(UnsupportedError, match="max_loop_trips"):
+        dycl_tvm.stage(program, INPUTS[0])
+    graph = dycl_tvm.stage(program, INPUTS[0], max_loop_trips=12)
+    torch.manual_seed(3)
+    state = [torch.get_rng_state()]
+    check_against_eager(program, 3, lambda args: interpret(graph, given(graph, args), state)[0])

@@ -142,7 +142,47 @@ def by_sizes(x):
     return LINEAR(x) if x.size(1) > 1 else x[:, 0] * 2
 
 
-FUNCTIONS = [elements, reduced, shaped, parts, made, products, in_order, in_place, trips, until_small, by_sizes]
+def pruned(x):
+    for _ in range(2):
+        x = LINEAR(x) + x
+        scores = x.mean((0, 2))
+        x = x[:, (scores > scores.mean()) | (torch.arange(x.shape[1]) == 0)]
+    return x, x[x[:, 0, 0] > 0, 0], x[:, :, x[0, 0] > 0]
+
+
+def changed_in_trips(x):
+    y, n = x.clone(), 0
+    while y.abs().mean() > 0.3 and n < 4:
+        y[:, 0] = y[:, 0] * 0.5
+        y = y * 0.6
+        y += x * 0.01
+        n = n + 1
+    return y, n
+
+
+def longer_in_trips(x):
+    n = 0
+    while n < 3 and x.sum() < 20:
+        x, n = torch.cat([x, LINEAR(x[:, -1:]).tanh()], 1), n + 1
+    return x
+
+
+FUNCTIONS = [
+    elements,
+    reduced,
+    shaped,
+    parts,
+    made,
+    products,
+    in_order,
+    in_place,
+    trips,
+    until_small,
+    by_sizes,
+    pruned,
+    changed_in_trips,
+    longer_in_trips,
+]
 
 
 @pytest.mark.parametrize("program", FUNCTIONS, ids=lambda f: f.__name__)

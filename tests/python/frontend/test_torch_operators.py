@@ -17,7 +17,8 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
-from dycl_tvm.errors import UnsupportedError
+import dycl_tvm
+from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.verify.control import check_control
@@ -141,3 +142,14 @@ def test_what_has_lost_its_python_is_refused() -> None:
     check_refused(source + "def net(x):\n    return INNER(x)\n", "a TorchScript module has lost its Python source")
     with pytest.raises(UnsupportedError, match="lost its Python source"):
         stage(torch.jit.script(nn.ReLU()), (X,))
+
+
+def test_a_compiled_module_depends_on_training_as_what_it_wraps() -> None:
+    class Gate(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x
+
+    assert dycl_tvm.stage(torch.compile(Gate(), backend="eager"), X).return_sites()
+    assert dycl_tvm.stage(nn.Sequential(torch.compile(Gate(), backend="eager")), X).return_sites()
+    with pytest.raises(UsageError, match="Dropout"):
+        dycl_tvm.stage(torch.compile(nn.Sequential(Gate(), nn.Dropout()), backend="eager"), X)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import textwrap
 from pathlib import Path
 
@@ -47,6 +48,9 @@ UNREAD = {
     "asked what it is": net("self.log.append(x)\nreturn x, self.log is not None, isinstance(self.log, list), type(self.log) is list"),
     "under two names": net("self.log.append(x)\nreturn x, self.log is self.other", "[]\n        self.other = self.log"),
     "in a list that is read": net("self.log[0].append(x)\nreturn x * len(self.log)", "[[], []]"),
+    "lists by name": net("self.log['m'].append(x)\nself.log['n'] += [x, 1]\nreturn x", "collections.defaultdict(list)"),
+    "lists by name in a branch": net("if x.sum() > 3: self.log[f'n{len(x)}'].extend([x])\nreturn x", "collections.defaultdict(list)"),
+    "dicts by name": net("self.log['m']['k'] = x\nself.log['m'].update(a=x)\nreturn x", "collections.defaultdict(dict)"),
     "a global": "LOG = []\ndef net(x):\n    LOG.append(x)\n    return x + 1\n",
     "of a class": "class Net(nn.Module):\n    log = []\n    def forward(self, x):\n        self.log.append(x)\n        return x\n",
     "by a hook": """
@@ -120,6 +124,39 @@ READ_DICT = {
 }
 
 
+#: How lists by name are read.
+READ_BY_NAME = {
+    "length of one": "return x * len(self.log['m'])",
+    "number of names": "return x * len(self.log)",
+    "an item": "return x + self.log['m'][-1]",
+    "under another name": "self.last = self.log['m']\nreturn x * len(self.last)",
+    "stored under another name": "own = []\nself.log['n'] = own\nself.log['n'].append(1)\nreturn x * len(own)",
+    "a result": "return x, self.log['m']",
+    "names": "return x, sorted(self.log)",
+    "membership": "return x * 2 if 'n' in self.log else x",
+    "one or none": "return x, self.log.get('m')",
+    "are they one": "return x, self.log['m'] is self.log['n'], self.log['m'] is self.log['m'], self.log['m'] == self.log['n']",
+    "a loop": "for one in self.log.values(): x = x + len(one)\nreturn x",
+    "a name of the run": "self.log[int(x.sum())].append(1)\nreturn x",
+    "PyTorch": "return torch.stack(self.log['m'])",
+    "another kind": "self.log['m'] = 1\nreturn x, self.log['m']",
+}
+
+
+@pytest.mark.parametrize("name", READ_BY_NAME)
+@pytest.mark.parametrize("held", ["", ", m=[1]"])
+def test_lists_by_name_that_are_read_are_right_or_refused(name: str, held: str) -> None:
+    source = net(f"self.log['m'].append(x.sum())\n{READ_BY_NAME[name]}", f"collections.defaultdict(list{held})")
+    try:
+        graph = dycl_tvm.stage(made(source), (X,))
+    except UnsupportedError:
+        return
+    call, eager = graph.interpret(), made(source)
+    for x in (X, -X, X + 3):
+        want, got = outcome(lambda x=x: eager(x.clone())), outcome(lambda x=x: call(x.clone()))
+        assert type(want) is type(got) if isinstance(want, Exception) else same(want, got)
+
+
 @pytest.mark.parametrize("name", READ_DICT)
 def test_a_dict_that_is_read_is_right_or_refused(name: str) -> None:
     source = net(f"self.n += 1\nself.log[self.n] = x.sum()\n{READ_DICT[name]}", "{}\n        self.n = 0")
@@ -149,7 +186,8 @@ def test_left_out(name: str) -> None:
     for x in (X, -X, X + 3, X):
         assert same(eager(x.clone()), call(x.clone()))
     log = [m.log for m in program.modules() if hasattr(m, "log")] if isinstance(program, torch.nn.Module) else []
-    assert all(type(x) in (list, dict, set, type(load(HEADER).collections.deque())) for x in log), "what stands for it stays in the model"
+    kinds = (list, dict, set, collections.deque, collections.defaultdict)
+    assert all(type(x) in kinds for x in log), "what stands for it stays in the model"
 
 
 @pytest.mark.parametrize("name", READ)

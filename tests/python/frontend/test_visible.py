@@ -7,13 +7,16 @@ import collections
 import copyreg
 import itertools
 import random
+from typing import Generic, TypeVar
 
 import numpy as np
 import pytest
 import torch
 from differential import check
 
-from dycl_tvm.frontend.trace.heap.visible import INVISIBLE, Seen
+from dycl_tvm.frontend.trace.heap.visible import INVISIBLE, Seen, has_hidden
+
+T = TypeVar("T")
 
 
 def _counting():
@@ -93,3 +96,15 @@ def test_a_generator_that_nobody_touches_has_not_changed():
         return x * y[0] if x.sum() > 0 else x
 
     check(f, [(torch.ones(2),), (-torch.ones(2),)], paths=2)
+
+
+def test_a_class_that_is_compiled_in_some_versions_of_python_hides_nothing() -> None:
+    """``typing.Generic`` is, since Python 3.12; what has state of its own beside it hides that."""
+
+    class Box(Generic[T]):
+        pass
+
+    class Dice(Generic[T], random.Random):
+        pass
+
+    assert not has_hidden(Box) and has_hidden(Dice)

@@ -24,6 +24,18 @@ class Config:
         return torch.eye(3) / 2
 """
 RIGHT = {
+    "the code of a function": """
+class Box:
+    def put(self, v, k=1):
+        w = v
+        return w
+def f(v):
+    a = 1
+    return v
+def net(x):
+    n = len(f.__code__.co_varnames) + len(getattr(Box().put, "__code__").co_varnames)
+    return f(x) + n if x.sum() > 0 else (x, f.__code__.co_nlocals)
+""",
     "a variable is read and not used": "def net(x):\n    if x.sum() > 0:\n        y = x\n    y\n    return x\n",
     "a variable is handed on": """
 def net(x):

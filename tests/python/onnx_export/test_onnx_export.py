@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx_zoo import assert_same, back, both, depth, graph_of, out
@@ -361,11 +362,50 @@ def many_exits(x: torch.Tensor) -> Any:
     return x, -1, seen
 
 
-@pytest.mark.parametrize("export", [export_model, export_split])
-def test_sizes_that_each_call_decides_are_refused(export, tmp_path: Path) -> None:
-    graph = dycl_tvm.stage(lambda x: x * 2, (torch.ones(2),), dynamic_shapes={"x": {0: dycl_tvm.Dim("N", max=4)}})
-    with pytest.raises(UnsupportedError, match=r"sizes that each call decides \(N\)"):
-        export(graph, tmp_path / "sizes")
+def sized(x: torch.Tensor, w: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        return {"both": torch.cat([x, w[:, 1:]], 1).mean(1), "rows": x.softmax(1), "size": x.shape[1]}
+    while x.abs().sum() < 50:
+        x = x * 2 - 1
+    return x, (w.t() @ w.new_ones(2, 3)).half()
+
+
+def picked(x: torch.Tensor) -> Any:
+    return x[x[:, 0] > 0], (x > 0.5).nonzero(), x.amax(1)[x.sum(1) > 0]
+
+
+def test_masks(tmp_path: Path) -> None:
+    models = both(graph_of(picked, (torch.ones(4, 3),)), tmp_path)
+    plain = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for k in (-2, -0.3, 0, 0.3, 2):
+        x = torch.linspace(-1, 1, 12).reshape(4, 3).roll(5) + k
+        want = picked(x)
+        for model in models:
+            assert_same(model(x.numpy()), want)
+        assert {tuple(t.shape) for t in want} <= {t.shape for t in plain.run(None, {"x": x.numpy()})}
+
+
+def test_sizes_that_each_call_decides_are_dimensions_of_the_model(tmp_path: Path) -> None:
+    size = dycl_tvm.Dim("N", min=2, max=8)
+    graph = dycl_tvm.stage(sized, (torch.ones(2, 3), torch.ones(2, 4)), dynamic_shapes={"x": {1: size}, "w": {1: size + 1}})
+    models = both(graph, tmp_path)
+    written = onnx.load(tmp_path / "model.onnx")
+    onnx.checker.check_model(written)
+    shapes = [[d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim] for i in written.graph.input]
+    assert shapes == [[2, "N"], [2, "N+1"]]
+    plain = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for n in (2, 3, 7, 8):
+        for sign in (1, -1):
+            args = torch.rand(2, n) * sign, torch.randn(2, n + 1)
+            for model in models:
+                assert_same(model(*(t.numpy() for t in args)), sized(*args))
+            found = plain.run(None, {"x": args[0].numpy(), "w": args[1].numpy()})
+            # Whoever runs the model by other means gets the shapes of eager too.
+            assert {t.shape for t in found if t.size > 1} == ({(2,), (2, n)} if sign > 0 else {(2, n), (n + 1, 3)})
+    for wrong in ((1, 2), (9, 10), (3, 3)):
+        for model in models:
+            with pytest.raises(InputError, match="'x': dimension 1|'w': dimension 1"):
+                model(*(torch.ones(2, n).numpy() for n in wrong))
 
 
 def test_any_number_of_exits_fits_into_the_nesting_that_readers_allow(tmp_path: Path) -> None:

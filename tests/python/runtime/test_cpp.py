@@ -96,6 +96,21 @@ def test_no_heap_allocation_after_the_first_run(files: tuple[Path, Path], tmp_pa
     assert found is not None and int(found[1]) <= (0 if threads == "1" else 8)
 
 
+def test_every_allocation_fails_once(files: tuple[Path, Path], tmp_path: Path) -> None:
+    sources = toolchain.runtime_sources().source
+    units = [
+        REPOSITORY / "tests" / "cpp" / "lean_main.cc",
+        *sorted((sources / "host").glob("*.cc")),
+        sources / "json.cc",
+        sources / "sha256.cc",
+    ]
+    flags = ["-std=c++17", "-O1", "-fno-builtin", "-Wall", "-Wextra", "-Werror", *toolchain.include_flags(), *map(str, units)]
+    toolchain.find_compiler().run([*flags, "-o", str(tmp_path / "lean"), "-ldl", "-lpthread", "-rdynamic"], "lean")
+    found = re.search(r"(\d+) allocations failed", _run(tmp_path / "lean", *files, DYCL_NUM_THREADS="2"))
+    assert found is not None
+    assert int(found[1]) > 50
+
+
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example, built as a user would build it."""

@@ -60,10 +60,14 @@ def test_the_code_does_not_grow_with_the_bound():
 
 def test_the_first_elements():
     whole = torch.arange(12).reshape(2, 6)
-    assert torch.equal(first(whole, 1, 2), torch.tensor([[0, 1], [2, 3]]))
-    assert first(whole.numpy(), 0, 1).shape == (1, 6) and first(whole, 1, 0).shape == (2, 0)
+    assert torch.equal(first(whole, [(1, 2)]), torch.tensor([[0, 1], [2, 3]]))
+    assert first(whole.numpy(), [(0, 1)]).shape == (1, 6) and first(whole, [(1, 0)]).shape == (2, 0)
+    assert torch.equal(first(whole, [(0, 1), (1, 3)]), torch.tensor([[0, 1, 2]]))
     for length in (7, -1):
         with pytest.raises(IndexError):
-            first(whole, 1, length)
-    leaf = {"leaf": 1, "type": "tensor", "along": 0, "length": {"leaf": 0, "type": "int"}}
-    assert parts_of({"list": [leaf]}) == {1: (0, 0)} and leaf_types(leaf) == ["int", "tensor"]
+            first(whole, [(0, 1), (1, length)])
+    length = {"leaf": 0, "type": "int"}
+    leaf = {"leaf": 1, "type": "tensor", "along": 0, "length": length}
+    assert parts_of({"list": [leaf]}) == {1: [(0, 0)]} and leaf_types(leaf) == ["int", "tensor"]
+    both = {"leaf": 2, "type": "tensor", "along": [0, 1], "length": [length, {"leaf": 1, "type": "int"}]}
+    assert parts_of({"list": [both]}) == {2: [(0, 0), (1, 1)]} and leaf_types(both) == ["int", "int", "tensor"]

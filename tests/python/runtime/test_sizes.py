@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import dycl_tvm
+from dycl_tvm.codegen import toolchain
 from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
 
@@ -38,17 +40,17 @@ def given(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, dycl_tvm.Module]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, dycl_tvm.Module, Path]:
     model, size = Net().eval(), dycl_tvm.Dim("N", min=1, max=5)
     artifact = dycl_tvm.build(model, given(2), dynamic_shapes={"ids": {0: size}, "weights": {0: size + 1}})
     folder: Path = tmp_path_factory.mktemp("sizes")
     artifact.export_library(folder / "net.so")
     artifact.save_params(folder / "net.params")
-    return model, dycl_tvm.load(folder / "net.so", folder / "net.params")
+    return model, dycl_tvm.load(folder / "net.so", folder / "net.params"), folder
 
 
-def test_all_sizes_in_any_order(built: tuple[Net, dycl_tvm.Module]) -> None:
-    model, module = built
+def test_all_sizes_in_any_order(built: tuple[Net, dycl_tvm.Module, Path]) -> None:
+    model, module, _ = built
     paths = set()
     for n in (5, 1, 2, 4, 3, 5, 1):
         for sign in (1, -1):
@@ -62,8 +64,8 @@ def test_all_sizes_in_any_order(built: tuple[Net, dycl_tvm.Module]) -> None:
     assert module.metadata["sizes"] == [{"name": "N", "min": 1, "max": 5}]
 
 
-def test_rows_that_lie_apart(built: tuple[Net, dycl_tvm.Module]) -> None:
-    model, module = built
+def test_rows_that_lie_apart(built: tuple[Net, dycl_tvm.Module, Path]) -> None:
+    model, module, _ = built
     ids, weights = given(4)
     ids, weights = ids.t().contiguous().t(), weights.repeat_interleave(2)[::2]
     assert not ids.is_contiguous() and not weights.is_contiguous()
@@ -82,8 +84,8 @@ def test_rows_that_lie_apart(built: tuple[Net, dycl_tvm.Module]) -> None:
         ((1 << 40, 7), 4, "'ids': dimension 0 is 1099511627776"),
     ],
 )
-def test_other_sizes_are_errors(built: tuple[Net, dycl_tvm.Module], ids: tuple[int, ...], weights: int, message: str) -> None:
-    _, module = built
+def test_other_sizes_are_errors(built: tuple[Net, dycl_tvm.Module, Path], ids: tuple[int, ...], weights: int, message: str) -> None:
+    _, module, _ = built
     x = np.broadcast_to(np.zeros((), np.int64), ids)
     with pytest.raises(InputError, match=message):
         module(x, np.zeros(weights, np.float32))
@@ -127,6 +129,10 @@ def test_several_sizes_of_one_input(tmp_path: Path) -> None:
             for one, other in zip(got, want, strict=True):
                 torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))
         paths.add(isinstance(want[2], int))
+        value = capi.Value()
+        assert module._library.dycl_output(module._session, 0, ctypes.byref(value)) == 0
+        seen = capi.DLTensor.from_address(value.address)  # as a host in C sees it
+        assert (seen.shape[:3], seen.strides[:3]) == ([b, t, t], [t * t, t, 1])
     assert paths == {True, False}
     for ids, mask, message in (
         ((4, 2), (4, 2), "'ids': dimension 0 is 4, expected B = 1 to 3"),
@@ -172,3 +178,56 @@ def test_an_input_that_was_returned_is_given_back(tmp_path: Path) -> None:
     values[0], values[1] = values[1], values[0]
     with pytest.raises(InputError, match="'a': the tensor lies where the session keeps inputs that it copied"):
         capi.check(library, library.dycl_run(module._session, values, 2, ctypes.byref(ctypes.c_int32())))
+
+
+def run(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_example_in_c(tmp_path: Path) -> None:
+    """The program in docs/runtime.md, as it is written there."""
+    page = (Path(__file__).parents[3] / "docs" / "runtime.md").read_text()
+    (tmp_path / "program.c").write_text(page.partition("```c\n")[2].partition("```")[0])
+    size = dycl_tvm.Dim("N", min=2, max=8)
+    artifact = dycl_tvm.build(lambda x: (2 * x[1:]).t(), (torch.ones(4, 3),), dynamic_shapes={"x": {0: size}})
+    library = artifact.export_library(tmp_path / "model.so", embed_params=True)
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", *toolchain.include_flags()]
+    run("gcc", *flags, tmp_path / "program.c", library, f"-Wl,-rpath,{tmp_path}", "-o", tmp_path / "program")
+    assert run(tmp_path / "program").splitlines() == [
+        "dimension 0: 2 to 8",
+        "dimension 1: 3 to 3",
+        "result: 3 7",
+        "input 'x': dimension 0 is 9, expected N = 2 to 8",
+    ]
+
+
+SPECS = """
+#include <dycl/module.h>
+#include <cstdio>
+int main(int, char** argv) {
+  auto module = dycl::Module::Load(argv[1], argv[2]);
+  if (!module.ok()) return 1;
+  for (const dycl::InputSpec& spec : module.value().Inputs()) {
+    for (const DyclExtent& e : spec.extents) {
+      std::printf("%s %d..%d by %d of %d\\n", spec.name.c_str(), (int)e.least, (int)e.most, (int)e.step, (int)e.size);
+    }
+  }
+}
+"""
+
+
+def test_bounds_in_cpp(built: tuple[Net, dycl_tvm.Module, Path], tmp_path: Path) -> None:
+    files = built[2]
+    (tmp_path / "specs.cc").write_text(SPECS)
+    sources = toolchain.runtime_sources().source
+    units = [tmp_path / "specs.cc", *(sources / "host").glob("*.cc"), sources / "json.cc", sources / "sha256.cc"]
+    toolchain.find_compiler().run(
+        ["-std=c++17", *toolchain.include_flags(), *map(str, units), "-o", str(tmp_path / "specs"), "-ldl"], "specs"
+    )
+    assert run(tmp_path / "specs", files / "net.so", files / "net.params").splitlines() == [
+        "ids 1..5 by 1 of 0",
+        "ids 7..7 by 1 of -1",
+        "weights 2..6 by 1 of 0",
+    ]

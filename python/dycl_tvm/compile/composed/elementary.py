@@ -59,7 +59,8 @@ def _fake_quantized(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     whole = torch.round(wide * (1.0 / scale)) + zero_point
     inside = (whole >= low) & (whole <= high)
-    return ((whole.clamp(low, high) - zero_point) * scale).to(x.dtype), inside
+    bounded = torch.fmin(torch.fmax(whole, whole.new_tensor(low)), whole.new_tensor(high))  # what is not a number becomes the lowest
+    return ((bounded - zero_point) * scale).to(x.dtype), inside
 
 
 @decomposition("fake_quantize_per_tensor_affine_cachemask.default")

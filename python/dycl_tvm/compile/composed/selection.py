@@ -102,21 +102,31 @@ def embedding_bag(
     begun_in = (begun.cumsum(0)[:count] - 1).clamp(min=0)
     kept = index != padding_idx
     rows = weight[index]
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(1)
     # what is left out goes to a bag of its own
     bag = torch.where(kept, begun_in, bags)
-    result = torch.zeros((bags + 1, weight.shape[1]), dtype=weight.dtype)
     if mode == 2:
-        places = bag.unsqueeze(1).expand(rows.shape)
-        return torch.scatter_reduce(result, 0, places, rows, "amax", include_self=False)[:bags], None, None, None
+        return _largest_in_bags(rows, bag, bags), None, None, None
     wide = weight.dtype if weight.dtype == torch.float64 else torch.float32
-    result = result.to(wide).index_add(0, bag, rows.to(wide))[:bags]
+    rows = rows.to(wide)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.to(wide).unsqueeze(1)
+    result = torch.zeros((bags + 1, weight.shape[1]), dtype=wide).index_add(0, bag, rows)[:bags]
     if mode == 1:
         sizes = torch.cat((offsets[1:], offsets.new_full((1,), count))) - offsets
         padded = torch.zeros(bags, dtype=sizes.dtype).index_add(0, begun_in, (~kept).to(sizes.dtype))
         result = result / (sizes - padded).clamp(min=1).unsqueeze(1)
     return result.to(weight.dtype), None, None, None
+
+
+def _largest_in_bags(rows: Tensor, bag: Tensor, bags: int) -> Tensor:
+    """Reduce the rows of each bag as ATen does: what is not a number stays if it is the first of its bag, and else is passed over."""
+    count, places = rows.shape[0], bag.unsqueeze(1).expand(rows.shape)
+    empty = torch.zeros((bags + 1, rows.shape[1]), dtype=rows.dtype)
+    numbers = torch.where(torch.isnan(rows), -math.inf, rows)
+    largest = torch.scatter_reduce(empty, 0, places, numbers, "amax", include_self=False)[:bags]
+    first = torch.full((bags + 1,), count, dtype=torch.int64).scatter_reduce(0, bag, torch.arange(count), "amin")[:bags]
+    begin = rows[first.clamp(max=count - 1)]
+    return torch.where(torch.isnan(begin) & (first < count).unsqueeze(1), begin, largest)
 
 
 @decomposition("embedding_renorm.default")

@@ -161,7 +161,8 @@ def _bitwise(name: str, logical: str) -> Callable[..., Any]:
 
 for _name in ("and", "or", "xor"):
     _fn = _bitwise(f"bitwise_{_name}", f"logical_{_name}")
-    converter(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar", f"__{_name}__.Tensor", f"__{_name}__.Scalar")(_fn)
+    _overloads = [f"bitwise_{_name}.{kinds}" for kinds in ("Tensor", "Scalar", "Scalar_Tensor")]
+    converter(*_overloads, f"__{_name}__.Tensor", f"__{_name}__.Scalar")(_fn)
 
 
 @converter("bitwise_not.default")

@@ -42,7 +42,8 @@ def _shift(op: str) -> Callable[..., Any]:
 for _op in ("left", "right"):
     _fn = _shift(_op)
     _short = f"__{_op[0]}shift__"
-    converter(f"bitwise_{_op}_shift.Tensor", f"bitwise_{_op}_shift.Tensor_Scalar", f"{_short}.Tensor", f"{_short}.Scalar")(_fn)
+    _overloads = [f"bitwise_{_op}_shift.{kinds}" for kinds in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
+    converter(*_overloads, f"{_short}.Tensor", f"{_short}.Scalar")(_fn)
 
 
 #: The most divisions that Euclid's algorithm takes for integers of 64 bits.
@@ -56,10 +57,13 @@ def _gcd(ctx: OpContext, a: Any, b: Any) -> Any:
         raise NotConvertible(f"gcd of {dtype}" if is_for_cpu() else "gcd on a GPU")
     zero = tirx.const(0, dtype)
 
+    def magnitude(e: Any) -> Any:
+        return e if dtype == "uint8" else tirx.Select(e < zero, -e, e)
+
     def euclid(a: Any, b: Any) -> Any:
         x, y, rest = (T.alloc_buffer((1,), dtype) for _ in range(3))
-        store(x, [0], tirx.Select(a < zero, -a, a))
-        store(y, [0], tirx.Select(b < zero, -b, b))
+        store(x, [0], magnitude(a))
+        store(y, [0], magnitude(b))
         with T.serial(0, _DIVISIONS):
             with T.If(x[0] != zero), T.Then():
                 store(rest, [0], tirx.truncmod(y[0], x[0]))

@@ -65,6 +65,23 @@ def _bernoulli_each(ctx: OpContext, state: Any, p: Any, dtype: Any) -> Any:
     return _call(ctx, symbol_of("draw", "BernoulliEach", [DTYPE_NAMES[dtype], ctx.dtype(p)]), [state, p], ctx.shape(p), DTYPE_NAMES[dtype])
 
 
+def _normal_each(ctx: OpContext, state: Any, mean: Any, std: Any, one_by_one: bool) -> Any:
+    symbol = symbol_of("draw", "NormalEach", [ctx.dtype(mean)], [bool(one_by_one)])
+    return _call(ctx, symbol, [state, mean, std], ctx.shape(mean), ctx.dtype(mean))
+
+
+def _of_each(function: str, *dtypes: str) -> Any:
+    """Return the converter of a draw that takes a state and a tensor with a parameter for each number."""
+
+    def convert(ctx: OpContext, state: Any, params: Any) -> Any:
+        dtype = ctx.dtype(params)
+        if dtype not in dtypes:
+            raise NotConvertible(f"random numbers of {dtype}")
+        return _call(ctx, symbol_of("draw", function, [dtype]), [state, params], ctx.shape(params), dtype)
+
+    return convert
+
+
 def _multinomial(ctx: OpContext, state: Any, weights: Any, count: int, replacement: bool, by_columns: bool) -> Any:
     dtype = ctx.dtype(weights)
     if dtype not in ("float32", "float64"):
@@ -94,6 +111,9 @@ CONVERTERS.update(
             "geometric": _simple("Geometric", float),
             "bernoulli": _simple("Bernoulli", float),
             "bernoulli_each": _bernoulli_each,
+            "normal_each": _normal_each,
+            "poisson": _of_each("Poisson", "float64", "float32", "float16", "bfloat16"),
+            "gamma": _of_each("Gamma", "float64", "float32"),
             "integers": _integers,
             "permutation": _permutation,
             "multinomial": _multinomial,

@@ -7,10 +7,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dycl_tvm.frontend.onnx.opened import open_model
     from dycl_tvm.frontend.onnx.stage import stage_onnx
     from dycl_tvm.frontend.onnx.values import NeedsValue
 
-__all__ = ["NeedsValue", "is_onnx", "stage_onnx"]
+__all__ = ["NeedsValue", "is_onnx", "open_model", "stage_onnx"]
 
 
 def is_onnx(model: Any) -> bool:
@@ -26,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from dycl_tvm.frontend.onnx.stage import stage_onnx
 
         return stage_onnx
+    if name == "open_model":
+        from dycl_tvm.frontend.onnx.opened import open_model
+
+        return open_model
     if name == "NeedsValue":
         from dycl_tvm.frontend.onnx.values import NeedsValue
 

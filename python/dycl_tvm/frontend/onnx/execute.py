@@ -236,7 +236,7 @@ class Executor:
         if node is None:
             domain = "" if proto.domain == "ai.onnx" else proto.domain
             origin = self.recorder.origin = Origin(self.file, index + 1, scope.where, _text(proto))
-            node = self._nodes[id(proto), scope.where] = Node(proto, scope.opsets.get(domain, 1), origin, self.recorder, scope.attributes)
+            node = self._nodes[id(proto), scope.where] = Node(proto, scope.opsets.get(domain, 1), origin, scope.attributes)
         self.recorder.origin = node.origin
         return node
 

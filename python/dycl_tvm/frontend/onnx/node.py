@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -14,9 +14,6 @@ from onnx import numpy_helper
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.onnx.values import NeedsValue, causes_of, is_runtime
 from dycl_tvm.hcfg.nodes import Origin
-
-if TYPE_CHECKING:
-    from dycl_tvm.frontend.onnx.recorder import Recorder
 
 Converter = Callable[..., Any]
 
@@ -60,10 +57,14 @@ class Node:
         The node's attributes as Python values; tensors are ``torch.Tensor``.
     outputs : int
         Number of declared outputs; one that is left out counts.
+    at_run_time : bool
+        Whether sizes may be known only at run time.
     """
 
-    def __init__(self, proto: Any, opset: int, origin: Origin, recorder: Recorder, outer: Mapping[str, Any] | None = None) -> None:
-        self.proto, self.opset, self.origin, self.recorder = proto, opset, origin, recorder
+    at_run_time = False
+
+    def __init__(self, proto: Any, opset: int, origin: Origin, outer: Mapping[str, Any] | None = None) -> None:
+        self.proto, self.opset, self.origin = proto, opset, origin
         self.outputs = len(proto.output)
         self.protos: dict[str, Any] = {}
         for attribute in proto.attribute:

@@ -65,7 +65,7 @@ def _erase(node: Node, sequence: list[Datum], position: torch.Tensor | None = No
 @op("SplitToSequence")
 def _split(node: Node, x: torch.Tensor, split: torch.Tensor | None = None) -> Datum:
     axis = node.attr("axis", 0)
-    extent = int(x.shape[axis])
+    extent = x.shape[axis]
     if split is None:
         parts = [x.narrow(axis, k, 1) for k in range(extent)]
         return _one(parts if node.attr("keepdims", 1) else [p.squeeze(axis) for p in parts])

@@ -65,7 +65,7 @@ def stage_onnx(
         For what cannot be compiled, with the node.
     """
     loaded = load_model(model)
-    fixed = {key: _fixed(key, value) for key, value in (input_values or {}).items()}
+    fixed = fixed_values(input_values)
     inputs = inputs_of(loaded, input_shapes, fixed)
     forced: set[tuple[str, str]] = set()
     for _ in range(MAX_ATTEMPTS):
@@ -86,6 +86,17 @@ def _advised(error: NeedsValue) -> NeedsValue:
     values = ", ".join(f"{name!r}: ..." for name in error.inputs)
     advice = f"fix the inputs that it follows from: input_values={{{values}}}; the artefact then does not have them"
     return NeedsValue(error.reason, error.origin, error.causes, advice)
+
+
+def fixed_values(given: Mapping[str, Any] | None) -> dict[str, Datum]:
+    """Return the values that inputs have, as data.
+
+    Raises
+    ------
+    UsageError
+        If one is no array.
+    """
+    return {name: _fixed(name, value) for name, value in (given or {}).items()}
 
 
 def _fixed(name: str, value: Any) -> Datum:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dycl_tvm.errors import DyclError, PathExplosionError, StagingLimitError, UnsupportedError
+from dycl_tvm.errors import DyclError, ForwardError, PathExplosionError, StagingLimitError
 from dycl_tvm.frontend.python.flow.exits import exits, is_users, origin_of
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.trace.clock import clock
@@ -69,7 +69,7 @@ class Exploration:
         """An exception that the forward raised on this path."""
         session = self._session
         if session.builder.block is None or not is_users(error):
-            refusal = UnsupportedError(
+            refusal = ForwardError(
                 f"the forward raised {type(error).__name__} while it was compiled: {error}",
                 origin_of(error),
                 "check that the model runs in eager on the example inputs; if it does, this construct is not supported yet",

@@ -3,7 +3,8 @@
 
 What such a call leaves is no tensor and no number, so it can be no variable of a graph. But where all calls compute the same, none has to
 be kept. It is so if the graph of a first call, on which no other follows, is that of all calls of the model after its first; if the latter
-leave nothing at all; and if what the first one leaves is the same whatever its inputs are. The first may draw random numbers (for weights
+leave nothing at all; and if what the first one leaves is the same whatever its inputs are.
+Where it ends by an exception it has left that or nothing. The first may draw random numbers (for weights
 that are thrown away): no later call does.
 """
 
@@ -39,7 +40,7 @@ from dycl_tvm.frontend.trace.values.numbers import SYMBOLIC
 from dycl_tvm.frontend.trace.values.storage import Storage
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 from dycl_tvm.hcfg.digest import digest
-from dycl_tvm.hcfg.nodes import HCFG, Raise
+from dycl_tvm.hcfg.nodes import HCFG
 
 
 class Setup:
@@ -48,10 +49,12 @@ class Setup:
     def __init__(self) -> None:
         #: For each session what the ends of its paths leave; None where that depends on a value of the run, or cannot be seen.
         self._left: dict[Any, list[Any]] = {}
+        #: The same of paths that end by an exception.
+        self._raised: dict[Any, list[Any]] = {}
         self._known = True
 
-    def take(self, changes: dict[Any, Place]) -> None:
-        """Take down the places that the end of a path leaves changed."""
+    def take(self, changes: dict[Any, Place], raises: bool = False) -> None:
+        """Take down the places that the end of a path leaves changed; ``raises`` is whether it ends by an exception."""
         session = current()
         before = session.journal.before(session.heap.run_mark)
         left = []
@@ -65,13 +68,17 @@ class Setup:
                 self._known &= session.get(Generators).is_state(place)  # where no later call draws
             elif name is not None and not _is_same(contents := place.read(), before[key]):
                 left.append((name, "deleted" if contents is MISSING else [contents]))
-        self._left.setdefault(session, []).append(_form(sorted(left, key=lambda x: x[0])))
+        (self._raised if raises else self._left).setdefault(session, []).append(_form(sorted(left, key=lambda x: x[0])))
 
     @property
     def is_known(self) -> bool:
-        """Whether it is the same for all inputs: no value of the run is in it, and all paths leave the same."""
-        first, *others = [*self._left.values()][-1] if self._left else [None]
-        return self._known and first is not None and all(form == first for form in others)
+        """Whether it is the same for all inputs: no value of the run is in it, and all paths leave the same.
+
+        A path that ends by an exception may leave nothing of it as well: then the next call is as the first one.
+        """
+        session, (first, *others) = [*self._left.items()][-1] if self._left else (None, [None])
+        raised = self._raised.get(session, [])
+        return self._known and first is not None and all(form == first for form in others) and all(form in ([], first) for form in raised)
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -112,8 +119,8 @@ def _parts(x: Any, said: Callable[[Any], Any]) -> Any:
     space = [(k, said(v)) for k, v in (space_of(x) or {}).items()]
     if isinstance(x, np.dtype):
         return repr(x)
-    if isinstance(x, type) and not is_python(x):  # it does not change
-        return id(x)
+    if isinstance(x, type):  # what is compiled does not change
+        return (x, [said(b) for b in x.__bases__], [(k, said(v)) for k, v in vars(x).items()]) if is_python(x) else id(x)
     if kind is weakref.ref:
         return id(x()) if program().state.lives_on(x()) else None
     if kind is types.FunctionType:
@@ -148,7 +155,7 @@ def stage_after_it(run: Callable[..., HCFG], model: Any, args: tuple[Any, ...], 
             later = run(None)
     except UnsupportedError:
         raise refusal from None
-    if later.state or digest(first) != digest(later) or any(isinstance(b.terminator, Raise) for b in later.blocks):
+    if later.state or digest(first) != digest(later):
         raise refusal
     return later
 

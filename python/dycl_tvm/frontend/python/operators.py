@@ -31,14 +31,15 @@ from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
+from dycl_tvm.frontend.python.flow.for_loops import Numbers
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.flow.variables import bound, shows_locals, users_locals, users_names
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
-from dycl_tvm.frontend.python.source.syntax import OWN_NAME
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
@@ -54,6 +55,7 @@ from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
 
 __all__ = [
+    "apart_from_groups",
     "augment",
     "augment_attr",
     "augment_item",
@@ -64,6 +66,7 @@ __all__ = [
     "chain",
     "changing_globals",
     "class_of",
+    "code",
     "compare",
     "delattr",
     "delitem",
@@ -89,6 +92,7 @@ __all__ = [
     "raising",
     "setattr",
     "setitem",
+    "shows_locals",
     "slice",
     "staging_errors",
     "started",
@@ -97,6 +101,7 @@ __all__ = [
     "text_of",
     "unpacked",
     "users_locals",
+    "users_names",
     "while_",
     "with_",
 ]
@@ -262,6 +267,11 @@ class _Singleton:
 match_true, match_false, match_none = _Singleton(True), _Singleton(False), _Singleton(None)
 
 
+def listed(callee: Any) -> Any:
+    """``t.tolist()``, where a loop goes over its items."""
+    return Numbers.of(callee) or call(callee)
+
+
 # -- items and attributes ---------------------------------------------------------------------------------------------
 def getitem(obj: Any, index: Any) -> Any:
     """``obj[index]``."""
@@ -270,6 +280,8 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(index, Poison):
         use(index)
     index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
+    if only_writes(obj, "__getitem__"):
+        return obj[index]
     if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)) and not issubclass(type(obj), KeptList):
         return switch(obj, index)
     if scalars.is_symbolic(index) and type(obj) is np.ndarray and obj.ndim == 1:
@@ -405,16 +417,14 @@ def namespace(obj: Any) -> Any:
     return current().heap.is_namespace(space, obj) if type(space) is dict else space
 
 
+def code(x: Any) -> Any:
+    """``x.__code__``: while a model is staged there is other code in its place."""
+    return call(builtins.getattr, x, "__code__")
+
+
 def module_globals(space: dict[str, Any]) -> dict[str, Any]:
     """``globals()``."""
     return current().heap.is_namespace(space, space)
-
-
-def bound(x: Any) -> Any:
-    """Return what a variable holds; whether it is set at all may depend on the path."""
-    if is_unbound(x):
-        use(x)
-    return x
 
 
 def changing_globals(space: dict[str, Any], *names: str) -> None:
@@ -433,11 +443,6 @@ def delitem(obj: Any, index: Any) -> None:
         raise _no_such_key(index)
     current().heap.changing_item(obj, index)
     _operate(operator.delitem, obj, index)
-
-
-def users_locals(variables: dict[str, Any]) -> dict[str, Any]:
-    """``locals()`` without the variables that the rewriting adds."""
-    return {k: bound(v) for k, v in variables.items() if not OWN_NAME.fullmatch(k)}
 
 
 def augment(op: str, x: Any, value: Any) -> Any:
@@ -465,6 +470,32 @@ def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
 # -- exceptions -----------------------------------------------------------------------------------------------------------
 #: What a handler of the user's must not see.
 staging_errors = (ControlFlow, DyclError)
+
+
+class apart_from_groups:  # noqa: N801
+    """Holds what steers staging while an ``except*`` might see it; the parts of that statement run within."""
+
+    def __init__(self) -> None:
+        self._held: BaseException | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the program is still on its way through the statement."""
+        return self._held is None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, staging_errors):
+            self._held = error
+        return error is not None and error is self._held
+
+    def go_on(self) -> None:
+        """Raise what was held."""
+        held, self._held = self._held, None
+        if held is not None:
+            raise held
 
 
 class guard:  # noqa: N801  (rewritten code calls it like the other operators)

@@ -12,7 +12,6 @@ import torch
 from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.source.ownership import users_function
 from dycl_tvm.frontend.python.trampolines import Run, Trampolines
-from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.session import current
 
@@ -36,7 +35,7 @@ class Program:
         self.state, self.operators, self.run_function, self.keep_print = state, operators, run_function, keep_print
         self.trampolines = Trampolines(run_method)
         #: Takes the places that a path leaves changed, by their keys, if the call that is staged is the only one.
-        self.alone: Callable[[dict[Any, Place]], None] | None = None
+        self.alone: Callable[..., None] | None = None
         #: What the program does for others than its caller, and the graph does not.
         self.left_out: dict[str, None] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import itertools
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.calls.kept_lists import KeptLists
 from dycl_tvm.frontend.python.calls.sealed import seal
 from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_program, twin_of_generator
+from dycl_tvm.frontend.python.calls.sums import sums_of_the_program
 from dycl_tvm.frontend.python.calls.unread import Unread
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.first_call import stage_after_it
@@ -32,7 +34,6 @@ from dycl_tvm.frontend.python.source.locate import current_origin
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
-from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.join.outgrown import Outgrown
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_RECURSION, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
@@ -105,7 +106,7 @@ def stage(
         limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion, max_length)
         inputs = Inputs(model, example_args, example_kwargs or {}, dynamic_shapes)
 
-        def run(alone: Callable[[dict[Any, Place]], None] | None = None) -> HCFG:
+        def run(alone: Callable[..., None] | None = None) -> HCFG:
             # in a context of its own: what context variables hold is as before when staging ends
             return contextvars.copy_context().run(_stage, model, inputs, limits, name or _name_of(model), keep_print, device, alone)
 
@@ -126,7 +127,7 @@ def _stage(
     name: str,
     keep_print: bool,
     device: str,
-    alone: Callable[[dict[Any, Place]], None] | None,
+    alone: Callable[..., None] | None,
 ) -> HCFG:
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
@@ -142,6 +143,7 @@ def _stage(
         no_new_threads(),
         default_generator_of_the_program(generators),
         contextlib.closing(ModelState(reached, stand_in, Unread(), KeptLists())) as state,
+        sums_of_the_program(),
     ):
         generators.name_of = state.name_of
         for _ in range(MAX_ROUNDS):
@@ -155,6 +157,8 @@ def _stage(
             constants.reached = state.memory
             program = Program(state, operators, run_function, run_method, keep_print)
             program.alone = alone
+            if alone is not None:
+                session.builder.on_raise = functools.partial(_alone_by_raise, alone, session)
             session.keep(program)
             session.keep(generators)
             session.keep(recursive)
@@ -200,6 +204,10 @@ def _stage(
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
     return graph
+
+
+def _alone_by_raise(alone: Callable[..., None], session: Session) -> None:
+    alone(session.journal.changes(session.heap.run_mark), raises=True)
 
 
 def _named_tensors(model: Any) -> list[tuple[str, torch.Tensor]]:

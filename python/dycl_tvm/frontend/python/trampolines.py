@@ -13,6 +13,7 @@ import abc
 import contextlib
 import functools
 import gc
+import inspect
 import sys
 import threading
 import types
@@ -257,6 +258,10 @@ def _kind_of_file(filename: str) -> str:
     return "user"
 
 
+#: The flags that say that a function makes generators or coroutines: libraries ask for them. Python 3.10 acts on them, later ones do not.
+_KINDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR if sys.version_info >= (3, 11) else 0
+
+
 def is_trampoline(code: types.CodeType) -> bool:
     """Whether code leads to the rewritten form of a function."""
     return any(isinstance(c, _Entry) for c in code.co_consts)
@@ -272,6 +277,7 @@ def _trampoline(code: types.CodeType, entry: _Entry) -> types.CodeType | None:
     constants = tuple(entry if c == _PLACEHOLDER else c for c in template.co_consts)
     names = {"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}
     return template.replace(
+        co_flags=template.co_flags | (code.co_flags & _KINDS),
         co_consts=constants,  # type: ignore[arg-type]
         co_name=code.co_name,
         co_filename=code.co_filename,

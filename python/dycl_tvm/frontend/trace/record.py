@@ -31,6 +31,8 @@ class Builder:
         self._replay_until = 0
         #: Events that are repeated next, those that come soonest last.
         self._repeated: list[Event] = []
+        #: Called where a path ends by an exception, if what it leaves changed is of interest.
+        self.on_raise: Callable[[], None] | None = None
         #: From which event up to which they are those of a path that has been recorded to its end, and when the two paths began.
         self._copied: list[tuple[int, int, int]] = []
 
@@ -166,6 +168,11 @@ class Builder:
 
         value: Value = self.event(("param", type_), make, lambda: block.params.pop())
         return value
+
+    def raising(self) -> None:
+        """Let who wants to know see what the path at hand leaves changed, which ends by an exception of the program's."""
+        if self.on_raise is not None:
+            self.on_raise()
 
     def terminate(self, terminator: Terminator) -> None:
         """End the block under construction."""

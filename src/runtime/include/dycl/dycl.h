@@ -48,7 +48,11 @@ enum DyclStatus {
   /** A function was used wrongly, such as an output asked for before any run. */
   DYCL_ERROR_USAGE = 5,
   /** The GPU or its driver: missing, too old, of another architecture, or failed in the run. */
-  DYCL_ERROR_DEVICE = 6
+  DYCL_ERROR_DEVICE = 6,
+  /** dycl_cancel() ended the run, or the signal of DyclRunOptions did. */
+  DYCL_ERROR_CANCELLED = 7,
+  /** The run had not ended at its deadline. */
+  DYCL_ERROR_DEADLINE = 8
 };
 
 /** The type of a value that goes in or comes out. */
@@ -87,6 +91,42 @@ typedef struct {
   uint32_t num_state;
 } DyclModelInfo;
 
+/** How to open a model. Set struct_size before the call; what is 0 is as in dycl_model_create(). */
+typedef struct {
+  size_t struct_size;
+  /** Not 0: the params file is read into memory of the process, and may be written over or removed
+   * afterwards. 0: it is mapped, so that processes share it; who replaces it must write a new file
+   * and rename it. */
+  int32_t copy_params;
+  int32_t reserved;
+} DyclModelOptions;
+
+/** How to run. Set struct_size before the call; what is 0 is as in dycl_run(). */
+typedef struct {
+  size_t struct_size;
+  /** Not 0: milliseconds from the call on, after which the run ends before its next kernel with
+   * DYCL_ERROR_DEADLINE. At once if it is less than 0. */
+  double deadline_ms;
+  /** Not 0: the number of a signal, such as SIGINT, that cancels this run. The handler that the
+   * program has for it is called too and is there again after the run. Has no effect while another
+   * run of this library waits for a signal, or where the signal is ignored. */
+  int32_t cancel_on_signal;
+  int32_t reserved;
+} DyclRunOptions;
+
+/** The bounds of a dimension of an input: a call may give least, least + step, ..., most, one and
+ * the same for all dimensions of one size. For a dimension that is fixed least and most are equal.
+ */
+typedef struct {
+  int64_t least;
+  int64_t most;
+  int64_t step;
+  /** Which size of the caller's decides it (an index into "sizes" of the metadata); -1: it is
+   * fixed. */
+  int32_t size;
+  int32_t reserved;
+} DyclExtent;
+
 /** Returns DYCL_ABI_VERSION of the model. */
 DYCL_API int32_t dycl_abi_version(void);
 
@@ -96,11 +136,20 @@ DYCL_API const char* dycl_metadata(void);
 /** Opens the weights. `params_path` may be NULL when they are embedded in the library. */
 DYCL_API int32_t dycl_model_create(const char* params_path, DyclModel** out);
 
+/** dycl_model_create() with options, which may be NULL. */
+DYCL_API int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* options,
+                                        DyclModel** out);
+
 /** Releases the model; it goes when its last session has gone. NULL is allowed. */
 DYCL_API void dycl_model_destroy(DyclModel* model);
 
 /** Tells the sizes of a model. */
 DYCL_API int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info);
+
+/** Tells how large the dimensions of an input may be. `*ndim` is their number, 0 for numbers; the
+ * first `capacity` of them are given. */
+DYCL_API int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity,
+                                   size_t* ndim);
 
 /** Makes a session: the only place that allocates memory for runs. */
 DYCL_API int32_t dycl_session_create(DyclModel* model, DyclSession** out);
@@ -129,11 +178,22 @@ DYCL_API int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t 
 DYCL_API int32_t dycl_run_tensors(DyclSession* session, const DLTensor* const* inputs,
                                   size_t num_inputs, int32_t* site);
 
+/** dycl_run() with options, which may be NULL. */
+DYCL_API int32_t dycl_run_with(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                               const DyclRunOptions* options, int32_t* site);
+
+/** Ends the run of a session that goes on in another thread: before its next kernel, with
+ * DYCL_ERROR_CANCELLED. The session can be used again at once, and its state is as before the run.
+ * Without a run it has no effect. May be called by any thread and by signal handlers; NULL is
+ * allowed. */
+DYCL_API void dycl_cancel(DyclSession* session);
+
 /** Tells how many leaves the last run returned. */
 DYCL_API int32_t dycl_num_outputs(const DyclSession* session, size_t* count);
 
-/** Gives the k-th leaf of the last run. A tensor is a view: it is valid until the next run of the
- * session, and where the network returns one of its inputs it is a view of that input. */
+/** Gives the k-th leaf of the last run. A tensor is a view, of the shape that it has in this run:
+ * it is valid until the next run of the session, and where the network returns one of its inputs it
+ * is a view of that input. */
 DYCL_API int32_t dycl_output(const DyclSession* session, size_t k, DyclValue* out);
 
 /** Copies the k-th leaf of the last run, a tensor, into a compact tensor of its type and size,
@@ -161,6 +221,15 @@ DYCL_API int32_t dycl_call_runs(const DyclSession* session, uint64_t* counts, si
 /** Puts the state variables back to their initial values. */
 DYCL_API int32_t dycl_reset_state(DyclSession* session);
 
+/** Copies the state variables, that of random numbers too, to `buffer`: bytes that
+ * dycl_set_state() of a session of the same model takes. `*needed` is their number; nothing is
+ * copied where `capacity` is less. */
+DYCL_API int32_t dycl_get_state(DyclSession* session, void* buffer, size_t capacity,
+                                size_t* needed);
+
+/** Sets the state variables to what dycl_get_state() of a session of the same model gave. */
+DYCL_API int32_t dycl_set_state(DyclSession* session, const void* buffer, size_t size);
+
 /** Gives this session's random numbers a seed, as torch.manual_seed does in PyTorch: from then on
  * the network draws what it draws there on a CPU. A new session has the seed 67280421310721, that
  * of a new torch.Generator. A network without random numbers takes any seed. */
@@ -169,11 +238,13 @@ DYCL_API int32_t dycl_manual_seed(DyclSession* session, uint64_t seed);
 /** The message of this thread's last error; never NULL. */
 DYCL_API const char* dycl_last_error(void);
 
-/** The kind of this thread's last error: InputError, ArtifactError, MemoryError, UsageError, or the
- * exception type that the network raised (IndexError, OverflowError, ...); never NULL. */
+/** The kind of this thread's last error: InputError, ArtifactError, MemoryError, UsageError,
+ * DeviceError, CancelledError, DeadlineError, or the exception type that the network raised
+ * (IndexError, OverflowError, ...); never NULL. */
 DYCL_API const char* dycl_last_error_kind(void);
 
-/** All functions in one table, for hosts that load a model by dlopen. */
+/** All functions in one table, for hosts that load a model by dlopen. Functions are added at its
+ * end: a model that was built before has a smaller struct_size. */
 typedef struct {
   size_t struct_size;
   int32_t abi_version;
@@ -196,6 +267,14 @@ typedef struct {
   const char* (*last_error_kind)(void);
   int32_t (*copy_output)(DyclSession*, size_t, const DLTensor*);
   int32_t (*manual_seed)(DyclSession*, uint64_t);
+  int32_t (*session_set_device_branches)(DyclSession*, int32_t);
+  int32_t (*run_tensors)(DyclSession*, const DLTensor* const*, size_t, int32_t*);
+  int32_t (*model_create_with)(const char*, const DyclModelOptions*, DyclModel**);
+  int32_t (*run_with)(DyclSession*, const DyclValue*, size_t, const DyclRunOptions*, int32_t*);
+  void (*cancel)(DyclSession*);
+  int32_t (*get_state)(DyclSession*, void*, size_t, size_t*);
+  int32_t (*set_state)(DyclSession*, const void*, size_t);
+  int32_t (*input_bounds)(size_t, DyclExtent*, size_t, size_t*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

@@ -11,7 +11,8 @@
  *   float* scores = static_cast<float*>(session.value().Output(0).value().u.tensor->data);
  * \endcode
  *
- * No function throws: a call that can fail returns a Status or a Result. Before any code of a
+ * No function throws: a call that can fail returns a Status or a Result, also where memory is
+ * short. Run(), Output() and CopyOutput() allocate nothing unless they fail. Before any code of a
  * library is loaded its checksum, interface version, architecture and CPU features are checked.
  * Link with the CMake target dycl_tvm::host.
  */
@@ -21,15 +22,23 @@
 #include <dycl/dycl.h>
 
 #include <cstdint>
-#include <memory>
+#include <initializer_list>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+// What is returned must be looked at; from C++17 on the compiler says so.
+#if __cplusplus >= 201703L
+#define DYCL_NODISCARD [[nodiscard]]
+#else
+#define DYCL_NODISCARD
+#endif
+
 namespace dycl {
 
 /*! \brief Success, or a kind of error and a message. */
-class Status {
+class DYCL_NODISCARD Status {
  public:
   Status() = default;
   Status(std::string kind, std::string message)
@@ -48,19 +57,35 @@ class Status {
 
 /*! \brief A value or the reason why there is none. value() must be called only if ok(). */
 template <class T>
-class Result {
+class DYCL_NODISCARD Result {
  public:
-  Result(T value) : value_(new T(std::move(value))) {}   // NOLINT(runtime/explicit)
-  Result(Status status) : status_(std::move(status)) {}  // NOLINT(runtime/explicit)
+  Result(T value) { new (&value_) T(std::move(value)); }                 // NOLINT(runtime/explicit)
+  Result(Status status) : status_(std::move(status)) {}                  // NOLINT(runtime/explicit)
+  Result(Result&& other) noexcept : status_(std::move(other.status_)) {  // the other keeps its kind
+    if (ok()) new (&value_) T(std::move(other.value_));
+  }
+  Result& operator=(Result&& other) noexcept {
+    if (this != &other) {
+      this->~Result();
+      new (this) Result(std::move(other));
+    }
+    return *this;
+  }
+  ~Result() {
+    if (ok()) value_.~T();
+  }
 
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }
-  T& value() { return *value_; }
-  const T& value() const { return *value_; }
+  T& value() { return value_; }
+  const T& value() const { return value_; }
 
  private:
   Status status_;
-  std::unique_ptr<T> value_;
+  // Alive if ok(): nothing is allocated for it.
+  union {
+    T value_;
+  };
 };
 
 /*! \brief Inputs of a run. The tensor must live until the run is over. */
@@ -91,8 +116,10 @@ struct InputSpec {
   DyclType type;
   DLDataType dtype;
   std::vector<int64_t> shape;
+  /*! \brief The bounds of each dimension; `shape` is the largest. */
+  std::vector<DyclExtent> extents;
 
-  /*! \brief Size of the tensor's data. */
+  /*! \brief Size of the tensor's data, at its largest. */
   size_t bytes() const {
     size_t n = dtype.bits / 8;
     for (int64_t extent : shape) n *= static_cast<size_t>(extent);
@@ -119,11 +146,32 @@ class Session {
   ~Session();
 
   /*! \brief Runs the network; the result is the return site. */
-  Result<int32_t> Run(const std::vector<DyclValue>& inputs);
+  Result<int32_t> Run(const DyclValue* inputs, size_t count);
+  Result<int32_t> Run(std::initializer_list<DyclValue> inputs) {
+    return Run(inputs.begin(), inputs.size());
+  }
+  Result<int32_t> Run(const std::vector<DyclValue>& inputs) {
+    return Run(inputs.data(), inputs.size());
+  }
+  /*!
+   * \brief Runs the network for so many milliseconds at most: then the run ends before its next
+   * kernel, with a DeadlineError; at once if they are 0 or less.
+   */
+  Result<int32_t> RunWithin(double deadline_ms, const DyclValue* inputs, size_t count);
+  Result<int32_t> RunWithin(double deadline_ms, std::initializer_list<DyclValue> inputs) {
+    return RunWithin(deadline_ms, inputs.begin(), inputs.size());
+  }
+  /*!
+   * \brief Ends the run that goes on in another thread: before its next kernel, with a
+   * CancelledError there. The session can be used again at once. For signal handlers too.
+   */
+  void Cancel();
   /*! \brief The number of leaves that the last run returned. */
   Result<size_t> NumOutputs() const;
   /*! \brief The k-th leaf of the last run. A tensor is a view that is valid until the next run. */
   Result<DyclValue> Output(size_t k) const;
+  /*! \brief Copies the k-th leaf of the last run to a compact tensor of its type and size. */
+  Status CopyOutput(size_t k, const DLTensor& to);
   /*! \brief The last decisions of the last run, in order. */
   std::vector<DyclPathEntry> Path() const;
   /*! \brief The path of the last run, with the files and lines of the model's source. */
@@ -132,10 +180,19 @@ class Session {
   std::vector<uint64_t> KernelRuns() const;
   /*! \brief Threads of this session alone; 0 goes back to those that the process shares. */
   Status SetNumThreads(int32_t num_threads);
+  /*! \brief Whether the GPU may take branches by itself, in a model for one. */
+  Status SetDeviceBranches(bool on);
   /*! \brief Puts the state variables back to their initial values. */
-  void ResetState();
+  Status ResetState();
+  /*! \brief The state variables, for SetState() of a session of the same model. */
+  Result<std::string> GetState() const;
+  Status SetState(const std::string& state);
   /*! \brief Gives the random numbers of this session a seed, as torch.manual_seed does. */
   Status ManualSeed(uint64_t seed);
+
+  /*! \brief The session and the functions of the C API. The object still owns it. */
+  DyclSession* handle() const { return session_; }
+  const DyclApi* api() const { return api_; }
 
  private:
   friend class Module;
@@ -150,10 +207,12 @@ class Session {
 class Module {
  public:
   /*! \brief Checks and loads a library and its params file ("" where the weights are inside). */
-  static Result<Module> Load(const std::string& library, const std::string& params = "");
+  static Result<Module> Load(const std::string& library, const std::string& params = "",
+                             const DyclModelOptions* options = nullptr);
   /*! \brief A model that is linked into the program: FromApi(dycl_api(DYCL_ABI_VERSION), params).
    */
-  static Result<Module> FromApi(const DyclApi* api, const std::string& params = "");
+  static Result<Module> FromApi(const DyclApi* api, const std::string& params = "",
+                                const DyclModelOptions* options = nullptr);
 
   Module(Module&& other) noexcept : api_(other.api_), model_(other.model_) {
     other.model_ = nullptr;
@@ -172,6 +231,10 @@ class Module {
   /*! \brief Sizes of the model. */
   DyclModelInfo Info() const;
   Result<Session> NewSession() const;
+
+  /*! \brief The model and the functions of the C API. The object still owns it. */
+  DyclModel* handle() const { return model_; }
+  const DyclApi* api() const { return api_; }
 
  private:
   Module(const DyclApi* api, DyclModel* model) : api_(api), model_(model) {}

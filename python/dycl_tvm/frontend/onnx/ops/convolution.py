@@ -44,7 +44,7 @@ def convolve(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tenso
     """Convolve; uneven padding is made beforehand."""
     n = x.dim() - 2
     strides, dilations = node.attr("strides") or [1] * n, node.attr("dilations") or [1] * n
-    pads = window_pads(node, x.shape[2:], node.attr("kernel_shape") or [int(s) for s in w.shape[2:]], strides, dilations)
+    pads = window_pads(node, x.shape[2:], node.attr("kernel_shape") or list(w.shape[2:]), strides, dilations)
     even = all(a == b for a, b in pads)
     x = x if even else padded(x, pads)
     inner = [a for a, _ in pads] if even else [0] * n
@@ -55,13 +55,13 @@ def convolve(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tenso
 def _conv_transpose(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     n = x.dim() - 2
     strides, dilations = node.attr("strides") or [1] * n, node.attr("dilations") or [1] * n
-    kernel = node.attr("kernel_shape") or [int(s) for s in w.shape[2:]]
+    kernel = node.attr("kernel_shape") or list(w.shape[2:])
     extra = node.attr("output_padding") or [0] * n
     pads = node.attr("pads") or [0] * (2 * n)
     wanted, mode = node.attr("output_shape"), node.attr("auto_pad", "NOTSET")
-    full = [strides[k] * (int(x.shape[2 + k]) - 1) + (kernel[k] - 1) * dilations[k] + 1 for k in range(n)]
+    full = [strides[k] * (x.shape[2 + k] - 1) + (kernel[k] - 1) * dilations[k] + 1 for k in range(n)]
     if wanted is None and mode.startswith("SAME"):
-        wanted = [int(x.shape[2 + k]) * strides[k] for k in range(n)]
+        wanted = [x.shape[2 + k] * strides[k] for k in range(n)]
     if wanted is not None:
         wanted = wanted[-n:]
         totals = [max(full[k] + extra[k] - wanted[k], 0) for k in range(n)]
@@ -95,8 +95,8 @@ def _col2im(node: Node, x: Tensor, image: Tensor, block: Tensor) -> Tensor:
         shape = [1] * (2 * n)
         shape[k], shape[n + k] = kernel[k], steps[k]
         at = at * whole[k] + line.reshape(shape)
-    batch, taps = int(x.shape[0]), math.prod(kernel)
-    channels = int(x.shape[1]) // taps
+    batch, taps = x.shape[0], math.prod(kernel)
+    channels = x.shape[1] // taps
     flat = x.reshape(batch, channels, -1)
     at = at.reshape(1, 1, -1).expand(batch, channels, -1)
     y = torch.scatter_add(torch.zeros((batch, channels, math.prod(whole)), dtype=x.dtype), 2, at, flat).reshape(batch, channels, *whole)
@@ -109,12 +109,12 @@ def _col2im(node: Node, x: Tensor, image: Tensor, block: Tensor) -> Tensor:
 def _deform(node: Node, x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
     if x.dim() != 4:
         node.fail(f"of {x.dim() - 2} spatial dimensions", "two are supported")
-    batch, channels, height, width = (int(s) for s in x.shape)
-    kh, kw = int(w.shape[2]), int(w.shape[3])
+    batch, channels, height, width = x.shape
+    kh, kw = w.shape[2], w.shape[3]
     (sh, sw), (dh, dw) = node.attr("strides") or [1, 1], node.attr("dilations") or [1, 1]
     top, left = (node.attr("pads") or [0, 0, 0, 0])[:2]
     groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
-    oh, ow = int(offset.shape[2]), int(offset.shape[3])
+    oh, ow = offset.shape[2], offset.shape[3]
     offset = offset.reshape(batch, parts, kh, kw, 2, oh, ow)
     rows = torch.arange(oh).reshape(1, 1, -1, 1) * sh - top + torch.arange(kh).reshape(-1, 1, 1, 1) * dh
     columns = torch.arange(ow).reshape(1, 1, 1, -1) * sw - left + torch.arange(kw).reshape(1, -1, 1, 1) * dw
@@ -125,7 +125,7 @@ def _deform(node: Node, x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None =
     sampled = sampled.reshape(batch, parts, channels // parts, kh * kw, oh * ow)
     if mask is not None:
         sampled = sampled * mask.reshape(batch, parts, 1, kh * kw, oh * ow)
-    per, out = channels // groups, int(w.shape[0]) // groups
+    per, out = channels // groups, w.shape[0] // groups
     found = torch.matmul(w.reshape(1, groups, out, per * kh * kw), sampled.reshape(batch, groups, per * kh * kw, oh * ow))
     found = found.reshape(batch, out * groups, oh, ow)
     return found if b is None else found + b.reshape(1, -1, 1, 1)
@@ -141,7 +141,7 @@ def _bilinear(image: Tensor, y: Tensor, x: Tensor, height: int, width: int) -> T
             weight = (1 - torch.abs(y - at_y)) * (1 - torch.abs(x - at_x))
             inside = (at_y >= 0) & (at_y < height) & (at_x >= 0) & (at_x < width)
             flat = at_y.clamp(0, height - 1).to(torch.int64) * width + at_x.clamp(0, width - 1).to(torch.int64)
-            taken = torch.gather(image, 3, flat.expand(-1, -1, int(image.shape[2]), -1))
+            taken = torch.gather(image, 3, flat.expand(-1, -1, image.shape[2], -1))
             part = taken * torch.where(inside, weight, torch.zeros((), dtype=weight.dtype))
             total = part if total is None else total + part
     assert total is not None
@@ -150,10 +150,10 @@ def _bilinear(image: Tensor, y: Tensor, x: Tensor, height: int, width: int) -> T
 
 @op("CausalConvWithState")
 def _causal(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    taps, channels = int(w.shape[-1]), int(x.shape[1])
-    left = torch.zeros((int(x.shape[0]), channels, taps - 1), dtype=x.dtype) if past is None else past
+    taps, channels = w.shape[-1], x.shape[1]
+    left = torch.zeros((x.shape[0], channels, taps - 1), dtype=x.dtype) if past is None else past
     whole = torch.cat([left, x], 2) if taps > 1 else x
     y = torch.ops.aten.convolution.default(whole, w.reshape(channels, 1, taps), b, [1], [0], [1], False, [0], channels)
     if node.attr("activation", "none") in ("silu", "swish"):
         y = y * torch.sigmoid(y)
-    return y, whole.narrow(2, int(whole.shape[2]) - (taps - 1), taps - 1)
+    return y, whole.narrow(2, whole.shape[2] - (taps - 1), taps - 1)

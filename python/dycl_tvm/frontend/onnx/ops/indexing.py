@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,40 +22,36 @@ def _wrapped(indices: Tensor, extent: int) -> Tensor:
 @op("Gather")
 def _gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     axis = node.attr("axis", 0) % x.dim()
-    found = torch.index_select(x, axis, _wrapped(indices, int(x.shape[axis])).reshape(-1))
+    found = torch.index_select(x, axis, _wrapped(indices, x.shape[axis]).reshape(-1))
     return found.reshape([*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]])
 
 
 @op("GatherElements")
 def _gather_elements(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     axis = node.attr("axis", 0) % x.dim()
-    return torch.gather(x, axis, _wrapped(indices, int(x.shape[axis])))
+    return torch.gather(x, axis, _wrapped(indices, x.shape[axis]))
 
 
 @op("GatherND")
 def _gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     batch = node.attr("batch_dims", 0)
-    parts = [_wrapped(indices.select(-1, k), int(x.shape[batch + k])) for k in range(int(indices.shape[-1]))]
+    parts = [_wrapped(indices.select(-1, k), x.shape[batch + k]) for k in range(indices.shape[-1])]
     rank = indices.dim() - 1
-    leading = [torch.arange(int(x.shape[b])).reshape([-1 if k == b else 1 for k in range(rank)]) for b in range(batch)]
+    leading = [torch.arange(x.shape[b]).reshape([-1 if k == b else 1 for k in range(rank)]) for b in range(batch)]
     return torch.ops.aten.index.Tensor(x, [*leading, *parts])
 
 
 @op("ScatterND")
 def _scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    parts = [_wrapped(indices.select(-1, k), int(x.shape[k])) for k in range(int(indices.shape[-1]))]
+    parts = [_wrapped(indices.select(-1, k), x.shape[k]) for k in range(indices.shape[-1])]
     reduction = node.attr("reduction", "none")
     if reduction in ("none", "add"):
         return torch.ops.aten.index_put.default(x, parts, updates, reduction == "add")
     # The others by rows of the flattened tensor.
-    rows, width = 1, 1
-    for size in x.shape[: len(parts)]:
-        rows *= int(size)
-    for size in x.shape[len(parts) :]:
-        width *= int(size)
+    rows, width = math.prod(x.shape[: len(parts)]), math.prod(x.shape[len(parts) :])
     at: Tensor = parts[0]
     for k in range(1, len(parts)):
-        at = at * int(x.shape[k]) + parts[k]
+        at = at * x.shape[k] + parts[k]
     at = at.reshape(-1, 1).expand(-1, width)
     mode = {"mul": "prod", "max": "amax", "min": "amin"}[reduction]
     return torch.scatter_reduce(x.reshape(rows, width), 0, at, updates.reshape(-1, width), mode, include_self=True).reshape(tuple(x.shape))
@@ -63,7 +60,7 @@ def _scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
 @op("ScatterElements", "Scatter")
 def _scatter(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis = node.attr("axis", 0) % x.dim()
-    at = _wrapped(indices, int(x.shape[axis]))
+    at = _wrapped(indices, x.shape[axis])
     reduction = node.attr("reduction", "none")
     if reduction == "none":
         return torch.scatter(x, axis, at, updates)
@@ -76,7 +73,7 @@ def _scatter(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
 @op("TensorScatter")
 def _tensor_scatter(node: Node, past: Tensor, update: Tensor, start: Tensor | None = None) -> Tensor:
     axis = node.attr("axis", -2) % past.dim()
-    batch, length, extent = int(past.shape[0]), int(update.shape[axis]), int(past.shape[axis])
+    batch, length, extent = past.shape[0], update.shape[axis], past.shape[axis]
     first = torch.zeros(batch, dtype=torch.int64) if start is None else start
     at = first.reshape(-1, 1) + torch.arange(length)
     if node.attr("mode", "linear") == "circular":
@@ -113,7 +110,13 @@ def _compress(node: Node, x: Tensor, cond: Tensor) -> Tensor:
 def _unique(node: Node, x: Tensor) -> Any:
     x = node.static(x, "its input, from whose values the shape of its result follows,")
     axis = node.attr("axis")
-    rows = x.reshape(-1, 1) if axis is None else x.movedim(axis, 0).reshape(int(x.shape[axis]), -1)
+    if node.at_run_time:
+        if not node.attr("sorted", 1) or node.wants(1):
+            node.fail("in the order of first occurrence, or with the places of these, of values known only at run time")
+        x = x.reshape(-1) if axis is None else x
+        values, inverse, times = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
+        return values, None, inverse.reshape(-1), times
+    rows = x.reshape(-1, 1) if axis is None else x.movedim(axis, 0).reshape(x.shape[axis], -1)
     keys = [tuple(row) for row in rows.tolist()]
     first: dict[Any, int] = {}
     counts: dict[Any, int] = {}
@@ -137,9 +140,9 @@ def _nms(
     threshold = 0.0 if overlap is None else float(node.static(overlap, "the threshold").item())
     floor = None if least is None else float(node.static(least, "the threshold of the scores").item())
     found = []
-    for b in range(int(boxes.shape[0])):
+    for b in range(boxes.shape[0]):
         corners = _corners(boxes[b], node.attr("center_point_box", 0))
-        for c in range(int(scores.shape[1])):
+        for c in range(scores.shape[1]):
             kept: list[int] = []
             for k in torch.argsort(scores[b, c], descending=True, stable=True).tolist():
                 if len(kept) >= limit or (floor is not None and float(scores[b, c, k]) <= floor):
@@ -169,7 +172,7 @@ def _overlap(a: list[float], b: list[float]) -> float:
 
 @op("ai.onnx.ml:ArrayFeatureExtractor")
 def _features(node: Node, x: Tensor, indices: Tensor) -> Tensor:
-    return x.reshape(-1, int(x.shape[-1])).index_select(1, indices.reshape(-1))
+    return x.reshape(-1, x.shape[-1]).index_select(1, indices.reshape(-1))
 
 
 @op("ai.onnx.ml:Binarizer")

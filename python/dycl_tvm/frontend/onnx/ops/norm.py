@@ -39,7 +39,7 @@ def _instance_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor
 @op("LayerNormalization")
 def _layer_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
     axis, epsilon = node.attr("axis", -1) % x.dim(), node.attr("epsilon", 1e-5)
-    sizes = [int(s) for s in x.shape[axis:]]
+    sizes = list(x.shape[axis:])
     if not node.wants(1) and not node.wants(2) and list(scale.shape) == sizes and (bias is None or bias.shape == scale.shape):
         return (torch.nn.functional.layer_norm(x, sizes, scale, bias, epsilon),)
     axes = list(range(axis, x.dim()))
@@ -61,7 +61,7 @@ def _rms_norm(node: Node, x: Tensor, scale: Tensor) -> Tensor:
 
 @op("GroupNormalization")
 def _group_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    groups, channels = node.attr("num_groups"), int(x.shape[1])
+    groups, channels = node.attr("num_groups"), x.shape[1]
     if node.opset < 21:  # one scale a group, before
         scale = scale.reshape(-1, 1).expand(-1, channels // groups).reshape(-1)
         bias = bias.reshape(-1, 1).expand(-1, channels // groups).reshape(-1)
@@ -70,12 +70,12 @@ def _group_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
 
 @op("LRN")
 def _lrn(node: Node, x: Tensor) -> Tensor:
-    size, channels = node.attr("size"), int(x.shape[1])
+    size, channels = node.attr("size"), x.shape[1]
     before = (size - 1) // 2
     rows = torch.arange(channels).reshape(-1, 1)
     near = torch.arange(channels)
     window = ((near >= rows - before) & (near <= rows + size - 1 - before)).to(x.dtype)
-    squares = torch.matmul(window, (x * x).reshape(int(x.shape[0]), channels, -1)).reshape(tuple(x.shape))
+    squares = torch.matmul(window, (x * x).reshape(x.shape[0], channels, -1)).reshape(tuple(x.shape))
     return x / torch.pow(node.attr("bias", 1.0) + node.attr("alpha", 1e-4) / size * squares, node.attr("beta", 0.75))
 
 
@@ -102,7 +102,7 @@ def nll(node: Node, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
     """Return the loss of logarithms of probabilities."""
     ignored, reduction = node.attr("ignore_index"), node.attr("reduction", "mean")
     target = target.to(torch.int64)
-    extent = int(x.shape[1])
+    extent = x.shape[1]
     safe = target if ignored is None else torch.where(target == ignored, torch.zeros((), dtype=torch.int64), target)
     safe = torch.where(safe < 0, safe + extent, safe)
     loss = -torch.gather(x, 1, safe.unsqueeze(1)).squeeze(1)

@@ -23,7 +23,7 @@ class Window:
         n = len(self.kernel)
         self.strides: list[int] = node.attr("strides") or [1] * n
         self.dilations: list[int] = node.attr("dilations") or [1] * n
-        extents = [int(s) for s in x.shape[2:]]
+        extents = list(x.shape[2:])
         self.declared = window_pads(node, extents, self.kernel, self.strides, self.dilations)
         self.pads, self.sizes = [], []
         for k in range(n):
@@ -65,7 +65,7 @@ def _max_pool(node: Node, x: Tensor) -> Any:
         return (torch.amax(window.unfold(whole), -1),)
     values, tap = torch.max(window.unfold(whole), -1)
     # Positions in the input, without its padding, as ONNX counts them: over the whole tensor.
-    extents = [int(s) for s in x.shape[2:]]
+    extents = list(x.shape[2:])
     column = node.attr("storage_order", 0)
     flat: Tensor = torch.zeros((), dtype=torch.int64)
     taps = torch.zeros((), dtype=torch.int64)
@@ -78,7 +78,7 @@ def _max_pool(node: Node, x: Tensor) -> Any:
         flat = flat * extents[k] + places[k]
     flat = (flat + taps).reshape([1, 1, *window.sizes, -1]).expand([*values.shape, math.prod(window.kernel)])
     inside = torch.gather(flat, -1, tap.unsqueeze(-1)).squeeze(-1)
-    planes = torch.arange(int(x.shape[0]) * int(x.shape[1])).reshape([int(x.shape[0]), int(x.shape[1]), *[1] * n])
+    planes = torch.arange(x.shape[0] * x.shape[1]).reshape([x.shape[0], x.shape[1], *[1] * n])
     return values, inside + planes * math.prod(extents)
 
 
@@ -121,8 +121,8 @@ def _unpool(node: Node, x: Tensor, indices: Tensor, shape: Tensor | None = None)
     kernel = node.attr("kernel_shape")
     n = len(kernel)
     strides, pads = node.attr("strides") or [1] * n, node.attr("pads") or [0] * (2 * n)
-    own = [(int(x.shape[2 + k]) - 1) * strides[k] + kernel[k] - pads[k] - pads[n + k] for k in range(n)]
-    batch, channels = int(x.shape[0]), int(x.shape[1])
+    own = [(x.shape[2 + k] - 1) * strides[k] + kernel[k] - pads[k] - pads[n + k] for k in range(n)]
+    batch, channels = x.shape[0], x.shape[1]
     made = torch.scatter(torch.zeros(batch * channels * math.prod(own), dtype=x.dtype), 0, indices.reshape(-1), x.reshape(-1))
     made = made.reshape(batch, channels, *own)
     if shape is None:

@@ -25,8 +25,8 @@ def _spread(node: Node, t: Tensor, x: Tensor, axis: int) -> Tensor:
     if not block:
         return t
     wide = t.unsqueeze(axis + 1).expand([*t.shape[: axis + 1], block, *t.shape[axis + 1 :]])
-    wide = wide.reshape([*t.shape[:axis], int(t.shape[axis]) * block, *t.shape[axis + 1 :]])
-    return wide.narrow(axis, 0, int(x.shape[axis]))
+    wide = wide.reshape([*t.shape[:axis], t.shape[axis] * block, *t.shape[axis + 1 :]])
+    return wide.narrow(axis, 0, x.shape[axis])
 
 
 def _saturated(node: Node, x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""RNN, GRU and LSTM: their steps are unrolled, for the length of the sequence is static."""
+"""RNN, GRU and LSTM: their steps are unrolled where their number is known, else a network of PyTorch's runs over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,12 +56,18 @@ def _recurrent(
     node: Node, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Tensor | None = None,
     h0: Tensor | None = None, c0: Tensor | None = None, peepholes: Tensor | None = None,
 ) -> Any:  # fmt: skip
-    layout, hidden = node.attr("layout", 0), int(r.shape[2])
+    layout, hidden = node.attr("layout", 0), r.shape[2]
     if layout:
         x = x.transpose(0, 1)
         h0, c0 = (None if t is None else t.transpose(0, 1) for t in (h0, c0))
-    directions, batch, steps = int(w.shape[0]), int(x.shape[1]), int(x.shape[0])
+    directions, batch, steps = w.shape[0], x.shape[1], x.shape[0]
     activations = _activations(node, directions)
+    if type(steps) is not int:
+        if any(t is not None for t in (lengths, peepholes)):
+            node.fail("with lengths or peepholes, over steps whose number is known only at run time")
+        y, *last_states = _over_steps(node, x, w, r, b, [h0] if node.type != "LSTM" else [h0, c0])
+        y_h, y_c = (last_states * 2)[:2]
+        return _in_layout(node, y, y_h, y_c)
     per = len(_DEFAULTS[node.type])
     zeros = torch.zeros((batch, hidden), dtype=x.dtype)
     rows: list[Tensor] = []
@@ -91,10 +97,41 @@ def _recurrent(
         rows.append(torch.stack(outputs, 0))
         last.append(h)
         cells.append(c)
-    y, y_h, y_c = torch.stack(rows, 1), torch.stack(last, 0), torch.stack(cells, 0)
-    if layout:
+    return _in_layout(node, torch.stack(rows, 1), torch.stack(last, 0), torch.stack(cells, 0))
+
+
+def _in_layout(node: Node, y: Tensor, y_h: Tensor, y_c: Tensor) -> tuple[Tensor, ...]:
+    if node.attr("layout", 0):
         y, y_h, y_c = y.permute(2, 0, 1, 3), y_h.transpose(0, 1), y_c.transpose(0, 1)
     return (y, y_h, y_c)[: max(node.outputs, 1)]
+
+
+#: Where the gates of ONNX stand among those of PyTorch.
+_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+
+
+def _over_steps(node: Node, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, states: Sequence[Tensor | None]) -> list[Tensor]:
+    """Run over as many steps as there are: PyTorch's function of a network does, for the activations that it has."""
+    directions, hidden, kind = w.shape[0], r.shape[2], node.type
+    names = [str(name).lower() for name in node.attr("activations") or _DEFAULTS[kind] * directions]
+    usual = [name.lower() for name in _DEFAULTS[kind]] * directions
+    if names != usual or node.attr("clip") is not None or node.attr("input_forget", 0):
+        node.fail("with other activations than usual, clip or input_forget, over steps whose number is known only at run time")
+    if kind == "GRU" and not node.attr("linear_before_reset", 0):
+        node.fail("without linear_before_reset, over steps whose number is known only at run time")
+    fn: Any = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}[kind]
+    rows = torch.cat([torch.arange(hidden) + gate * hidden for gate in _GATES[kind]])
+    weights: list[Tensor] = []
+    for d in range(directions):
+        weights += [w[d].index_select(0, rows), r[d].index_select(0, rows)]
+        if b is not None:
+            weights += [half.index_select(0, rows) for half in b[d].chunk(2)]
+    begin = [torch.zeros((directions, x.shape[1], hidden), dtype=x.dtype) if s is None else s for s in states]
+    backwards = node.attr("direction", "forward") == "reverse"
+    x = torch.flip(x, [0]) if backwards else x
+    found = fn(x, begin if kind == "LSTM" else begin[0], weights, b is not None, 1, 0.0, False, directions == 2, False)
+    y = found[0].reshape(x.shape[0], x.shape[1], directions, hidden).permute(0, 2, 1, 3)
+    return [torch.flip(y, [0]) if backwards else y, *found[1:]]
 
 
 class _Step:
@@ -102,8 +139,8 @@ class _Step:
 
     def __init__(self, node: Node, w: Tensor, r: Tensor, b: Tensor | None, p: Tensor | None, activations: list[Activation]) -> None:
         self.node, self.w, self.r, self.p, self.f = node, w.t(), r.t(), p, activations
-        self.hidden = int(r.shape[1])
-        half = int(r.shape[0])
+        self.hidden = r.shape[1]
+        half = r.shape[0]
         self.bw = torch.zeros(half, dtype=w.dtype) if b is None else b[:half]
         self.br = torch.zeros(half, dtype=w.dtype) if b is None else b[half:]
         self.clip = node.attr("clip")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,7 @@ def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
         return torch.mean(x, axes, keepdim=keep)
     count = 1
     for axis in axes:
-        count *= int(x.shape[axis])
+        count *= x.shape[axis]
     return torch.div(torch.sum(x, axes, keepdim=keep), count, rounding_mode="trunc").to(x.dtype)
 
 
@@ -109,7 +110,7 @@ def _arg(node: Node, x: Tensor) -> Tensor:
     fn = torch.argmax if node.type == "ArgMax" else torch.argmin
     if not node.attr("select_last_index", 0):
         return fn(x, axis, keepdim=keep)
-    return int(x.shape[axis]) - 1 - fn(torch.flip(x, [axis]), axis, keepdim=keep)
+    return x.shape[axis] - 1 - fn(torch.flip(x, [axis]), axis, keepdim=keep)
 
 
 @op("Softmax", "LogSoftmax", "Hardmax")
@@ -119,14 +120,11 @@ def _softmax(node: Node, x: Tensor) -> Tensor:
         return fn(x, node.attr("axis", -1))
     # Before operator set 13 the tensor counts as a matrix, split before the axis.
     axis = node.attr("axis", 1) % max(x.dim(), 1)
-    rows = 1
-    for size in x.shape[:axis]:
-        rows *= int(size)
-    return fn(x.reshape(rows, -1), 1).reshape(tuple(x.shape))
+    return fn(x.reshape(math.prod(x.shape[:axis]), -1), 1).reshape(tuple(x.shape))
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
-    extent = int(x.shape[axis])
+    extent = x.shape[axis]
     best = torch.argmax(x, axis, keepdim=True)
     shape = [1] * x.dim()
     shape[axis] = extent
@@ -139,9 +137,9 @@ def _cumulative(node: Node, x: Tensor, axis: Tensor) -> Tensor:
     total = node.type == "CumSum"
     if node.attr("reverse", 0):
         x = torch.flip(x, [dim])
-    extent = int(x.shape[dim])
+    extent = x.shape[dim]
     if node.attr("exclusive", 0):
-        first = torch.full([1 if k == dim else int(s) for k, s in enumerate(x.shape)], 0 if total else 1, dtype=x.dtype)
+        first = torch.full([1 if k == dim else s for k, s in enumerate(x.shape)], 0 if total else 1, dtype=x.dtype)
         x = torch.cat([first, x.narrow(dim, 0, extent - 1)], dim)
     result = (torch.cumsum(x, dim) if total else torch.cumprod(x, dim)).to(x.dtype)
     return torch.flip(result, [dim]) if node.attr("reverse", 0) else result

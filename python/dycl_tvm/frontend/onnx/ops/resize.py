@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 def _upsample(node: Node, x: Tensor, scales: Tensor | None = None) -> Tensor:
     factors = node.attr("scales") if scales is None else [float(v) for v in node.static(scales, "the scales").tolist()]
     for axis, factor in enumerate(factors):
-        size = math.floor(int(x.shape[axis]) * factor)
+        size = x.shape[axis] if factor == 1.0 else math.floor(x.shape[axis] * factor)
         x = _axis(
             node,
             x,
@@ -37,13 +37,13 @@ def _upsample(node: Node, x: Tensor, scales: Tensor | None = None) -> Tensor:
 def _resize(node: Node, x: Tensor, *given: Tensor | None) -> Any:
     roi, scales, sizes = [*([None] if node.opset < 11 else []), *given, None, None, None][:3]
     axes = [a % x.dim() for a in node.attr("axes") or range(x.dim())]
-    extents = [int(x.shape[a]) for a in axes]
+    extents = [x.shape[a] for a in axes]
     mode = node.attr("mode", "nearest")
     where = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
     rounding = node.attr("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor")
-    if sizes is not None and sizes.numel():
-        wanted = node.ints(sizes, "the sizes") or []
-        factors = [w / e for w, e in zip(wanted, extents)]
+    wanted = node.ints(sizes, "the sizes") or []
+    if wanted:
+        factors = [1.0 if w == e else w / e for w, e in zip(wanted, extents)]
         policy = node.attr("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
@@ -51,7 +51,7 @@ def _resize(node: Node, x: Tensor, *given: Tensor | None) -> Any:
             wanted = [math.floor(factor * e + 0.5) for e in extents]
     elif scales is not None and scales.numel():
         factors = [float(v) for v in node.static(scales, "the scales").tolist()]
-        wanted = [math.floor(e * f) for e, f in zip(extents, factors)]
+        wanted = [e if f == 1.0 else math.floor(e * f) for e, f in zip(extents, factors)]
     else:
         node.fail("it has neither scales nor sizes")
     bounds = None
@@ -64,8 +64,8 @@ def _resize(node: Node, x: Tensor, *given: Tensor | None) -> Any:
 
 
 def _axis(node: Node, x: Tensor, axis: int, size: int, factor: float, bounds: Any, mode: str, where: str, rounding: str) -> Tensor:
-    extent = int(x.shape[axis])
-    if size == extent and factor == 1.0 and bounds is None:
+    extent = x.shape[axis]
+    if factor == 1.0 and bounds is None and size == extent:
         return x
     positions = _positions(np.arange(size, dtype=np.float64), extent, size, factor, where, bounds)
     outside = (positions < 0) | (positions > extent - 1) if where == "tf_crop_and_resize" else None

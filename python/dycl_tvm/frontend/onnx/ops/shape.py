@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Operators that move elements: shapes, joins, slices, padding. Shapes are static, so those that ask for one give a constant."""
+"""Operators that move elements: shapes, joins, slices, padding. Those that ask for a shape give a constant where it is one."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ Tensor = torch.Tensor
 
 @op("Shape")
 def _shape(node: Node, x: Tensor) -> Tensor:
-    sizes = [int(s) for s in x.shape]
+    sizes = list(x.shape)
     return torch.tensor(sizes[node.attr("start", 0) : node.attr("end")], dtype=torch.int64)
 
 
@@ -48,7 +49,7 @@ def _constant_of_shape(node: Node, shape: Tensor) -> Tensor:
 def _reshape(node: Node, x: Tensor, shape: Tensor | None = None) -> Tensor:
     sizes = node.input_or_attr(shape, "shape") or []
     if not node.attr("allowzero", 0):
-        sizes = [int(x.shape[k]) if s == 0 else s for k, s in enumerate(sizes)]
+        sizes = [x.shape[k] if s == 0 else s for k, s in enumerate(sizes)]
     return x.reshape(sizes)
 
 
@@ -56,10 +57,7 @@ def _reshape(node: Node, x: Tensor, shape: Tensor | None = None) -> Tensor:
 def _flatten(node: Node, x: Tensor) -> Tensor:
     axis = node.attr("axis", 1)
     axis = axis + x.dim() if axis < 0 else axis
-    rows = 1
-    for size in x.shape[:axis]:
-        rows *= int(size)
-    return x.reshape(rows, x.numel() // rows if rows else 0)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 @op("Squeeze")
@@ -68,7 +66,7 @@ def _squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Any:
     dims = [k for k, s in enumerate(x.shape) if s == 1] if found is None else sorted(a % x.dim() for a in found)
     if any(x.shape[d] != 1 for d in dims):
         node.fail(f"the axes {found} of shape {list(x.shape)} are not all 1")
-    return (x.reshape([int(s) for k, s in enumerate(x.shape) if k not in dims]),)
+    return (x.reshape([s for k, s in enumerate(x.shape) if k not in dims]),)
 
 
 @op("Unsqueeze")
@@ -76,7 +74,7 @@ def _unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
     found = node.input_or_attr(axes, "axes") or []
     rank = x.dim() + len(found)
     dims = {a % rank for a in found}
-    sizes = iter(int(s) for s in x.shape)
+    sizes = iter(x.shape)
     return x.reshape([1 if k in dims else next(sizes) for k in range(rank)])
 
 
@@ -98,7 +96,7 @@ def _split(node: Node, x: Tensor, split: Tensor | None = None) -> tuple[Tensor, 
     axis = node.attr("axis", 0)
     sizes = node.input_or_attr(split, "split")
     if sizes is None:
-        extent, count = int(x.shape[axis]), node.attr("num_outputs", node.outputs)
+        extent, count = x.shape[axis], node.attr("num_outputs", node.outputs)
         step = -(-extent // count)
         sizes = [max(0, min(step, extent - k * step)) for k in range(count)]
     parts, start = [], 0
@@ -119,7 +117,10 @@ def _slice(node: Node, x: Tensor, *given: Tensor | None) -> Any:
     assert starts is not None and ends is not None
     axes = axes if axes is not None else list(range(len(starts)))
     for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts)):
-        axis, extent = axis % x.dim(), int(x.shape[axis])
+        axis, extent = axis % x.dim(), x.shape[axis]
+        if any(type(n) is not int for n in (start, end, extent)):
+            x = _slice_at_run_time(node, x, axis, start, end, step)
+            continue
         taken = range(extent)[_python_slice(start, end, step, extent)]
         if step > 0:
             if len(taken) != extent:
@@ -131,6 +132,22 @@ def _slice(node: Node, x: Tensor, *given: Tensor | None) -> Any:
         else:
             x = torch.flip(torch.ops.aten.slice.Tensor(x, axis, taken[-1], taken[0] + 1, -step), [axis])
     return (x,)
+
+
+def _slice_at_run_time(node: Node, x: Tensor, axis: int, start: Any, end: Any, step: int) -> Tensor:
+    """Return a slice one of whose ends, or the size of whose dimension, is a number of the run."""
+    if step < 0:  # only all elements: where others begin and end depends on the size
+        if step != -1 or type(start) is not int or type(end) is not int or (start != -1 and start < _NO_END) or end > -_NO_END:
+            node.fail("with a negative step, and not of all elements, of a dimension whose size is known only at run time")
+        return torch.flip(x, [axis])
+    end = None if type(end) is int and end >= _NO_END else end
+    where = (*[slice(None)] * axis, slice(start, end, step))
+    found: Tensor = x[where]
+    return found
+
+
+#: Models write numbers of this kind for "to the end".
+_NO_END = 2**31 - 1
 
 
 def _python_slice(start: int, end: int, step: int, extent: int) -> slice:
@@ -145,7 +162,9 @@ def _python_slice(start: int, end: int, step: int, extent: int) -> slice:
 @op("Expand")
 def _expand(node: Node, x: Tensor, shape: Tensor) -> Tensor:
     sizes = node.ints(shape, "the shape") or []
-    return x.expand(torch.broadcast_shapes(tuple(x.shape), tuple(sizes)))
+    extents = [*[1] * (len(sizes) - x.dim()), *x.shape]
+    sizes = [*[1] * (x.dim() - len(sizes)), *sizes]
+    return x.expand([a if type(b) is int and b == 1 else b for a, b in zip(extents, sizes)])
 
 
 @op("Tile")
@@ -167,7 +186,7 @@ def _pad(node: Node, x: Tensor, pads: Tensor | None = None, value: Tensor | None
     for k, dim in enumerate(dims):
         before, after = sizes[k], sizes[k + len(dims)]
         if before < 0 or after < 0:
-            extent = int(x.shape[dim])
+            extent = x.shape[dim]
             x = x.narrow(dim, max(-before, 0), extent + min(before, 0) + min(after, 0))
             before, after = max(before, 0), max(after, 0)
         if before or after:
@@ -180,7 +199,7 @@ def pad_axis(x: Tensor, dim: int, before: int, after: int, mode: str, fill: Any)
     if mode == "constant":
         sizes = [0, 0] * (x.dim() - 1 - dim) + [before, after]
         return F.pad(x, sizes, value=bool(fill) if x.dtype == torch.bool else fill)
-    extent = int(x.shape[dim])
+    extent = x.shape[dim]
     at = torch.arange(-before, extent + after)
     if mode == "edge":
         at = at.clamp(0, extent - 1)
@@ -197,7 +216,7 @@ def pad_axis(x: Tensor, dim: int, before: int, after: int, mode: str, fill: Any)
 def _center(node: Node, x: Tensor, shape: Tensor) -> Any:
     sizes = node.ints(shape, "the shape") or []
     for size, dim in zip(sizes, node.attr("axes") or range(x.dim())):
-        extent = int(x.shape[dim])
+        extent = x.shape[dim]
         if extent > size:
             x = x.narrow(dim, (extent - size) // 2, size)
         elif extent < size:
@@ -208,7 +227,7 @@ def _center(node: Node, x: Tensor, shape: Tensor) -> Any:
 
 @op("DepthToSpace")
 def _depth_to_space(node: Node, x: Tensor) -> Tensor:
-    n, c, h, w = (int(s) for s in x.shape)
+    n, c, h, w = x.shape
     b = node.attr("blocksize")
     if node.attr("mode", "DCR") == "DCR":
         return x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2).reshape(n, c // b**2, h * b, w * b)
@@ -217,7 +236,7 @@ def _depth_to_space(node: Node, x: Tensor) -> Tensor:
 
 @op("SpaceToDepth")
 def _space_to_depth(node: Node, x: Tensor) -> Tensor:
-    n, c, h, w = (int(s) for s in x.shape)
+    n, c, h, w = x.shape
     b = node.attr("blocksize")
     x = x.reshape(n, c, h // b, b, w // b, b)
     order = (0, 1, 3, 5, 2, 4) if node.attr("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
@@ -227,6 +246,8 @@ def _space_to_depth(node: Node, x: Tensor) -> Tensor:
 @op("Range")
 def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     low, high, step = (node.static(t, w).item() for t, w in zip((start, limit, delta), ("the start", "the limit", "the step")))
+    if not all(type(n) in (int, float) for n in (low, high, step)):
+        return torch.arange(low, high, step, dtype=start.dtype)
     count = max(-(-(high - low) // step), 0)
     return (torch.arange(int(count)).to(start.dtype) * step + low).to(start.dtype)
 
@@ -234,14 +255,14 @@ def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 @op("EyeLike")
 def _eye(node: Node, x: Tensor) -> Tensor:
     dtype = dtype_of(node, node.attr("dtype")) if node.attr("dtype") else x.dtype
-    rows, columns = int(x.shape[0]), int(x.shape[1])
+    rows, columns = x.shape[0], x.shape[1]
     return (torch.arange(columns) - torch.arange(rows).reshape(-1, 1) == node.attr("k", 0)).to(dtype)
 
 
 @op("ReverseSequence")
 def _reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
     batch, time = node.attr("batch_axis", 1), node.attr("time_axis", 0)
-    extent = int(x.shape[time])
+    extent = x.shape[time]
     steps = torch.arange(extent)
     ends = lengths.reshape(-1, 1)
     at = torch.where(steps < ends, ends - 1 - steps, steps)  # [batch, time]

@@ -23,7 +23,7 @@ def _matrices(length: int, dtype: torch.dtype, inverse: bool, bins: int) -> tupl
 
 def _transform(x: Tensor, inverse: bool, onesided: bool) -> Tensor:
     """Transform the axis before the last; the last holds the real and imaginary part, or the real part only."""
-    length = int(x.shape[-2])
+    length = x.shape[-2]
     if inverse and onesided:
         return x
     bins = length // 2 + 1 if onesided else length
@@ -31,7 +31,7 @@ def _transform(x: Tensor, inverse: bool, onesided: bool) -> Tensor:
     x = x.transpose(-1, -2)
     re = x.select(-2, 0)
     a, b = torch.matmul(re, real), torch.matmul(re, imaginary)
-    if int(x.shape[-2]) == 2:
+    if x.shape[-2] == 2:
         im = x.select(-2, 1)
         a, b = a - torch.matmul(im, imaginary), b + torch.matmul(im, real)
     return torch.stack([a, b], -1)
@@ -43,16 +43,16 @@ def _dft(node: Node, x: Tensor, length: Tensor | None = None, axis: Tensor | Non
     dim = node.attr("axis", default) if axis is None else node.int(axis, "its axis")
     dim = dim % x.dim()
     inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
-    extent = int(x.shape[dim])
+    extent = x.shape[dim]
     size = node.int(length, "its length") if length is not None else 2 * (extent - 1) if inverse and onesided else extent
     if inverse and onesided:
         # The other half are the conjugates.
         body = x.narrow(dim, 1, size - extent)
         mirrored = torch.flip(body, [dim]) * torch.tensor([1.0, -1.0], dtype=x.dtype)
         x = torch.cat([x, mirrored], dim)
-    extent = int(x.shape[dim])
+    extent = x.shape[dim]
     if size > extent:
-        shape = [int(s) for s in x.shape]
+        shape = list(x.shape)
         shape[dim] = size - extent
         x = torch.cat([x, torch.zeros(shape, dtype=x.dtype)], dim)
     elif size < extent:
@@ -67,14 +67,14 @@ def _dft(node: Node, x: Tensor, length: Tensor | None = None, axis: Tensor | Non
 @op("STFT")
 def _stft(node: Node, x: Tensor, step: Tensor, window: Tensor | None = None, length: Tensor | None = None) -> Tensor:
     hop = node.int(step, "its step")
-    size = node.int(length, "the length of a frame") if length is not None else int(window.shape[0]) if window is not None else 0
+    size = node.int(length, "the length of a frame") if length is not None else window.shape[0] if window is not None else 0
     x = x if x.dim() == 3 else x.unsqueeze(-1)
-    frames = (int(x.shape[1]) - size) // hop + 1
+    frames = (x.shape[1] - size) // hop + 1
     at = torch.arange(frames).reshape(-1, 1) * hop + torch.arange(size)
-    parts = x.index_select(1, at.reshape(-1)).reshape(int(x.shape[0]), frames, size, int(x.shape[2]))
+    parts = x.index_select(1, at.reshape(-1)).reshape(x.shape[0], frames, size, x.shape[2])
     if window is not None:
         parts = parts * window.reshape(-1, 1)
-    return _transform(parts, False, bool(node.attr("onesided", 1)) and int(x.shape[2]) == 1)
+    return _transform(parts, False, bool(node.attr("onesided", 1)) and x.shape[2] == 1)
 
 
 @op("MelWeightMatrix")

@@ -27,8 +27,8 @@ class _Grid:
     """Reads an image [n, c, flat] at positions along its spatial axes."""
 
     def __init__(self, node: Node, x: Tensor) -> None:
-        self.sizes = [int(s) for s in x.shape[2:]]
-        self.flat = x.reshape(int(x.shape[0]), int(x.shape[1]), -1)
+        self.sizes = list(x.shape[2:])
+        self.flat = x.reshape(x.shape[0], x.shape[1], -1)
         self.mode, self.aligned = node.attr("padding_mode", "zeros"), node.attr("align_corners", 0)
 
     def settle(self, p: Tensor, axis: int) -> Tensor:
@@ -48,7 +48,7 @@ class _Grid:
             p = self.settle(p, axis)
             inside = inside & (p >= 0) & (p <= size - 1)
             index = index * size + p.clamp(0, size - 1).to(torch.int64)
-        found = torch.gather(self.flat, 2, index.unsqueeze(1).expand(-1, int(self.flat.shape[1]), -1))
+        found = torch.gather(self.flat, 2, index.unsqueeze(1).expand(-1, self.flat.shape[1], -1))
         return torch.where(inside.unsqueeze(1), found, torch.zeros((), dtype=found.dtype))
 
 
@@ -56,7 +56,7 @@ class _Grid:
 def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
     image, n = _Grid(node, x), x.dim() - 2
     mode = node.attr("mode", "linear")
-    points = grid.reshape(int(grid.shape[0]), -1, n)
+    points = grid.reshape(grid.shape[0], -1, n)
     at = []
     for axis in range(n):
         p = points.select(2, n - 1 - axis)  # the grid has the last axis first
@@ -79,7 +79,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
             total = part if total is None else total + part
         assert total is not None
         found = total
-    return found.reshape([int(x.shape[0]), int(x.shape[1]), *(int(s) for s in grid.shape[1:-1])])
+    return found.reshape([x.shape[0], x.shape[1], *grid.shape[1:-1]])
 
 
 def _cubic(t: Tensor, a: float = -0.75) -> list[Tensor]:
@@ -94,12 +94,12 @@ def _cubic(t: Tensor, a: float = -0.75) -> list[Tensor]:
 
 @op("RoiAlign")
 def _roi_align(node: Node, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
-    height, width = int(x.shape[2]), int(x.shape[3])
+    height, width = x.shape[2], x.shape[3]
     rows, columns, ratio = node.attr("output_height", 1), node.attr("output_width", 1), node.attr("sampling_ratio", 0)
     scale = node.attr("spatial_scale", 1.0)
     half = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel") == "half_pixel"
     boxes = rois * scale - (0.5 if half else 0.0)
-    count = int(rois.shape[0])
+    count = rois.shape[0]
     spans = []
     for low, high, bins in ((1, 3, rows), (0, 2, columns)):
         extent = boxes.select(1, high) - boxes.select(1, low)

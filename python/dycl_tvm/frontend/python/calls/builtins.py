@@ -7,7 +7,9 @@ Every substitute does what the original does when all its arguments are plain.
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
+import inspect
 import math
 import types
 from collections.abc import Callable
@@ -19,14 +21,16 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
+from dycl_tvm.frontend.python.calls.frames import TABLE as FRAMES
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of, sum_of
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.progress import substitute_of as progress_bar
 from dycl_tvm.frontend.python.calls.ranges import RunTimeRange
+from dycl_tvm.frontend.python.calls.sums import TABLE as SUMS
 from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
@@ -34,6 +38,7 @@ from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
+from dycl_tvm.frontend.python.source.ownership import code_of, with_code
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
@@ -224,15 +229,6 @@ def _quantifier(kind: str) -> Substitute:
         return scalars.wrap(truth(result))
 
     return substitute
-
-
-def _sum(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    if type(total) is int and total == 0 and issubclass(type(args[0]), KeptList) and (found := sum_of(args[0])) is not None:
-        return found
-    for x in args[0]:
-        total = total + x
-    return total
 
 
 def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -469,6 +465,9 @@ def _attributes(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return _named_attribute(args[1], callee, *args)
     if isinstance(args[0], Poison) and not isinstance(args[0], Chosen):
         use(args[0])
+    if callee is getattr and len(args) > 1 and args[1] == "__code__":
+        function = args[0].__func__ if isinstance(args[0], types.MethodType) else args[0]
+        return code_of(function) if isinstance(function, types.FunctionType) else attributes.getattr(callee, *args)
     space = {} if isinstance(args[0], Poison) else {**(space_of(args[0]) or {}), **dict(in_slots(args[0]))}
     for value in space.values() if callee in (vars, dir) else [space.get(args[1])] if len(args) > 1 else []:
         if isinstance(value, Poison) and is_unbound(value):
@@ -485,6 +484,18 @@ def _id(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         use(args[0])
     settle(args[0], f"the {callee.__name__}")
     return ObjectId(args[0]) if isinstance(args[0], torch.Tensor) else callee(*args)
+
+
+def _kind_of_function(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``inspect.isgeneratorfunction`` and its kind: while a model is staged the code of a function is not what was written."""
+    asked = args[0] if args else next(iter(kwargs.values()))
+    while isinstance(asked, (types.MethodType, functools.partial)):
+        asked = asked.__func__ if isinstance(asked, types.MethodType) else asked.func
+    if not isinstance(asked, types.FunctionType):
+        return callee(*args, **kwargs)
+    written = with_code(asked, code_of(asked))
+    vars(written).update(vars(asked))
+    return callee(written)
 
 
 def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -514,7 +525,7 @@ TABLE: dict[Any, Substitute] = {
     max: _consumes(_extremum(True)),
     any: _consumes(_quantifier("or")),
     all: _consumes(_quantifier("and")),
-    sum: _consumes(_sum),
+    **{callee: _consumes(substitute) for callee, substitute in SUMS.items()},
     round: _round,
     repr: _repr,
     callable: _callable,
@@ -523,6 +534,7 @@ TABLE: dict[Any, Substitute] = {
     len: _len,
     id: _id,
     hash: _id,
+    **dict.fromkeys((inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction), _kind_of_function),
     setattr: _setattr,
     hasattr: _attributes,
     getattr: _attributes,
@@ -577,6 +589,7 @@ TABLE: dict[Any, Substitute] = {
         _math,
     ),
     **clocks.TABLE,
+    **FRAMES,
     torch.from_numpy: _from_numpy,
     torch.asarray: _from_numpy,
 }

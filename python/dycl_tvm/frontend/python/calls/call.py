@@ -9,11 +9,14 @@ import functools
 import inspect
 import sys
 import types
+import typing
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
+from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.builtin_methods import note_method
 from dycl_tvm.frontend.python.calls.by_length import counters_of, tried_by_length
@@ -24,6 +27,7 @@ from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, call_with_list
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches, with_known_key
+from dycl_tvm.frontend.python.calls.sums import handed
 from dycl_tvm.frontend.python.calls.text_methods import make_text
 from dycl_tvm.frontend.python.calls.torch_operators import forward_of, python_of
 from dycl_tvm.frontend.python.calls.unseen import looked_at
@@ -38,7 +42,7 @@ from dycl_tvm.frontend.python.source.rewritten import rewritten
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.compiled import module_of
-from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell
+from dycl_tvm.frontend.trace.heap.places import MUTABLE, Cell, space_of
 from dycl_tvm.frontend.trace.heap.settings import SETTINGS
 from dycl_tvm.frontend.trace.heap.visible import CACHED, NUMPY_FUNCTIONS
 from dycl_tvm.frontend.trace.join.poison import Poison, use
@@ -140,6 +144,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         return _call(callee.__func__, (callee.__self__, *args), kwargs, root)
     if isinstance(callee, types.FunctionType):
         return _call_function(callee, args, kwargs, root)
+    if isinstance(callee, _SUBSCRIPTED) and getattr(callee, "_inst", True):
+        return _instantiate_subscripted(callee, args, kwargs)
     if isinstance(callee, type):
         return _instantiate(callee, args, kwargs)
     if isinstance(callee, _BUILTIN_METHODS):
@@ -340,6 +346,20 @@ def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return _construct(cls, args, kwargs) if own_call is type.__call__ else _note_made(_native(cls, args, kwargs))
 
 
+#: Classes that were given what stands for their type parameters: ``Box[int]``.
+_SUBSCRIPTED = (types.GenericAlias, typing._GenericAlias)  # type: ignore[attr-defined]
+
+
+def _instantiate_subscripted(alias: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a class as :mod:`typing` does: an object that can have attributes knows how its class was written."""
+    made = _call(alias.__origin__, args, kwargs, False)
+    if isinstance(made, Poison):
+        use(made)
+    if space_of(made) is not None:
+        attributes.setattr(alias, made, "__orig_class__")
+    return made
+
+
 def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make an object of a class as ``type.__call__`` does."""
     new: Any = cls.__new__
@@ -472,6 +492,7 @@ def _is_written(x: Any) -> bool:
 
 def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     session = current()
+    args, kwargs = tuple(map(handed, args)), {name: handed(x) for name, x in kwargs.items()}
     about = about_callee(callee)
     if not about.allowed:
         _refuse_effects(callee)
@@ -547,6 +568,8 @@ def run_method(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict
         session.native_depth = 0  # torch's own modules catch no exceptions
     else:
         session.called_depth += 1
+    if args and isinstance(args[0], FunctionCtx) and not session.heap.birth(args[0]):
+        session.heap.born(args[0])  # PyTorch makes it at each `apply`
     before = program().trampolines.passing
     try:
         result = _call_function(function, args, kwargs, False)

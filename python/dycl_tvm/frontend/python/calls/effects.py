@@ -16,7 +16,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.sealed import refuse_unknown
-from dycl_tvm.frontend.python.calls.shared import Shared
+from dycl_tvm.frontend.python.calls.shared import Shared, gives_classes
 from dycl_tvm.frontend.python.calls.unseen import Unseen
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library, is_library_class
@@ -181,6 +181,8 @@ def _is_known(callee: Any, module: str) -> bool:
         return callee.__name__ in ("forward", "_call_impl", "_wrapped_call_impl") and module.startswith("torch.nn.modules.")
     if isinstance(callee, type):
         return issubclass(callee, _KNOWN) and is_library_class(callee) and callee is not object
+    if gives_classes(callee):
+        return False
     owner = getattr(callee, "__self__", None)
     if isinstance(owner, types.ModuleType):
         return owner.__name__.split(".")[0] in ("math", "cmath", "_bisect", "_heapq", "torch", "_stat", "unicodedata")

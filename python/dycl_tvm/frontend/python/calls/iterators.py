@@ -81,6 +81,7 @@ def _check_more(cond: Any) -> None:
     more, end = session.builder.new_block("more"), session.builder.new_block("end")
     session.builder.branch(operand, more, end)
     session.builder.block = end
+    session.builder.raising()
     session.builder.terminate(Raise("StopIteration", "", session.origin()))
     session.builder.block = more
 

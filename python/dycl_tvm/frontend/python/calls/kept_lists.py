@@ -288,14 +288,26 @@ def contained(x: Any, item: Any) -> Any:
     return None if equal is None else number(equal.any())
 
 
-def sum_of(x: Any) -> Any:
-    """Return the sum of the floats, truths or tensors of a list; None where the items are gone over one by one (an int has any size)."""
+def sum_of(x: Any, compensates: bool) -> Any:
+    """Return the sum of the floats, truths or tensors of a list; None where the items are gone over one by one (an int has any size).
+
+    Floats and tensors are added up in their order; a sum of floats that ``compensates`` has what the additions rounded away added to it at
+    the end.
+    """
     form, rows = _items_of(x).form, _items_of(x).rows[0]
     if not isinstance(form, Leaf) or form.kind == "int" or form.dtype in _NO_SUMS or not length_of(x) > 0:
         return None
+    if form.kind == "bool":
+        return number(rows.sum())
+    totals = rows.cumsum(0)
     if not form.kind:
-        return rows.cumsum(0)[-1]  # in their order
-    return number(rows.sum()) if form.kind == "bool" else number(rows.cumsum(0)[-1]) + 0.0  # in their order
+        return 0 + totals[-1]
+    if not compensates:
+        return number(totals[-1]) + 0.0
+    before = torch.cat([rows.new_zeros(1), totals[:-1]])
+    part = totals - before
+    lost = ((before - (totals - part)) + (rows - part)).cumsum(0)[-1]
+    return number(torch.where(lost - lost < lost.abs(), totals[-1] + lost, totals[-1])) + 0.0
 
 
 def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list[torch.Tensor]:

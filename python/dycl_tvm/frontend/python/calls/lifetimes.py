@@ -23,17 +23,17 @@ def check_lifetime(callee: Any, args: tuple[Any, ...]) -> None:
     """Refuse a call of the user's that asks when, or whether, an object is given up."""
     if isinstance(callee, weakref.ref):
         referent = weakref.ref.__call__(callee)
-        if referent is not None and _is_users() and not program().state.finalizers.is_alive(referent):
+        if referent is not None and is_users() and not program().state.finalizers.is_alive(referent):
             refuse_lifetime("a weak reference is followed, which")
         return
-    if getattr(callee, "__module__", None) not in _MODULES or not _is_users():
+    if getattr(callee, "__module__", None) not in _MODULES or not is_users():
         return
     weak = any(callee is x for x in _OF_AN_OBJECT) and args and not program().state.lives_on(getattr(args[0], "__self__", args[0]))
     if weak or any(callee is x for x in (*CONTAINERS, *_COUNTS)):
         refuse_lifetime(f"{callee.__name__}()")
 
 
-def _is_users() -> bool:
+def is_users() -> bool:
     """Whether the code that calls is the user's."""
     frame = sys._getframe(2)
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:

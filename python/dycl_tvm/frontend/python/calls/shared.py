@@ -54,7 +54,7 @@ class Shared:
             function = getattr(type(callee), "__call__", None)  # noqa: B004  (the method itself is wanted)
         objects, places = _shared_by(function) if isinstance(function, types.FunctionType) else ((), ())
         self._given = {id(x) for _, x in given}
-        self._makes = _makes_anew(callee)
+        self._makes, self._gives_classes = _makes_anew(callee), gives_classes(callee)
         roots = [(f"what {function.__name__}() keeps", x) for x in objects]
         reached = reach(roots, is_library, code_of, LIMIT, by_code=False).complete(current().origin())
         self.steps = [step for step in reached if id(step[1]) not in self._given]
@@ -72,10 +72,20 @@ class Shared:
 
     def adopt_result(self, result: Any) -> None:
         """Make the result a part of the model's state if it is held by what nobody sees."""
+        if self._gives_classes:
+            found = [("a subclass", c) for c in result if not current().heap.birth(c) and not program().state.lives_on(c)]
+            program().state.adopt(reach(found, is_library, code_of).complete())
+            return
         if self._makes or sys.getrefcount(result) <= _FRESH or isinstance(result, _NO_STATE):
             return
         if id(result) not in self._given and not current().heap.birth(result) and not program().state.lives_on(result):
             program().state.adopt(reach([("what a library keeps", result)], is_library, code_of).complete())
+
+
+def gives_classes(callee: Any) -> bool:
+    """Whether a callable gives the classes that derive from one, to which nothing else of the program need lead."""
+    is_method = isinstance(callee, (types.BuiltinFunctionType, types.MethodDescriptorType))
+    return is_method and callee.__name__ == "__subclasses__"
 
 
 def _makes_anew(callee: Any) -> bool:

@@ -1,7 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Containers that calls fill and that no call reads: nobody can tell what they hold, so it is left out.
 
-While a model is staged something stands for such a container that takes items and keeps none. Any other use of it is a read: staging then
+While a model is staged something stands for such a container that takes items and keeps none; that of a ``defaultdict`` of containers gives
+others of this kind (``log["loss"].append(...)``). Any other use of it is a read: staging then
 begins anew with the container itself. So it is found in the runs of the whole program, on every path.
 """
 
@@ -73,15 +74,21 @@ class Unread:
     def begin_round(self) -> list[Any]:
         """Return the containers that are taken for unread from now on."""
         tried, self._tried, self._filled = self._tried, [], []
-        return list({id(x): x for x in tried}.values())
+        for x in tried:
+            if type(x) is collections.defaultdict and x:  # what it holds already may have other names
+                self.forget(x)
+        return list({id(x): x for x in tried if not self.is_read(x)}.values())
 
     def _may_be(self, x: Any) -> bool:
-        return type(x) in _WRITES and id(x) not in self._read and id(x) not in self._stand_ins
+        known = type(x) in _WRITES and (type(x) is not collections.defaultdict or x.default_factory in _MADE)
+        return known and id(x) not in self._read and id(x) not in self._stand_ins
 
     def stand_in(self, x: Any) -> Any:
         """Return what stands for a container from now on."""
         kind: Any = type(x)
         made = _kind_of(kind)(kind, lambda: self._note(x))
+        if kind is collections.defaultdict:
+            object.__setattr__(made, "_items", (x.default_factory, {}))
         self._stand_ins[id(x)] = (x, made)
         return made
 
@@ -154,6 +161,24 @@ def _set_item(self: Any, key: Any, item: Any) -> None:
     _key(key, item)
 
 
+def _item(self: Any, key: Any) -> Any:
+    """Return what stands for an item that a ``defaultdict`` makes: it is read if that is."""
+    _note_written(self)
+    used = object.__getattribute__(self, "_used")
+    if scalars.is_symbolic(key):
+        used()
+    factory, items = object.__getattribute__(self, "_items")
+    if key not in items:
+        items[key] = _kind_of(factory)(factory, used)
+    return items[key]
+
+
+def _set_same_item(self: Any, key: Any, item: Any) -> None:
+    """Take the item that is there already (``d[key] += ...``); others may have other names."""
+    if item is not _item(self, key):
+        object.__getattribute__(self, "_used")()
+
+
 def _in_place(take: Callable[[Any], object]) -> Callable[[Any, Any], Any]:
     def method(self: Any, items: Any) -> Any:
         _note_written(self)
@@ -169,7 +194,12 @@ _WRITES: dict[type, dict[str, Callable[..., object]]] = {
     collections.deque: {"append": _nothing, "appendleft": _nothing, "extend": _all, "extendleft": _all, "__iadd__": _all},
     set: {"add": hash, "update": set, "__ior__": set},
     dict: {"__setitem__": _key, "update": _keys, "__ior__": dict},
+    collections.defaultdict: {"__getitem__": _nothing, "__setitem__": _nothing},
 }
+
+
+#: What a ``defaultdict`` may make.
+_MADE = frozenset(_WRITES) - {collections.defaultdict}
 
 
 def only_writes(obj: Any, method: str) -> bool:
@@ -185,9 +215,12 @@ def _kind_of(kind: type) -> Any:
     """Return the class of what stands for containers of a class."""
     if kind not in _kinds:
         methods = {name: _in_place(take) if name.startswith("__i") else _Method(take) for name, take in _WRITES[kind].items()}
-        special = {"__slots__": (), "written_by": frozenset(methods), "note_written": _note_written}
+        slots = ("_items",) if kind is collections.defaultdict else ()
+        special = {"__slots__": slots, "written_by": frozenset(methods), "note_written": _note_written}
         made: Any = type(f"unread {kind.__name__}", (sealed_kind(kind),), {**special, **methods})
-        if "__setitem__" in methods:
+        if kind is collections.defaultdict:
+            made.__getitem__, made.__setitem__ = _item, _set_same_item
+        elif "__setitem__" in methods:
             made.__setitem__ = _set_item
         _abstract[kind].register(made)  # `case [first, *rest]` asks
         _kinds[kind] = made
@@ -199,4 +232,5 @@ _abstract: dict[type, Any] = {
     collections.deque: collections.abc.MutableSequence,
     set: collections.abc.MutableSet,
     dict: collections.abc.MutableMapping,
+    collections.defaultdict: collections.abc.MutableMapping,
 }

@@ -25,6 +25,7 @@ from dycl_tvm.frontend.trace.join.join import Join
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.number_tests import Several
 from dycl_tvm.hcfg.nodes import Operand, Value
 
 
@@ -63,7 +64,7 @@ class If:
         self.env: dict[str, Any] = {}
         self._round = 0
         cond = truth(test)
-        self._told = test.node.test if scalars.is_symbolic(test) else None
+        self._told = test_in(test)
         if isinstance(cond, Value) and fork:
             cond = session.decisions.decide(cond)
         elif isinstance(cond, Value):
@@ -86,18 +87,19 @@ class If:
         session.builder.branch(cond, *self._sides)
         self._paths: list[PathState] = []
         self._kept = False
-        self._before: tuple[int, int, bool] | None = None
+        self._before: Any = None
+        self._knows = False
 
     def _tell(self, side: bool) -> None:
         """In a trip of a loop, one side of whose paths goes on alone: note what a test of a length tells of the number of trips."""
         rolling = current().decisions.rolling
-        if self._told is not None and rolling and rolling[-1].loop is self._told.difference.counter.loop:
+        if self._told is not None and rolling and rolling[-1].loop is self._told.loop:
             self._told.begin(side)
 
     def _forget(self) -> None:
-        if self._before is not None:
+        if self._knows:
             self._told.end(self._before)
-        self._before = None
+        self._knows = False
 
     def next(self) -> bool:
         """Return whether a side is to be run."""
@@ -108,7 +110,7 @@ class If:
         self._forget()
         if self._round <= 2:
             if self._told is not None:
-                self._before = self._told.begin(self._round == 1)
+                self._before, self._knows = self._told.begin(self._round == 1), True
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             session.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths and not self._kept:
@@ -130,7 +132,7 @@ class If:
 
     def _learn(self) -> None:
         """One side has left: what its test tells of a length holds from here on."""
-        if not getattr(self._told.difference.counter.loop, "is_loop", False):
+        if not getattr(self._told.loop, "is_loop", False):
             before = self._told.begin(self._stays)
             current().journal.learn(lambda: self._told.end(before))
 
@@ -332,19 +334,21 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     if isinstance(cond, Value):
         decided = session.decisions.answer(cond)
         if decided is None:
-            return _explore_value(cond, then, orelse)
+            return _explore_value(cond, then, orelse, test_in(test))
         cond = decided
     return then() if cond else orelse()
 
 
-def _explore_value(cond: Operand, then: Any, orelse: Any) -> Any:
+def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
     branch = If.__new__(If)
+    branch._told = told
     branch.symbolic = branch.restore = branch.merged = False
     branch.names, branch.env, branch._round = (), {}, 0
     branch._begin(cond, {})
     while branch.next():
         with branch:
             value = then() if branch.side else orelse()
+            branch._stays = branch.side
             branch._paths.append(capture_path({"the value": value}, branch._scope.mark))
     return branch.env["the value"]
 
@@ -360,16 +364,28 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
             value = thunk()
             continue
 
-        def others(thunk: Any = thunk, position: int = position) -> Any:
+        operands = [value]
+
+        def others(thunk: Any = thunk, position: int = position, operands: list[Any] = operands) -> Any:
             result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
+            operands.append(result)
             return scalars.wrap(truth(result)) if condition else result
 
         def stop(value: Any = value) -> Any:
             return (kind == "or") if condition else value
 
         test = scalars.wrap(cond)
-        return ifexp(test, others, stop) if kind == "and" else ifexp(test, stop, others)
+        test.node.test = test_in(value)
+        made = ifexp(test, others, stop) if kind == "and" else ifexp(test, stop, others)
+        if scalars.is_symbolic(made) and not any(made is x for x in operands):  # what an operand tells is told of itself
+            made.node.test = Several.of([*map(test_in, operands)], all=kind == "and")
+        return made
     return value
+
+
+def test_in(x: Any) -> Any:
+    """Return which comparison a value is; None if it is none, or that is not known."""
+    return x.node.test if scalars.is_symbolic(x) else None
 
 
 def tested(x: Any) -> Any:
@@ -378,7 +394,7 @@ def tested(x: Any) -> Any:
     if not isinstance(cond, Value):
         return cond
     made = scalars.wrap(cond)
-    made.node.test = x.node.test if scalars.is_symbolic(x) else None
+    made.node.test = test_in(x)
     return made
 
 

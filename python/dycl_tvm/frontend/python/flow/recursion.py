@@ -81,6 +81,11 @@ class Recursions(OfOneRun):
     def __init__(self) -> None:
         self._known: dict[int, _Calls] = {}
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a function has called itself."""
+        return any(calls.procedures or len(calls.active) > 1 for calls in self._known.values())
+
     def of(self, code: types.CodeType) -> _Calls:
         """Return the calls of the functions with some code."""
         known = self._known.get(id(code))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.python.program import special_method
+from dycl_tvm.frontend.trace.join import undecided
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
@@ -18,7 +19,7 @@ from dycl_tvm.frontend.trace.values.recorder import truth_of
 def truth(x: Any) -> Any:
     """Return the truth of a value: a bool, or an operand of type bool."""
     if isinstance(x, Poison):
-        use(x)
+        return undecided.truth_of(x)
     if type(x) is RunTimeArray and x.size == 1:
         x = x.tensor
     if isinstance(x, torch.Tensor):

@@ -22,7 +22,7 @@ import torch
 
 from dycl_tvm.frontend.python.source.ownership import code_of, users_function
 
-_NEUTRAL = frozenset(["RESUME", "NOP", "CACHE", "KW_NAMES", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL", "NOT_TAKEN"])
+_NEUTRAL = frozenset(["RESUME", "NOP", "CACHE", "KW_NAMES", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL", "NOT_TAKEN", "PRECALL"])
 _COMPUTING = (
     *("BINARY_", "UNARY_", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SLICE"),
     *("COMPARE_OP", "LIST_TO_TUPLE"),
@@ -32,7 +32,15 @@ _JUMPS = (
     *("JUMP_IF_", "JUMP_FORWARD", "TO_BOOL"),
 )
 _ASKING = frozenset(["callable", "getattr", "hasattr", "hash", "id", "isinstance", "issubclass", "type", "vars"])
-_LOCAL = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
+_LOAD, _STORE = "load", "store"
+#: What is done with local variables, one after another: Python 3.13 has instructions for two.
+_LOCALS = {
+    **dict.fromkeys(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"), (_LOAD,)),
+    **dict.fromkeys(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"), (_LOAD, _LOAD)),
+    "STORE_FAST": (_STORE,),
+    "STORE_FAST_LOAD_FAST": (_STORE, _LOAD),
+    "STORE_FAST_STORE_FAST": (_STORE, _STORE),
+}
 _WORDS = {
     "IS_OP": "asks whether two names are one object (`is`)",
     "CONTAINS_OP": "asks whether an object is in another (`in`)",
@@ -97,11 +105,16 @@ def _objections(function: types.FunctionType, unseen: set[str]) -> Iterator[str]
         net = dis.stack_effect(i.opcode, i.arg, jump=False)
         if op in ("LOAD_CONST", "RETURN_CONST", "LOAD_SMALL_INT"):
             stack += [_SEEN] * net
-        elif op in _LOCAL:
-            stack.append(_UNSEEN if i.argval in unseen else _SEEN)
-        elif op == "STORE_FAST":
-            if _pop(stack, 1)[0] not in (_SEEN, _MAKER):
-                unseen.add(i.argval)
+        elif op in _LOCALS:
+            for done, name in zip(_LOCALS[op], i.argval if isinstance(i.argval, tuple) else (i.argval,)):
+                if done is _LOAD:
+                    stack.append(_UNSEEN if name in unseen else _SEEN)
+                elif _pop(stack, 1)[0] not in (_SEEN, _MAKER):
+                    unseen.add(name)
+        elif op in ("ROT_TWO", "SWAP"):
+            deep = i.arg or 2
+            stack[:0] = [_UNSEEN] * (deep - len(stack))
+            stack[-1], stack[-deep] = stack[-deep], stack[-1]
         elif op == "PUSH_NULL":
             stack.append(_GAP)
         elif op in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
@@ -122,16 +135,17 @@ def _objections(function: types.FunctionType, unseen: set[str]) -> Iterator[str]
                 yield f"reads `.{i.argval}`, which cannot be followed there"
             stack += [_GAP] * net + [known]
         elif op.startswith("CALL") and op not in ("CALL_FUNCTION_EX", "CALL_INTRINSIC_1", "CALL_INTRINSIC_2"):
-            popped = [x for x in _pop(stack, 1 - net) if x is not _GAP]
+            taken = 1 - net if op != "CALL" else 2 + (i.arg or 0)  # Python 3.11 says of PRECALL that it takes the arguments
+            popped = [x for x in _pop(stack, taken) if x is not _GAP]
             if not popped or popped[0] not in (_MAKER, _USERS):
                 yield "calls what it is given"
             stack.append(_made_of(popped))
-        elif op.startswith(_COMPUTING) and not (op == "BINARY_OP" and "=" in i.argrepr):
+        elif (op.startswith(_COMPUTING) and not (op == "BINARY_OP" and "=" in i.argrepr)) or i.argrepr == "INTRINSIC_UNARY_POSITIVE":
             made = _made_of(_pop(stack, 1 - net))
             if made is _UNSEEN and op == "COMPARE_OP" and i.argval in ("==", "!="):
                 yield "compares what may hold other objects by `==`"
             stack.append(made)
-        elif op.startswith(_JUMPS) or op in ("PRECALL", "POP_TOP", "RETURN_VALUE"):
+        elif op.startswith(_JUMPS) or op in ("POP_TOP", "RETURN_VALUE"):
             _pop(stack, -net)
         else:
             yield _WORDS.get(op, "asks whether something is None" if op.endswith(("IF_NONE", "IF_NOT_NONE")) else _in_words(op))
@@ -172,6 +186,8 @@ def _known(x: Any) -> Any:
         return _USERS
     if type(x) not in (type, types.FunctionType, types.BuiltinFunctionType):
         return None  # a user's own object may have a `__hash__` that does anything
+    if getattr(x, "__wrapped__", None) in _OF_VALUES:
+        return _MAKER  # what stands for it while a model is staged
     return _MAKER if x in _OF_VALUES or x in _of_torch() or getattr(x, "__self__", None) is math else None
 
 

@@ -153,6 +153,8 @@ def function_node(code: types.CodeType) -> FunctionNode:
         found = [n for n in found if _positions_match(n, code)] or found
         if any(_columns(code)):  # what lies within the innermost lies within those around it too
             found = [n for n in found if not any(m is not n and m in ast.walk(n) for m in found)]
+        elif not is_library_file(code.co_filename):
+            found = compiled_to(code, found, text) or found
     if not found:
         raise UnsupportedError(
             f"the source of {code.co_name}() was not found where Python says it is", origin, "restart Python after editing the file"
@@ -160,6 +162,39 @@ def function_node(code: types.CodeType) -> FunctionNode:
     if len(found) > 1 and len({ast.dump(n) for n in found}) > 1:
         raise UnsupportedError("several lambdas on one line cannot be told apart", origin, "put each on a line of its own, or use def")
     return copy.deepcopy(found[0])  # the rewriting changes it; the parsed file is kept for the next function
+
+
+#: Beyond the last line of any file.
+_FAR = 1 << 24
+
+
+def compiled_to(code: types.CodeType, nodes: list[FunctionNode], text: str) -> list[FunctionNode]:
+    """Return those of several functions of one line that Python makes such code of, where it does not know columns (3.10).
+
+    The file is compiled again with each of them on a line of its own.
+    """
+    tree = ast.parse(text, code.co_filename)
+    same = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and _matches(n, code)]
+    for number, node in enumerate(same):
+        node.lineno = node.end_lineno = _FAR + number
+    made = {c.co_firstlineno: c for c in _codes_in(compile(tree, code.co_filename, "exec", dont_inherit=True))}
+    return [n for number, n in enumerate(nodes) if _FAR + number in made and _is_same(made[_FAR + number], code)]
+
+
+def _codes_in(code: types.CodeType) -> list[types.CodeType]:
+    return [code, *(found for c in code.co_consts if isinstance(c, types.CodeType) for found in _codes_in(c))]
+
+
+def _is_same(a: object, b: object) -> bool:
+    """Whether two constants are one to a program; two code objects, if they do the same."""
+    if not isinstance(a, types.CodeType) or not isinstance(b, types.CodeType):
+        return type(a) is type(b) and repr(a) == repr(b)
+    fields = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags")
+    return (
+        all(getattr(a, f) == getattr(b, f) for f in fields)
+        and len(a.co_consts) == len(b.co_consts)
+        and all(map(_is_same, a.co_consts, b.co_consts))
+    )
 
 
 def _matches(node: FunctionNode, code: types.CodeType) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 import linecache
 import queue
 import sys
@@ -16,6 +17,7 @@ import types
 from typing import Any
 
 import torch
+from torch.nn import init
 from torch.nn.modules import container
 from torch.utils import hooks
 
@@ -24,7 +26,8 @@ from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_p
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import OPERATORS
 
-#: Library files whose functions run rewritten when the user's code calls them: they keep state, or call what they are given.
+#: Library files whose functions run rewritten when the user's code calls them: they keep state, call what they are given, or loop until
+#: tensors hold what they want.
 REWRITTEN_FILES = frozenset(
     str(m.__file__)
     for m in (
@@ -36,6 +39,7 @@ REWRITTEN_FILES = frozenset(
         queue,
         container,
         hooks,
+        init,
         plain_progress,
         plain_sequences,
         plain_torch,
@@ -101,7 +105,12 @@ def _is_generated(function: types.FunctionType, code: types.CodeType) -> bool:
         return False
     if file.startswith("<attrs generated") or str(function.__globals__.get("__name__")).startswith("namedtuple_"):
         return True
-    return function.__name__.startswith("__") and getattr(code, "co_qualname", "__create_fn__").startswith("__create_fn__")
+    if not function.__name__.startswith("__"):
+        return False
+    if hasattr(code, "co_qualname"):
+        return code.co_qualname.startswith("__create_fn__")
+    # Python 3.10 does not tell in what a function was defined: here it stands in the second line of a text, within another
+    return file == "<string>" and code.co_firstlineno == 2 and bool(code.co_flags & inspect.CO_NESTED)
 
 
 def is_rewritten_class(cls: type) -> bool:

@@ -34,12 +34,14 @@ from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
     OPERATORS,
     OWN_NAME,
-    binds_or_yields,
+    asks_for_variables,
+    bound_to_its_frame,
     can_stand_alone,
     captured_names,
     in_block,
     jumps,
     last_name,
+    locals_call,
     middle_of_chain,
     names_of,
     only_raises,
@@ -109,6 +111,8 @@ class Rewriter(StoreRewriter):
             new = statements_from(
                 f"_frame = DY.frame({arguments})\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=operators_name(), BODY=new
             )
+        if any(asks_for_variables(n) for statement in body for n in ast.walk(statement)):
+            new = [*statements_from(f"{OPERATORS}.shows_locals()", node), *new]
         if args.kwarg is not None:  # a dict that Python makes for this call
             new = [*statements_from(f"{OPERATORS}.new({args.kwarg.arg})", node), *new]
         return ast.copy_location(ast.FunctionDef(node.name, bare, new, [], None, **type_params()), node)
@@ -182,7 +186,7 @@ class Rewriter(StoreRewriter):
             f"        if {name}.side:\n            BODY\n"
             f"        else:\n            ORELSE\n        if {name}.symbolic:\n            {name}.leave(locals())\nMERGED",
             node,
-            BEGIN=operator_call("if_", node.test, test, self._names(names), ast.Constant(fork), _locals()),
+            BEGIN=operator_call("if_", node.test, test, self._names(names), ast.Constant(fork), locals_call()),
             BODY=body,
             ORELSE=orelse or [ast.Pass()],
             RESTORE=self._restore(f"{name}.restore", env, names, node),
@@ -215,7 +219,7 @@ class Rewriter(StoreRewriter):
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Rewrite ``a if c else b``."""
-        if binds_or_yields(node.body) or binds_or_yields(node.orelse):
+        if bound_to_its_frame(node.body) or bound_to_its_frame(node.orelse):
             return self.generic_visit(node)  # type: ignore[return-value]
         test = self._condition(node.test)
         return operator_call("ifexp", node.test, test, thunk(self.visit(node.body)), thunk(self.visit(node.orelse)))
@@ -225,7 +229,7 @@ class Rewriter(StoreRewriter):
         return self._bool_op(node, condition=False)
 
     def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
-        if any(binds_or_yields(v) for v in node.values[1:]):
+        if any(bound_to_its_frame(v) for v in node.values[1:]):
             return self.generic_visit(node)  # type: ignore[return-value]
         kind = "and" if isinstance(node.op, ast.And) else "or"
         # Python asks for the truth of each operand where that stands, or for all where the expression begins if their values are wanted
@@ -254,7 +258,7 @@ class Rewriter(StoreRewriter):
             if op in ("is", "is_not", "in", "not_in"):
                 return operator_call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
             return self.generic_visit(node)  # type: ignore[return-value]
-        if any(binds_or_yields(c) for c in node.comparators):
+        if any(bound_to_its_frame(c) for c in node.comparators):
             return self.generic_visit(node)  # type: ignore[return-value]
         ops = ast.Tuple([ast.Constant(COMPARISON_NAMES[type(o)]) for o in node.ops], ast.Load())
         return operator_call("chain", node, ops, self.visit(node.left), *[thunk(self.visit(c)) for c in node.comparators])
@@ -263,7 +267,7 @@ class Rewriter(StoreRewriter):
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         """Rewrite a ``for`` loop."""
         name = self._fresh("for")
-        iterated = self.visit(node.iter)
+        iterated = self._listed(node.iter) or self.visit(node.iter)
         temporary = self._fresh("item")
         assign = self._store(node.target, ast.Name(temporary, ast.Load()), node)
         target = ast.Name(temporary, ast.Store())
@@ -279,6 +283,14 @@ class Rewriter(StoreRewriter):
             ASSIGN=assign,
         )
 
+    def _listed(self, node: ast.expr) -> ast.expr | None:
+        """Rewrite ``t.tolist()``, over which a loop goes."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return None
+        if node.func.attr != "tolist" or node.args or node.keywords:
+            return None
+        return operator_call("listed", node, self.visit(node.func))
+
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
         """Rewrite a ``while`` loop."""
         name = self._fresh("while")
@@ -292,7 +304,7 @@ class Rewriter(StoreRewriter):
             f"            {name}.end(locals())\n    RESTORE2\n    if {name}.stop:\n        break\n"
             f"if {name}.completed:\n    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             ENDLESS=ast.Constant(endless),
-            TEST=placed(ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "test", ast.Load()), [test, _locals()], []), node.test),
+            TEST=placed(ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "test", ast.Load()), [test, locals_call()], []), node.test),
         )
 
     def _rewritten_loop(self, node: ast.For | ast.While, name: str, text: str, **parts: Any) -> list[ast.stmt]:
@@ -375,9 +387,12 @@ class Rewriter(StoreRewriter):
     def visit_Try(self, node: Any) -> Any:
         """Rewrite the bodies of a ``try``; its handlers must not see the control flow of staging."""
         self.context.append(("barrier", ""))
+        starred = not isinstance(node, ast.Try)
         node.body = in_block(self._body(node.body))
         if node.handlers:
-            kinds, passes_on = ast.Constant(names_of([h.type for h in node.handlers])), ast.Constant(all(map(only_raises, node.handlers)))
+            # what `except*` names may be anywhere in a group, and a part of it goes on
+            kinds = ast.Constant("" if starred else names_of([h.type for h in node.handlers]))
+            passes_on = ast.Constant(not starred and all(map(only_raises, node.handlers)))
             node.body = statements_from(
                 "with DY.guard(KINDS, PASSES):\n    BODY", node, DY=operators_name(), KINDS=kinds, PASSES=passes_on, BODY=node.body
             )
@@ -389,12 +404,28 @@ class Rewriter(StoreRewriter):
         ends_any, alone = bool(jumps(node.finalbody)), self.repeats and can_stand_alone(node.finalbody)
         node.finalbody = self._body(node.finalbody)
         self.context.pop()
-        if node.handlers:
+        made = [node]
+        if starred:
+            made = self._apart_from_groups(node)
+        elif node.handlers:
             control = ast.ExceptHandler(operator_named("staging_errors"), None, [ast.Raise()])
             node.handlers.insert(0, ast.copy_location(control, node))
-        return self._with_finally(node, ends_any, alone) if node.finalbody else node
+        return self._with_finally(node, made, ends_any, alone) if node.finalbody else made
 
-    def _with_finally(self, node: Any, ends_any: bool, alone: bool) -> list[ast.stmt]:
+    def _apart_from_groups(self, node: Any) -> list[ast.stmt]:
+        """Keep what steers staging out of ``except*``, which would put it into a group: it goes on behind the statement."""
+        name = self._fresh("value")
+
+        def part(body: list[ast.stmt]) -> list[ast.stmt]:
+            return statements_from(f"with {name}:\n    if {name}.goes_on:\n        BODY", node, BODY=body)
+
+        node.body = part(node.body)
+        for handler in node.handlers:
+            handler.body = part(handler.body)
+        node.orelse = part(node.orelse) if node.orelse else []
+        return statements_from(f"{name} = DY.apart_from_groups()\nTRY\n{name}.go_on()", node, DY=operators_name(), TRY=[node])
+
+    def _with_finally(self, node: Any, made: list[ast.stmt], ends_any: bool, alone: bool) -> list[ast.stmt]:
         """Let a ``finally`` run where the program comes to it, and not where staging leaves a path.
 
         One that can stand ``alone`` is a function too, for paths that end with an exception.
@@ -407,7 +438,7 @@ class Rewriter(StoreRewriter):
             node,
             DY=operators_name(),
             JUMPS=ast.Constant(ends_any),
-            BODY=in_block([node]) if node.handlers else node.body,
+            BODY=in_block(made) if node.handlers else node.body,
             FINAL=final,
             COPY=copy.deepcopy(final),
         )
@@ -463,13 +494,15 @@ class Rewriter(StoreRewriter):
         """Rewrite a call, so that the callee is rewritten too."""
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             return placed(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
-        if isinstance(node.func, ast.Name) and node.func.id == "locals" and not node.args:
-            return operator_call("users_locals", node, node)
+        if asks_for_variables(node):
+            return self._about_variables(node)
         if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
             return operator_call("module_globals", node, node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "eval", "exec"):
+        if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
             node = self.generic_visit(node)  # type: ignore[assignment]
             node.args[1:] = [operator_call("unpacked", a, a) for a in node.args[1:]]  # the variables, which have to be a real dict
+            for keyword in node.keywords:
+                keyword.value = operator_call("unpacked", keyword.value, keyword.value)
             return node
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
@@ -515,10 +548,6 @@ class Rewriter(StoreRewriter):
             return []
         call = f"DY.changing_globals(DY.own_globals(), {', '.join(map(repr, names))})"
         return statements_from(call, statement, DY=operators_name())
-
-
-def _locals() -> ast.expr:
-    return ast.Call(ast.Name("locals", ast.Load()), [], [])
 
 
 def _text_of(part: ast.expr) -> ast.expr:

@@ -10,6 +10,7 @@ from dycl_tvm.frontend.python.source.syntax import (
     BINARY_NAMES,
     COMPOUND,
     COMPREHENSIONS,
+    locals_call,
     operator_call,
     operator_named,
     placed,
@@ -136,6 +137,15 @@ class StoreRewriter(ast.NodeTransformer):
         return made
 
     # -- names ------------------------------------------------------------------------------------------------------------
+    def _about_variables(self, node: ast.Call) -> ast.expr:
+        """Rewrite a call that asks for the variables where it stands, or runs a text among them."""
+        name = node.func.id  # type: ignore[attr-defined]
+        if name in ("eval", "exec"):
+            node = self.generic_visit(node)  # type: ignore[assignment]
+            node.args += [operator_call("own_globals", node), operator_call("users_locals", node, locals_call())]
+            return node
+        return operator_call("users_names" if name == "dir" else "users_locals", node, locals_call())
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Rewrite a read of a variable that may not be set: reading it is an error there, whatever is done with the value."""
         if not isinstance(node.ctx, ast.Load) or node.id not in self.unsure:
@@ -143,11 +153,13 @@ class StoreRewriter(ast.NodeTransformer):
         return operator_call("bound", node, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Rewrite a read of an attribute, which may not be set; that of an object's class, and of its ``__dict__``, have operators."""
+        """Rewrite a read of an attribute, which may not be set; some of what Python itself keeps have operators."""
         if not isinstance(node.ctx, ast.Load):
             return self.generic_visit(node)  # type: ignore[return-value]
         if node.attr == "__class__":
             return operator_call("class_of", node, self.visit(node.value))
+        if node.attr == "__code__":
+            return operator_call("code", node, self.visit(node.value))
         if node.attr == "__dict__":
             return operator_call("namespace", node, self.visit(node.value))
         value: Any = self.visit(node.value)

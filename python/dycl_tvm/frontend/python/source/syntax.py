@@ -12,7 +12,7 @@ from typing import Any
 #: Name under which the operators are visible in rewritten code.
 OPERATORS = "_dy"
 #: Names that the rewriting gives to its own variables.
-OWN_NAME = re.compile(r"_dy|_frame|_(if|for|while|item|value|part|decorator)\d+")
+OWN_NAME = re.compile(r"_dy|_frame|_(if|for|while|item|value|part|decorator|rest|final)\d+")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 #: Statements of which some others are parts.
 COMPOUND = (ast.If, ast.For, ast.While, ast.Try, getattr(ast, "TryStar", ast.Try), ast.With, ast.Match)
@@ -109,8 +109,26 @@ def jumps(statements: list[ast.stmt]) -> set[str]:
 _YIELDS = (ast.Yield, ast.YieldFrom, ast.Await)
 
 
-def binds_or_yields(node: ast.expr) -> bool:
-    return any(isinstance(n, (ast.NamedExpr, *_YIELDS)) for n in ast.walk(node))
+def bound_to_its_frame(node: ast.expr) -> bool:
+    """Whether an expression would do something else in a function of its own: it binds a name, yields, or asks where it is."""
+    return any(isinstance(n, (ast.NamedExpr, *_YIELDS)) or asks_for_variables(n) for n in ast.walk(node))
+
+
+#: How many arguments a call has at most that is about the variables where it stands.
+_ABOUT_VARIABLES = {"locals": 0, "vars": 0, "dir": 0, "eval": 1, "exec": 1}
+
+
+def asks_for_variables(node: ast.AST) -> bool:
+    """Whether a node is a call that reads, or may write, the variables where it stands: ``locals()``, ``exec(text)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in _ABOUT_VARIABLES:
+        return False
+    if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg in (None, "globals", "locals") for k in node.keywords):
+        return False
+    return len(node.args) <= _ABOUT_VARIABLES[node.func.id]
+
+
+def locals_call() -> ast.expr:
+    return ast.Call(ast.Name("locals", ast.Load()), [], [])
 
 
 def yields(body: list[Any]) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import datetime
 import functools
 import sys
 import types
@@ -16,6 +17,7 @@ LIBRARY_PACKAGES = ("torch", "numpy", "tvm", "tvm_ffi", "functorch", "sympy")
 _BINDINGS = ("pybind11_builtins", "nanobind")
 _KNOWN = frozenset([*sys.stdlib_module_names, *sys.builtin_module_names, *LIBRARY_PACKAGES, *_BINDINGS, "Token", "ml_dtypes", "dycl_tvm"])
 _FOREIGN: Any = ctypes._CFuncPtr  # type: ignore[attr-defined]
+_CAPSULE: Any = type(datetime.datetime_CAPI)  # type: ignore[attr-defined]
 #: Functions and methods in C.
 CODE = (
     types.BuiltinFunctionType,
@@ -31,6 +33,15 @@ def module_of(x: Any) -> str:
     """Return the name of the module that an object says it is of; nothing if it does not."""
     module = getattr(x, "__module__", None)
     return module if isinstance(module, str) else ""
+
+
+def owner_of(x: Any) -> Any:
+    """Return what a compiled function is a method of; None if it is bound to nothing but what its binding notes of it.
+
+    That record (a capsule, or a class of pybind11's own) is made once and tells how the function is called.
+    """
+    owner = x.__self__
+    return None if isinstance(owner, (type, types.ModuleType, _CAPSULE)) or module_of(type(owner)) in _BINDINGS else owner
 
 
 def is_unknown(x: Any) -> bool:

@@ -8,11 +8,18 @@ which places a side changed, which is what a join has to merge. The cost is that
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.frontend.trace.heap.places import Place
+
+
+class Mark(int):
+    """Where a scope begins: how long the log was, and the moment; scopes that begin one after the other may have one place in the log."""
+
+    moment: int
 
 
 class Journal:
@@ -28,8 +35,9 @@ class Journal:
         #: How many calls are under way that :meth:`hold` was called for.
         self.held = 0
         self._marks = [0]
-        #: What is known in each scope only: how to forget it.
-        self._facts: list[list[Callable[[], None]]] = [[]]
+        #: What is known in each scope only: since which moment, and how to forget it.
+        self._facts: list[list[tuple[int, Callable[[], None]]]] = [[]]
+        self._moments = itertools.count()
         #: How often something was about to be changed, and how often changes were undone.
         self.touches = self.undone = 0
 
@@ -82,13 +90,15 @@ class Journal:
         self._entries.setdefault(key, []).append(len(self._log))
         self._log.append((key, place, contents))
 
-    def open(self) -> int:
+    def open(self) -> Mark:
         """Open a scope; return the mark to give to the other methods."""
         self.settle()
         self._seen.append(set())
         self._marks.append(len(self._log))
         self._facts.append([])
-        return len(self._log)
+        mark = Mark(len(self._log))
+        mark.moment = next(self._moments)
+        return mark
 
     def close(self) -> None:
         """Close the innermost scope; its changes stay and count to the scope around it."""
@@ -100,12 +110,12 @@ class Journal:
 
     def learn(self, forget: Callable[[], None]) -> None:
         """Note that something is known now, until the innermost scope is closed or taken back."""
-        self._facts[-1].append(forget)
+        self._facts[-1].append((next(self._moments), forget))
 
     @staticmethod
-    def _forget(facts: list[Callable[[], None]]) -> None:
-        while facts:
-            facts.pop()()
+    def _forget(facts: list[tuple[int, Callable[[], None]]], since: int = 0) -> None:
+        while facts and facts[-1][0] >= since:
+            facts.pop()[1]()
 
     def depth(self) -> int:
         """Return how many scopes are open."""
@@ -136,8 +146,8 @@ class Journal:
             return list(firsts.values())
         return [log[i] for i in sorted([at[bisect_left(at, mark)] for at in self._entries.values() if at[-1] >= mark])]
 
-    def rollback(self, mark: int) -> None:
-        """Undo all changes since ``mark``; the scopes stay as they are."""
+    def rollback(self, mark: Mark) -> None:
+        """Undo all changes since ``mark``, and forget what was learned since; the scopes stay as they are."""
         self.settle()
         self.undone += 1
         while len(self._log) > mark:
@@ -152,4 +162,4 @@ class Journal:
             if opened < mark:  # an exception may have left scopes open that began after the mark
                 break
             seen.clear()
-            self._forget(facts)
+            self._forget(facts, mark.moment)

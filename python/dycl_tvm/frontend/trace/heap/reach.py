@@ -15,6 +15,7 @@ import inspect
 import logging
 import sys
 import types
+import typing
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, takewhile
@@ -27,6 +28,7 @@ from torch._library import custom_ops
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.clock import Dated, OwnValue
+from dycl_tvm.frontend.trace.heap.compiled import owner_of
 from dycl_tvm.frontend.trace.heap.places import (
     BUFFERS,
     MUTABLE,
@@ -40,7 +42,7 @@ from dycl_tvm.frontend.trace.heap.places import (
     slots_of,
     space_of,
 )
-from dycl_tvm.frontend.trace.heap.visible import Hidden, has_hidden, is_of_numpy
+from dycl_tvm.frontend.trace.heap.visible import INSTANCE_METHOD, Hidden, has_hidden, is_of_numpy
 from dycl_tvm.hcfg.nodes import Origin
 
 #: Objects that hold nothing that changes.
@@ -70,6 +72,8 @@ ATOMS = (
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
+    # what stands for types: Python finds their bounds and values when it is asked for them
+    *(getattr(typing, name) for name in ("TypeVar", "TypeVarTuple", "ParamSpec", "TypeAliasType") if hasattr(typing, name)),
 )
 _ATOM_TYPES = frozenset(ATOMS)
 _CONTAINERS = frozenset([dict, list, set, deque, OrderedDict])
@@ -232,8 +236,13 @@ def _method(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
     return [(label, x.__self__), (label, x.__func__)]
 
 
+def _instance_method(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
+    return [(label, x.__func__)]
+
+
 def _builtin(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
-    return [] if isinstance(x.__self__, (type, types.ModuleType)) else [(label, x.__self__)]
+    owner = owner_of(x)
+    return [] if owner is None else [(label, owner)]
 
 
 def _partial(label: str, x: Any, code_of: Callable[[Any], Any]) -> list[Step]:
@@ -404,6 +413,7 @@ _CHILDREN: tuple[tuple[Any, Children], ...] = (
     (types.FunctionType, _function),
     (types.MethodType, _method),
     (types.BuiltinFunctionType, _builtin),
+    (INSTANCE_METHOD, _instance_method),
     (functools.partial, _partial),
     (type, _class_body),
     (types.ModuleType, _variables),

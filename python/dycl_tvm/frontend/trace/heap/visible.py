@@ -29,6 +29,8 @@ from dycl_tvm.frontend.trace.heap.compiled import is_python, is_unknown, is_unkn
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Indivisible, Owned
 from dycl_tvm.frontend.trace.unrecorded import plainly
 
+#: How a function in C is put into a class in C.
+INSTANCE_METHOD: Any = type(vars(torch._C.Graph)["nodes"])
 #: Classes in C whose state is what their places, or their items, hold.
 _SEEN: tuple[type, ...] = (
     object,
@@ -56,6 +58,7 @@ _SEEN: tuple[type, ...] = (
     types.FunctionType,
     types.MethodType,
     types.BuiltinFunctionType,
+    INSTANCE_METHOD,
     types.CellType,
     types.SimpleNamespace,
     types.MappingProxyType,
@@ -172,9 +175,15 @@ def has_hidden(cls: Any) -> bool:
     for base in cls.__mro__:
         if base in _SEEN:
             return False
-        if not is_python(base):
+        if not is_python(base) and not _adds_nothing(base):
             return True
     return True
+
+
+def _adds_nothing(cls: Any) -> bool:
+    """Whether objects of a compiled class hold no more than those of its base: ``typing.Generic`` is one since Python 3.12."""
+    sizes = ("__basicsize__", "__itemsize__", "__dictoffset__", "__weakrefoffset__")
+    return cls.__base__ is not None and all(getattr(cls, size) == getattr(cls.__base__, size) for size in sizes)
 
 
 def fingerprint(x: Any) -> Any:

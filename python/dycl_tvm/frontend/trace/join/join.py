@@ -38,6 +38,7 @@ from dycl_tvm.frontend.trace.join.captured import (
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
+from dycl_tvm.frontend.trace.join.undecided import note_contents, undecided
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import dims_of, extent_at
@@ -98,6 +99,7 @@ class Join:
         #: By the parameter that is a length: what tensors have it.
         self._counters: dict[Value, Counter] = {}
         self._keep: list[Any] = []
+        self._undecided: list[Poison] = []
         self._kept_objects: set[int] = set()
 
     def run(self) -> tuple[dict[str, Any], Any]:
@@ -113,6 +115,8 @@ class Join:
             self.session.journal.touch(place)
             place.write(contents)
         self._guard_aliases()
+        for poison in self._undecided:
+            note_contents(poison)
         self.session.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.session.journal.touches)
         return env, value
 
@@ -186,7 +190,11 @@ class Join:
 
     def _poison(self, found: list[Captured], what: Name) -> Poison:
         why = self._differing.add(what, sides_of(found))
-        return Poison(self._decision_of(found), why, self.block, tuple([form_of(c) for c in found]))
+        poison = Poison(self._decision_of(found), why, self.block, tuple([form_of(c) for c in found]))
+        made = undecided(poison, found, self.operand)
+        if made is not poison:
+            self._undecided.append(made)
+        return made
 
     def _number(self, found: list[NumberLeaf], what: Name) -> Any:
         first = found[0]

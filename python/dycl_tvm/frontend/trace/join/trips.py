@@ -170,8 +170,8 @@ def _step(step: Any, known: Known) -> None:
         with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, IndexError), plainly():  # it raises at run time, if it is run
             known[step.outputs[0]] = op(*args, **kwargs)
         return
-    constants = [Constant(v.type, x) for v, x in zip(operands, values) if x is not None]  # type: ignore[arg-type]  # tensors
-    decided = absorbed(op, constants, meta_of(type_.shape, None, DTYPES[type_.dtype]))
+    found = [v if x is None else Constant(v.type, x) for v, x in zip(operands, values)]  # type: ignore[arg-type]  # tensors
+    decided = absorbed(op, step.args, found, meta_of(type_.shape, None, DTYPES[type_.dtype]))
     if decided is not None:
         known[step.outputs[0]] = decided.data
 

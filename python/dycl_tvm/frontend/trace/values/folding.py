@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -63,22 +64,41 @@ def _data(leaf: Any) -> Any:
 
 #: Operators that give 0 (False) where one operand is 0, whatever the other is; and those that give True where one is True.
 _AND, _OR = frozenset(["bitwise_and", "logical_and", "mul"]), frozenset(["bitwise_or", "logical_or"])
+#: Comparisons that hold for no number, NaN included, if the second operand is this, or the first one its negative.
+_NEVER = {"gt": math.inf, "lt": -math.inf}
 
 
-def absorbed(func: Any, constants: list[Constant], meta: Any) -> Constant | None:
-    """Return the result of an operation on integers or bools that one constant operand decides; None if there is none."""
+def absorbed(func: Any, args: tuple[Any, ...], values: list[Value], meta: Any) -> Constant | None:
+    """Return the result of an operation that one constant operand decides; None if there is none.
+
+    Integers and bools are absorbed by 0 and True, and nothing is beyond an infinity.
+    """
     name = opname(func)
-    if not (name in _AND or name in _OR) or type(meta) is not torch.Tensor or meta.is_floating_point() or meta.is_complex():
+    if type(meta) is not torch.Tensor or meta.is_floating_point() or meta.is_complex() or meta.numel() > FOLD_LIMIT:
         return None
-    if meta.numel() > FOLD_LIMIT or (name in _OR and meta.dtype != torch.bool):
+    if name in _NEVER and len(args) == 2:
+        tensors = iter(values)
+        first, second = (next(tensors) if isinstance(a, (torch.Tensor, Value)) else a for a in args)
+        return full(meta, False) if _is_all(second, _NEVER[name]) or _is_all(first, -_NEVER[name]) else None
+    if not (name in _AND or name in _OR) or (name in _OR and meta.dtype != torch.bool):
         return None
-    for c in constants:
+    for c in values:
+        if not isinstance(c, Constant):
+            continue
         with plainly():
             decides = not c.data.is_floating_point() and not bool((c.data == 0).any() if name in _OR else (c.data != 0).any())
         if not decides:
             continue
         return full(meta, name in _OR)
     return None
+
+
+def _is_all(operand: Any, number: float) -> bool:
+    """Whether an operand is a number, or a constant that holds nothing else."""
+    if not isinstance(operand, Constant):
+        return type(operand) is float and operand == number
+    with plainly():
+        return operand.data.is_floating_point() and bool((operand.data == number).all())
 
 
 #: Operators that give a tensor of one number, and take nothing but the shape and type of a tensor: the number, or None for ``fill_value``.

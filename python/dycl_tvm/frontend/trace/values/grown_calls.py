@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_ten
 from dycl_tvm.frontend.trace.values.data_errors import called
 from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
+from dycl_tvm.frontend.trace.values.grown_bound import HANDLERS as BOUND
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
 from dycl_tvm.frontend.trace.values.grown_composed import composed
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
@@ -225,6 +226,7 @@ HANDLERS: dict[Any, Handler] = {
     **LAYERS,
     **ROWS,
     **RECURRENT,
+    **BOUND,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(named("dim ndimension is_floating_point is_complex element_size get_device", _T), _of_buffer),
     **dict.fromkeys([torch.is_floating_point, torch.is_complex], _of_buffer),

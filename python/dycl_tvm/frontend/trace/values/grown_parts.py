@@ -93,8 +93,11 @@ def put_all(func: Any, t: Grown, value: torch.Tensor) -> Any:
 
 def part_of(func: Any, t: Grown, index: Any) -> Any:
     entries = [_number_or_places(e) for e in entries_of(t.dim_(), index)]
-    if len(entries) == 1 and is_mask(entries[0]):
-        return by_mask(func, t, 0, entries[0])
+    masks = [i for i, e in enumerate(entries) if is_mask(e)]
+    if len(masks) == 1 and all(e is None or type(e) in (int, slice) or selects(e) for i, e in enumerate(entries) if i not in masks):
+        before, mask, behind = entries[: masks[0]], entries[masks[0]], entries[masks[0] + 1 :]
+        whole = t if len(entries) == 1 else part_of(func, t, (*before, *[slice(None)] * rank_of(mask), *behind))
+        return by_mask(func, whole, sum(e is None or type(e) is slice for e in before), mask)
     if (rows := rows_in(entries, t)) is not None:
         return Rows(func, part_of(func, t, without_rows(entries, t)), rows).take()
     if entries and all(isinstance(e, torch.Tensor) and not selects(e) for e in entries):

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
 from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, multiplied, new_in, refuse_call
-from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, as_known, grown_or_plain, length_of_size, one_length, stands_for_a_view
+from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, grown_or_plain, length_of_size, one_length, stands_for_a_view
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.products import Factors, factors_of, without
@@ -84,7 +84,7 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
-    return as_known(t.contiguous_, func(t.padded(), wanted), at, t.length)
+    return new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_)
 
 
 def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:

@@ -76,7 +76,7 @@ def bounded(x: Any, least: int = 0) -> tuple[int, int]:
     return low, min(high, most)
 
 
-_TO_BOUND = "bound the number, as with min(n, 1000), or give all such sizes a bound: build(..., max_length=1000)"
+_TO_BOUND = "bound the number, as with torch._check(n <= 1000) or min(n, 1000), or give all such sizes a bound: build(..., max_length=1000)"
 
 
 #: Up to which number a dimension may be as long as a number of the run says.
@@ -160,13 +160,6 @@ def cut_anew(t: torch.Tensor, extents: Mapping[int, Extent], known: bool) -> tor
     made = cut(t, extents)
     if isinstance(made, Grown):
         made.contiguous_ = known
-    return made
-
-
-def as_known(known: bool, t: torch.Tensor, along: int, length: Length) -> Grown:
-    """Return what grows of a tensor; whether it is ``known`` to be contiguous."""
-    made = new(t, along, length)
-    made.contiguous_ = known
     return made
 
 

@@ -7,6 +7,7 @@ raises there is the program's own error.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -16,7 +17,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.bounded import Bounded
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import same_random_numbers, unrecorded
-from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, map_tensors, tensors_of
+from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, map_tensors, opname, tensors_of
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
 from dycl_tvm.frontend.trace.values.result_types import is_plain
 from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, storage_of
@@ -33,27 +34,35 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     """Raise what eager raises if an operator may not write its result to ``target``, one of its arguments."""
     session = current()
     tensors = tensors_of(args, kwargs)
-    for layouts in filter(None, map(layouts_of, tensors)):
-        layouts.settle()
-    memory = [_memory(t, tensors) for t in tensors]
-    alike = torch.Tag.pointwise in func.tags and _are_alike(tensors, memory)  # one element says as much as all
-    given = [meta_of((1,) * t.dim(), None, t.dtype) for t in tensors] if alike else tensors
+    unsettled = [_is_read_alone(t, tensors, target) for t in tensors]
+    memory = [(-1 - i, 0) if any_strides else _memory(t, tensors) for i, (t, any_strides) in enumerate(zip(tensors, unsettled))]
+    alike = torch.Tag.pointwise in func.tags and not any(unsettled) and _are_alike(tensors, memory)  # one element says as much as all
+    given = [
+        meta_of((1,) * t.dim() if alike else tuple(t.shape), None, t.dtype) if alike or any_strides else t
+        for t, any_strides in zip(tensors, unsettled)
+    ]
     key = (func, key_of(given), key_of(map_tensors(lambda t: ..., (args, kwargs))), tuple(memory))
     if key in _tried:
         return
     shape: Any = target.shape
     with unrecorded(), warnings.catch_warnings(), same_random_numbers():
         warnings.simplefilter("ignore")  # `out` of another shape
-        copies = _copies(tensors, given, memory, 1 if torch.Tag.pointwise in func.tags else 0)  # no divisor is 0, every index is within
-        try:
-            func(*_with(copies, args), **_with(copies, kwargs))
-            shape = shape if alike else copies[id(target)].shape
-        except NotImplementedError:  # the operator cannot be tried without its values
-            pass
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            if "not implemented for" not in str(error):  # on this device; the target is another
-                error.__dycl_raised__ = True  # type: ignore[union-attr]
-                raise
+        errors: list[Exception] = []
+        for fill in (1, 0):  # no divisor is 0, every index is within: what both numbers raise is not for the values' sake
+            copies = _copies(tensors, given, memory, fill)
+            try:
+                func(*_with(copies, args), **_with(copies, kwargs))
+                shape = shape if alike else copies[id(target)].shape
+                break
+            except NotImplementedError:  # the operator cannot be tried without its values
+                break
+            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                if "not implemented for" in str(error):  # on this device; the target is another
+                    break
+                errors.append(error)
+        else:
+            errors[-1].__dycl_raised__ = True  # type: ignore[attr-defined]
+            raise errors[-1]
         overlap = _reads_what_it_writes(tensors, memory, target)
     if shape != target.shape:
         raise UnsupportedError(
@@ -67,6 +76,20 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
         )
     if func.namespace == "aten":
         _tried[key] = None
+
+
+def _is_read_alone(t: torch.Tensor, tensors: list[torch.Tensor], target: torch.Tensor) -> bool:
+    """Whether the strides of a tensor depend on the path, and say nothing: it is read only, and has its memory for itself.
+
+    Those of others are settled.
+    """
+    layouts = layouts_of(t)
+    if layouts is None:
+        return False
+    if t is not target and not any(storage_of(other) is storage_of(t) for other in tensors if other is not t):
+        return True
+    layouts.settle()
+    return False
 
 
 def _reads_what_it_writes(tensors: list[torch.Tensor], memory: list[tuple[int, int]], target: torch.Tensor) -> bool:
@@ -124,3 +147,29 @@ def _copies(tensors: list[torch.Tensor], shapes: list[torch.Tensor], memory: lis
 
 def _with(copies: dict[int, torch.Tensor], given: Any) -> Any:
     return map_leaves(lambda a: copies[id(a)] if isinstance(a, torch.Tensor) else a, given)
+
+
+def functional_twin(func: Any) -> Any:
+    """Return the operator that gives anew what another one writes to its first argument, or to ``out``.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is none.
+    """
+    name, overload = opname(func), func._overloadname
+    # Python's own are called otherwise: __ilshift__() writes what __lshift__() gives
+    packet = getattr(torch.ops.aten, f"__{name[3:]}" if name.startswith("__i") else name.rstrip("_"), None)
+    overloads = packet.overloads() if packet is not None else []
+    same = [o for o in overloads if _parameters(getattr(packet, o)) == _parameters(func)]  # pow_.Scalar is pow.Tensor_Scalar
+    for candidate in (*same, overload, overload.replace("out", "default"), overload.removesuffix("_out"), "default"):
+        if candidate in overloads and not getattr(packet, candidate)._schema.is_mutable:
+            return getattr(packet, candidate)
+    raise UnsupportedError(
+        f"the in-place operator {func} has no form that returns a new tensor", current().origin(), "assign the result to a new variable"
+    )
+
+
+@functools.cache
+def _parameters(func: Any) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]

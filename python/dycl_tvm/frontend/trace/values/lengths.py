@@ -161,7 +161,7 @@ def _decided(op: str, difference: Length) -> bool | None:
     return holds(difference.at(counter.first), 0)
 
 
-_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
+NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 #: Where there may be more trips, a test of a length does not tell which.
 _MOST_TOLD = 4096
 
@@ -179,9 +179,14 @@ class Test:
         difference = _sum(a, b, -1) if a is not None and b is not None and op in COMPARE else None
         return Test(op, difference) if isinstance(difference, Length) else None
 
+    @property
+    def loop(self) -> Any:
+        """What decides the number of trips."""
+        return self.difference.counter.loop
+
     def negated(self) -> Test:
         """Return the test that holds where this one does not."""
-        return Test(_NEGATED[self.op], self.difference)
+        return Test(NEGATED[self.op], self.difference)
 
     def begin(self, holds: bool) -> tuple[int, int, bool]:
         """Go on where the test has an answer: return what was known of the number of trips before it, for :meth:`end`."""

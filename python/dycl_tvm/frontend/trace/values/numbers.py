@@ -22,8 +22,9 @@ from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
 from dycl_tvm.frontend.trace.values.intervals import bounds_after
-from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, Test, combine
+from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
+from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import note_product
 from dycl_tvm.frontend.trace.values.raising import check
@@ -50,8 +51,8 @@ class Node:
         A number, and by how much this one is larger.
     counted : object or None
         The loop from whose number of the trip it follows, if Python knows that: unrolled, it is a plain number.
-    test : Test or None
-        Which comparison of lengths it is.
+    test : Test, NumberTest or None
+        Which comparison it is, of lengths or of a number.
     """
 
     def __init__(self, value: Value, decision: Any = None, bounds: tuple[int, int] | None = None) -> None:
@@ -60,7 +61,7 @@ class Node:
         self.length: Length | None = None
         self.base: tuple[Value, int] = (value, 0)
         self.counted: Any = None
-        self.test: Test | None = None
+        self.test: Any = None
 
     @property
     def kind(self) -> str:
@@ -285,7 +286,8 @@ def _binary(op: str, swapped: bool) -> Any:
             return known
         result = arithmetic(op, right, left) if swapped else arithmetic(op, left, right)
         if is_symbolic(result):
-            result.node.counted, result.node.test = loop, Test.of(op, length_of(self), length_of(other))
+            lengths = length_of(self), length_of(other)
+            result.node.counted, result.node.test = loop, test_of(op, self.node, bounds_of(other), lengths)
         if is_symbolic(result) and result.node.kind == "int":
             first, second = (other, self) if swapped else (self, other)
             result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
@@ -412,12 +414,16 @@ def _signed(op: str) -> Any:
 
 def _rounding(op: str) -> Any:
     def method(self: Any, ndigits: Any = None) -> Any:
-        if ndigits is not None:
+        if ndigits is not None and (type(ndigits) is not int or ndigits < 0):
             raise UnsupportedError(
-                "round() to a number of digits of a number known only at run time", current().origin(), "round(x * 100) / 100"
+                "round() of a number known only at run time, to a number of digits that is not one of Python's from 0",
+                current().origin(),
+                "round(x / 100) * 100",
             )
         if self.node.mixed and self.node.mixed.tensor:
             refuse_mixed(self.node.mixed, f"given to {op}()")
+        if ndigits is not None and self.node.kind == "float":
+            return emit("round_to", self.node.value, ndigits, type_=FLOAT)
         if self.node.kind != "float":
             return wrap(as_int(self.node.value), self.node.decision)
         _guard_rounding(self)
@@ -443,14 +449,6 @@ def _refuse_bits(name: str) -> Any:
     return method
 
 
-def _divmod(self: Any, other: Any) -> Any:
-    return self // other, self % other
-
-
-def _rdivmod(self: Any, other: Any) -> Any:
-    return other // self, other % self
-
-
 def _hash(self: Any) -> int:
     self.node._plain("a hashable number")
     raise AssertionError("unreachable")
@@ -462,12 +460,7 @@ _METHODS: dict[str, Any] = {
         for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne", "lt", "le", "gt", "ge")
     },
     **{f"__r{n}__": _binary(n, True) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
-    "__and__": _logical("and"),
-    "__or__": _logical("or"),
-    "__xor__": _logical("xor"),
-    "__rand__": _logical("and"),
-    "__ror__": _logical("or"),
-    "__rxor__": _logical("xor"),
+    **{f"__{r}{n}__": _logical(n) for n in ("and", "or", "xor") for r in ("", "r")},
     "__neg__": _signed("neg"),
     "__pos__": lambda self: wrap(as_int(self.node.value), self.node.decision) if self.node.kind == "bool" else self,
     "__abs__": _signed("abs"),
@@ -481,7 +474,8 @@ _METHODS: dict[str, Any] = {
 for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
     _METHODS[f"__{_name}__"] = _refuse_bits(_name)
 _METHODS["__copy__"], _METHODS["__deepcopy__"] = lambda self: self, lambda self, _memo: self
-_METHODS["__divmod__"], _METHODS["__rdivmod__"] = _divmod, _rdivmod
+_METHODS["__divmod__"] = lambda self, other: (self // other, self % other)
+_METHODS["__rdivmod__"] = lambda self, other: (other // self, other % self)
 _METHODS["__int__"], _METHODS["__float__"] = lambda self: self.node.int_(), lambda self: self.node.guard_float("", 0)
 _METHODS["__repr__"] = lambda self: self.node.text() if staging() else self.node.str()
 _METHODS["__format__"] = lambda self, _spec: self.node.text()

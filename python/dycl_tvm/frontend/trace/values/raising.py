@@ -46,6 +46,7 @@ def _passed(error: Exception) -> Exception:
     session = current()
     around = session.handlers
     if not around:
+        session.builder.raising()
         return error
     journal, heap = session.journal, session.heap
     depth, mark = journal.depth(), journal.open()
@@ -67,6 +68,7 @@ def _passed(error: Exception) -> Exception:
                         "do there what cannot fail only",
                     ) from other
                 error = other
+        session.builder.raising()  # before what was done on the way is undone
     finally:
         session.handlers = around
         for entry in waiting:

@@ -88,8 +88,8 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
         raise UnsupportedError(
             f"{name}() gives random numbers in a way that is not supported",
             current().origin(),
-            "use rand, randn, randint, randperm, bernoulli, multinomial, dropout, uniform_, normal_, exponential_, geometric_, cauchy_ "
-            "or log_normal_, or pass the random numbers in as an input",
+            "use rand, randn, randint, randperm, bernoulli, multinomial, dropout, uniform_, normal_, exponential_, geometric_, cauchy_, "
+            "log_normal_ or poisson, or pass the random numbers in as an input",
         )
     if any(scalars.is_symbolic(x) for x in sorted_leaves(tuple(bound.values()))[1]):
         raise UnsupportedError(
@@ -107,6 +107,9 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
         like = meta_of(tuple(target.shape), tuple(target.stride()), target.dtype)
     else:
         like = _meta(meta_result, func, bound)
+        if name in _ROW_BY_ROW:
+            given = [bound[n] for n in ("mean", "std", "self") if isinstance(bound.get(n), torch.Tensor)]
+            like = meta_of(tuple(like.shape), None, given[0].dtype if given else like.dtype)
     defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     value = handler(_Draw(dispatch, state, like), {**defaults, **bound})
     if name in _POSITIONS and not isinstance(value, Constant):
@@ -274,15 +277,28 @@ def _normal(d: _Draw, bound: dict[str, Any]) -> Value:
         return d.of_size(draws.normal.default, float(mean), float(std) / math.sqrt(2), extra=(not at_once,))
     if not isinstance(mean, torch.Tensor) and not isinstance(std, torch.Tensor):
         return d.of_size(draws.normal.default, float(mean), float(std), extra=(not at_once,))
+    dtype = d.like.dtype
+    if isinstance(std, torch.Tensor) and kind_in_force() is CPU and {getattr(x, "dtype", dtype) for x in (mean, std)} == {dtype}:
+        mean = mean if isinstance(mean, torch.Tensor) else d.dispatch(aten.full.default, ([], float(mean)), {"dtype": dtype})
+        args = (d.in_memory(mean), d.in_memory(std), not at_once)
+        return d.in_order(d.run(draws.normal_each.default, args, tuple(d.sizes), dtype))
     # as ATen does: draw, and compute with tensors
     scaled = isinstance(std, torch.Tensor)
     made = fresh_like(d.like, d.of_size(draws.normal.default, 0.0, 1.0 if scaled else float(std), extra=(not at_once,)))
-    if scaled and not isinstance(mean, torch.Tensor):
-        start = d.dispatch(aten.full.default, ([], float(mean)), {"dtype": made.dtype})
-        return read(d.dispatch(aten.addcmul.default, (start, made, std), {}))
-    if scaled:
-        made = d.dispatch(aten.mul.Tensor, (made, std), {})
-    return read(d.dispatch(aten.add.Tensor, (made, mean), {}))
+    for op, operand in ((aten.mul.Tensor, std), (aten.add.Tensor, mean)):
+        if operand is mean or scaled:  # in place, so the dtype stays
+            made = d.dispatch(aten._to_copy.default, (d.dispatch(op, (made, operand), {}),), {"dtype": dtype})
+    return read(made)
+
+
+def _of_each(op: Any, parameter: str) -> Callable[[_Draw, dict[str, Any]], Value]:
+    """Return the handler of a draw that takes a tensor with a parameter for each number."""
+
+    def handler(d: _Draw, bound: dict[str, Any]) -> Value:
+        refuse_on_gpu("random numbers of this distribution", "pass them in as an input")
+        return d.run(op, (d.in_memory(bound[parameter]),), tuple(d.sizes), d.like.dtype)
+
+    return handler
 
 
 def _integers(d: _Draw, bound: dict[str, Any]) -> Value:
@@ -329,6 +345,9 @@ _POSITIONS: dict[str, Callable[[dict[str, Any]], int]] = {
     "randperm": lambda bound: int(bound["n"]),
 }
 
+#: Operators whose result lies row by row in memory, however their operands do, and is of the type of the first of them.
+_ROW_BY_ROW = frozenset(["normal", "poisson", "_standard_gamma"])
+
 _HANDLERS: dict[str, Callable[[_Draw, dict[str, Any]], Value]] = {
     "rand": _uniform,
     "uniform": _uniform,
@@ -343,4 +362,6 @@ _HANDLERS: dict[str, Callable[[_Draw, dict[str, Any]], Value]] = {
     "geometric": _of(draws.geometric.default, p=0.0),
     "cauchy": _of(draws.cauchy.default, median=0.0, sigma=1.0),
     "log_normal": _of(draws.log_normal.default, mean=1.0, std=2.0),
+    "poisson": _of_each(draws.poisson.default, "self"),
+    "_standard_gamma": _of_each(draws.gamma.default, "self"),
 }

@@ -7,7 +7,6 @@ Operations on constants only are computed at once. All others are run on meta te
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
 from dycl_tvm.frontend.trace.values.grown import Grown, refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
-from dycl_tvm.frontend.trace.values.in_place import check_in_place
+from dycl_tvm.frontend.trace.values.in_place import check_in_place, functional_twin
 from dycl_tvm.frontend.trace.values.layouts import QUESTIONS, layouts_of, marks_of, meta_of, result_by_layouts, with_marks
 from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
@@ -175,7 +174,7 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     metas = _meta_result(func, args, kwargs, tensors)
     if is_empty(metas):
         return map_tensors(lambda m: fresh_like(m, full(m, 0)), metas)
-    decided = absorbed(func, constants, metas) if constants else None
+    decided = absorbed(func, args, values, metas)
     if decided is not None:
         return fresh_like(metas, decided)
     one = isinstance(metas, torch.Tensor)
@@ -365,10 +364,7 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
     if names == ["out"]:
         out = bound.pop("out")
         check_in_place(func, args, kwargs, out)
-        result = _functional_twin(func, name)(
-            *[bound[a.name] for a in func._schema.arguments if a.name in bound and not a.kwarg_only],
-            **{a.name: bound[a.name] for a in func._schema.arguments if a.name in bound and a.kwarg_only},
-        )
+        result = _anew(func, bound)
         _store(out, result)
         return out
     if len(positions) != 1 or positions[0] != 0:
@@ -396,9 +392,17 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: l
         raise UnsupportedError(
             f"{name}() changes a tensor's shape or memory in place", current().origin(), f"use {name.rstrip('_')}() and assign the result"
         )
-    result = _functional_twin(func, name.rstrip("_"))(*args, **kwargs)
+    result = _anew(func, bound)
     _store(target, result)
     return target
+
+
+def _anew(func: Any, bound: dict[str, Any]) -> Any:
+    """Record the functional form of an in-place operator, which may take its arguments in another order."""
+    twin = functional_twin(func)
+    found = [a for a in twin._schema.arguments if a.name in bound]
+    positional = tuple(bound[a.name] for a in found if not a.kwarg_only)
+    return dispatch(twin, positional, {a.name: bound[a.name] for a in found if a.kwarg_only})
 
 
 #: In-place operators that change only the shape of the tensor object, and the views that do the same.
@@ -417,25 +421,6 @@ def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwa
         func(target, *args, **kwargs)
     target.chain, target._cached = view.chain, view._cached
     return target
-
-
-@functools.cache
-def _parameters(func: Any) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]
-
-
-def _functional_twin(func: Any, name: str) -> Any:
-    packet = getattr(aten, name, None)
-    overload = func._overloadname
-    overloads = packet.overloads() if packet is not None else []
-    same = [o for o in overloads if _parameters(getattr(packet, o)) == _parameters(func)]
-    for candidate in (overload, *same, overload.replace("out", "default"), overload.removesuffix("_out"), "default"):
-        if candidate in overloads and not about_operator(getattr(packet, candidate)).written:
-            twin = getattr(packet, candidate)
-            return lambda *args, **kwargs: dispatch(twin, args, kwargs)
-    raise UnsupportedError(
-        f"the in-place operator {func} has no form that returns a new tensor", current().origin(), "assign the result to a new variable"
-    )
 
 
 def _store(target: torch.Tensor, result: torch.Tensor) -> None:

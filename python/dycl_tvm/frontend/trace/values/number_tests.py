@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What a comparison tells of a number that is known only at run time: between which bounds it is where the comparison has an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dycl_tvm.frontend.trace.values.lengths import NEGATED, Affine, Test
+
+Bounds = tuple[int, int]
+_INT64: Bounds = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class NumberTest:
+    """A comparison ``number op other``.
+
+    Attributes
+    ----------
+    op : str
+    node : Node
+        Of the number.
+    other : (int, int)
+        The least and the largest value of what it is compared with.
+    """
+
+    op: str
+    node: Any
+    other: Bounds
+    #: No loop is taken apart by it.
+    loop = None
+
+    def negated(self) -> NumberTest:
+        """Return the test that holds where this one does not."""
+        return NumberTest(NEGATED[self.op], self.node, self.other)
+
+    def begin(self, holds: bool) -> Bounds | None:
+        """Go on where the test has an answer: return what was known of the number before it, for :meth:`end`."""
+        before: Bounds | None = self.node.bounds
+        (low, high), (least, most) = before or _INT64, self.other
+        op = self.op if holds else NEGATED[self.op]
+        low = max(low, {"gt": least + 1, "ge": least, "eq": least}.get(op, low))
+        high = min(high, {"lt": most - 1, "le": most, "eq": most}.get(op, high))
+        if low <= high and (before is not None or (low, high) != _INT64):
+            self.node.bounds = (low, high)
+        return before
+
+    def end(self, before: Bounds | None) -> None:
+        """Go on where nothing is known of the answer."""
+        self.node.bounds = before
+
+
+@dataclass(frozen=True, eq=False)
+class Several:
+    """Several tests of which all hold, or one does: where all hold, or none does, each of them tells something.
+
+    Attributes
+    ----------
+    tests : tuple
+    all : bool
+        Whether all hold where this one does.
+    """
+
+    tests: tuple[Any, ...]
+    all: bool
+
+    @staticmethod
+    def of(tests: list[Any], all: bool) -> Several | None:
+        """Return tests as one; what tells nothing is None."""
+        found = tuple(test for test in tests if test is not None)
+        return Several(found, all) if found else None
+
+    @property
+    def loop(self) -> Any:
+        """The loop that one of the tests tells something of, if any does."""
+        loops = [test.loop for test in self.tests]
+        return next((loop for loop in loops if getattr(loop, "is_loop", False)), loops[0])
+
+    def negated(self) -> Several:
+        """Return the test that holds where this one does not."""
+        return Several(tuple(test.negated() for test in self.tests), not self.all)
+
+    def begin(self, holds: bool) -> list[Any]:
+        """Go on where the test has an answer: return what was known before it, for :meth:`end`."""
+        return [(test, test.begin(holds)) for test in self.tests] if holds == self.all else []
+
+    def end(self, before: list[Any]) -> None:
+        """Go on where nothing is known of the answer."""
+        for test, known in reversed(before):
+            test.end(known)
+
+
+def test_of(op: str, node: Any, other: Bounds | None, lengths: tuple[Affine | None, Affine | None]) -> Test | NumberTest | None:
+    """Return what a comparison of a number is a test of: of lengths, or of the number; None if it tells nothing of either."""
+    found = Test.of(op, *lengths)
+    if found is not None or other is None or op not in NEGATED or node.kind != "int" or node.length is not None:
+        return found
+    return NumberTest(op, node, other)

@@ -1,0 +1,34 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Operators that PyTorch's exporter, or ONNX Runtime for some types, does not know, by those that they know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def _nonzero_static(mask: torch.Tensor, *, size: int, fill_value: int = 0) -> torch.Tensor:
+    """Return the places of a mask in their order, as many as ``size`` says; what there is not is ``fill_value``."""
+    flat = mask.reshape(-1)
+    rank = flat.to(torch.int64).cumsum(0) - 1
+    # One place more takes all that is not wanted.
+    row = torch.where(flat & (rank < size), rank, size)
+    place = torch.zeros(size + 1, dtype=torch.int64).scatter(0, row, torch.arange(flat.shape[0]))[:size]
+    columns = []
+    for extent in reversed(mask.shape):
+        columns.append(place % extent)
+        place = place // extent
+    there = torch.arange(size) < flat.to(torch.int64).sum()
+    return torch.where(there.unsqueeze(1), torch.stack(columns[::-1], 1), fill_value)
+
+
+def _where(cond: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Choose among elements; ONNX Runtime chooses no bools."""
+    if a.dtype == b.dtype == torch.bool:
+        return (cond & a) | (~cond & b)
+    return torch.where(cond, a, b)
+
+
+WRITTEN: dict[str, Callable[..., Any]] = {"aten.nonzero_static.default": _nonzero_static, "aten.where.self": _where}

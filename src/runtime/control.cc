@@ -1,0 +1,90 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include "control.h"
+
+#include <time.h>
+
+#include <cerrno>
+
+#include "error.h"
+
+namespace dycl {
+namespace {
+
+// What the handler of signals needs. It may run on any thread, also while the run ends.
+std::atomic<Frame*> g_frame{nullptr};
+std::atomic<uint32_t> g_handlers{0};
+struct sigaction g_before;
+
+void OnSignal(int number, siginfo_t* info, void* context) {
+  int code = errno;
+  g_handlers.fetch_add(1);
+  // First the program's handler: once the run has ended, its caller may ask what it was told.
+  if ((g_before.sa_flags & SA_SIGINFO) != 0) {
+    g_before.sa_sigaction(number, info, context);
+  } else if (g_before.sa_handler != SIG_DFL && g_before.sa_handler != SIG_IGN) {
+    g_before.sa_handler(number);
+  }
+  if (Frame* frame = g_frame.load()) Cancel(*frame);
+  g_handlers.fetch_sub(1);
+  errno = code;
+}
+
+// Not the clock of host_clock.h: checks of a build tell that one the time.
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+// Longer than any program runs, and small enough to be added to the time.
+constexpr double kLongestMs = 1e12;
+
+}  // namespace
+
+void BeginControl(Frame& f, const double* deadline_ms) {
+  if (deadline_ms != nullptr) {
+    double ms = *deadline_ms < kLongestMs ? *deadline_ms : kLongestMs;
+    f.deadline_ns = NowNs() + static_cast<int64_t>(ms > 0 ? ms * 1e6 : 0);
+  }
+  __atomic_store_n(&f.asked, deadline_ms != nullptr ? kDeadline : 0u, __ATOMIC_RELAXED);
+}
+
+CancelOnSignal::CancelOnSignal(Frame* frame, int signal) {
+  Frame* none = nullptr;
+  if (signal == 0 || !g_frame.compare_exchange_strong(none, frame)) return;
+  struct sigaction ours{};
+  ours.sa_sigaction = OnSignal;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  bool set = sigaction(signal, &ours, &g_before) == 0;
+  bool ignored = (g_before.sa_flags & SA_SIGINFO) == 0 && g_before.sa_handler == SIG_IGN;
+  if (set && ignored) sigaction(signal, &g_before, nullptr);
+  if (set && !ignored) {
+    signal_ = signal;
+  } else {
+    g_frame.store(nullptr);
+  }
+}
+
+CancelOnSignal::~CancelOnSignal() {
+  if (signal_ == 0) return;
+  struct sigaction now{};
+  sigaction(signal_, &g_before, &now);
+  // What the program has set meanwhile stays.
+  if ((now.sa_flags & SA_SIGINFO) == 0 || now.sa_sigaction != OnSignal) {
+    sigaction(signal_, &now, nullptr);
+  }
+  g_frame.store(nullptr);
+  while (g_handlers.load() != 0) {
+  }
+}
+
+void Cancel(Frame& f) { __atomic_fetch_or(&f.asked, kCancel, __ATOMIC_RELAXED); }
+
+bool MayGoOn(const Frame& f) {
+  uint32_t asked = __atomic_load_n(&f.asked, __ATOMIC_RELAXED);
+  if ((asked & kCancel) != 0) return CancelledError("the run was cancelled") == 0;
+  if ((asked & kDeadline) == 0 || NowNs() < f.deadline_ns) return true;
+  return DeadlineError("the run had not ended at its deadline") == 0;
+}
+
+}  // namespace dycl

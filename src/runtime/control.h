@@ -1,0 +1,61 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// What ends a run from outside: a thread or a signal handler that cancels it, and its deadline. A
+// run looks at one word before each kernel and after each decision; it reads the clock only where
+// it has a deadline.
+#ifndef DYCL_RUNTIME_CONTROL_H_
+#define DYCL_RUNTIME_CONTROL_H_
+
+#include <atomic>
+#include <csignal>
+
+#include "program.h"
+
+namespace dycl {
+
+enum Asked : uint32_t { kCancel = 1, kDeadline = 2 };
+
+// Before a run: forgets what was asked of the run before. A deadline of 0 or less is over at once.
+void BeginControl(Frame& f, const double* deadline_ms);
+// Ends the run that goes on, if one does. Nothing but an atomic operation: for signal handlers too.
+void Cancel(Frame& f);
+// Whether a run of which something is asked may go on; if not, its error is set.
+bool MayGoOn(const Frame& f);
+
+// While it lives, a signal cancels the run of a frame; the handler that was there before is called
+// too. One at a time in a library, others are without effect; and so is a signal that is ignored.
+class CancelOnSignal {
+ public:
+  CancelOnSignal(Frame* frame, int signal);
+  ~CancelOnSignal();
+  CancelOnSignal(const CancelOnSignal&) = delete;
+  CancelOnSignal& operator=(const CancelOnSignal&) = delete;
+
+ private:
+  int signal_ = 0;  // 0: nothing was changed
+};
+
+// Marks a session as in use for as long as it lives, however it ends.
+class InUse {
+ public:
+  explicit InUse(std::atomic<bool>* flag)
+      : flag_(flag), taken_(!flag->exchange(true, std::memory_order_acquire)) {}
+  ~InUse() {
+    if (taken_) flag_->store(false, std::memory_order_release);
+  }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+  // False where it was in use already.
+  bool taken() const { return taken_; }
+
+ private:
+  std::atomic<bool>* flag_;
+  bool taken_;
+};
+
+inline bool GoesOn(const Frame& f) {
+  return __builtin_expect(__atomic_load_n(&f.asked, __ATOMIC_RELAXED) == 0, 1) || MayGoOn(f);
+}
+
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_CONTROL_H_

@@ -1,0 +1,144 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Bounds that programs give: by tests of numbers that end the path otherwise, and by ``dycl_tvm.bound``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from differential import check, stage
+
+import dycl_tvm
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.types import TensorType
+
+COUNTS = [(torch.tensor([n - 2, 2]),) for n in (5, 16, 0, 1, 17, 40, -1)]
+MASKED = [(torch.linspace(-1, 1, 9) * s + k,) for s in (1, -1) for k in (0, 0.3, -2, 2)]
+
+
+def raised(d):
+    n = d.sum().item()
+    if n > 16:
+        raise RuntimeError("too long")
+    return torch.arange(n) + 1
+
+
+def checked(d):
+    n = d.sum().item()
+    torch._check(n <= 16)
+    torch._check(n >= 0)
+    return torch.zeros(2, n) + d.sum()
+
+
+def asserted(d):
+    n = d.sum().item()
+    assert 0 <= n <= 16
+    return torch.ones(n).cumsum(0)
+
+
+def either(d):
+    n = d.sum().item()
+    if n < 0 or n > 16 or d[0] > 100:
+        return d
+    k = torch.arange(n) if n < 8 and n > 2 else torch.zeros(2)
+    return torch.arange(n), k, torch.ones(2, n) if not (n > 12 or n == 1) else None
+
+
+def returned(d):
+    n = d.sum().item()
+    if not n < 17:
+        return d
+    return torch.arange(n).float().mean() if n else d
+
+
+def on_both_sides(d):
+    n, k = d.sum().item(), 0
+    if n < 8:
+        y = d * n
+    else:
+        y, k = d - 1, n - 7
+    return y, k, n
+
+
+def in_a_loop(d):
+    total = torch.zeros(())
+    for k in range(3):
+        n = (d[0] + k).item()
+        if n < 0 or n > 50:
+            break
+        torch._check(n <= 16)
+        total = total + torch.ones(n).sum()
+    return total
+
+
+@pytest.mark.parametrize("program", [raised, checked, asserted, either, returned, on_both_sides, in_a_loop], ids=lambda f: f.__name__)
+def test_tests_of_numbers_bound_them(program):
+    check(program, COUNTS)
+
+
+def after_the_test(d):
+    n = d.sum().item()
+    y = torch.arange(n) if n < 8 else torch.ones(3)
+    return y, torch.arange(n)
+
+
+def the_other_way(d):
+    n = d.sum().item()
+    if n < 3:
+        raise RuntimeError("too short")
+    return torch.arange(n)
+
+
+def one_of_two(d):
+    n = d.sum().item()
+    if n < 8 or d[0] > 0:
+        return torch.arange(n)
+    return d
+
+
+def not_both(d):
+    n = d.sum().item()
+    if n > 16 and d[0] > 0:
+        return d
+    return torch.arange(n)
+
+
+@pytest.mark.parametrize("program", [after_the_test, the_other_way, one_of_two, not_both], ids=lambda f: f.__name__)
+def test_what_a_test_does_not_tell(program):
+    with pytest.raises(UnsupportedError, match=r"nothing bounds it\nInstead: bound the number, as with torch._check\(n <= 1000\)"):
+        stage(program, COUNTS[0])
+
+
+def picked(x):
+    y = dycl_tvm.bound(x[x > 0], 0, 4)
+    return y * 2, y.sum(), y.shape[0], torch.stack([y, y], 1).t()
+
+
+def fixed(x):
+    return dycl_tvm.bound(x, -1, 9) + 1, dycl_tvm.bound(x[x > 0], 0, 20)
+
+
+def one_tensor(x):
+    y = x[x > 0] * 1
+    z = dycl_tvm.bound(y, 0, 4)
+    z += 1
+    return y, z
+
+
+@pytest.mark.parametrize("program", [picked, fixed, one_tensor], ids=lambda f: f.__name__)
+def test_bound(program):
+    check(program, MASKED)
+
+
+def test_a_bound_makes_buffers_shorter():
+    graph = stage(picked, MASKED[0])
+    (site,) = [b.terminator for b in graph.blocks if hasattr(b.terminator, "site")]
+    shapes = [v.type.shape for v in site.values if isinstance(v.type, TensorType)]
+    assert shapes == [(4,), (), (2, 4)]
+
+
+def test_a_fixed_dimension_beyond_its_bound():
+    program = lambda x: dycl_tvm.bound(x, 0, 3) * 2  # noqa: E731
+    with pytest.raises(RuntimeError, match="dimension 0 is longer than its bound 3"):
+        program(torch.ones(4))
+    with pytest.raises(UnsupportedError, match="dimension 0 is longer than its bound 3"):
+        stage(program, (torch.ones(4),))
