@@ -362,7 +362,7 @@ def _put_first(x: Any, item: Any) -> None:
 def _take(x: Any, index: int) -> Any:
     outside = "pop from an empty deque" if _items_of(x).is_deque else "pop from empty list"
     require(length_of(x) > 0, IndexError(outside))
-    item = x[index]
+    item = _item(x, [column[index] for column in _items_of(x).rows])
     _put(x, [rows[1:] if index == 0 else rows[:-1] for rows in _items_of(x).rows], newest_last=True)
     return item
 
