@@ -17,6 +17,7 @@ from torch import nn
 
 import dycl_tvm
 from dycl_tvm import zoo
+from dycl_tvm.codegen.shipped import shipped_path
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Switch
 
@@ -67,7 +68,7 @@ def _returns() -> Iterator[dict[Function, int]]:
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "return":
-            found[frame.f_code.co_filename, frame.f_code.co_name] = frame.f_lineno
+            found[shipped_path(frame.f_code.co_filename), frame.f_code.co_name] = frame.f_lineno
 
     before = sys.getprofile()
     sys.setprofile(profile)
