@@ -217,3 +217,18 @@ def pooled(x):
 def test_a_size_that_pytorch_wants_to_know_is_named(f):
     with pytest.raises(UnsupportedError, match="is given a size that is known only at run time"):
         stage(f, X[0])
+
+
+@pytest.mark.parametrize("function", [torch.index_select, torch.Tensor.index_fill, torch.Tensor.index_add, torch.Tensor.index_copy])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_a_tensor_that_is_no_index(function, dtype) -> None:
+    """Eager raises, and the program's handler takes over."""
+    more = {torch.index_select: (), torch.Tensor.index_fill: (2.0,)}
+
+    def model(x, i):
+        try:
+            return function(x, 0, i, *more.get(function, (x,)))
+        except (RuntimeError, IndexError):
+            return x * 2
+
+    check(model, [(torch.randn(2, 3), torch.tensor([1, 0]).to(dtype))])

@@ -7,6 +7,7 @@ same type: what does not fail there in the same way, or not whatever the values 
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 from collections.abc import Callable
@@ -113,11 +114,12 @@ _TAKE: set[Any] = set()
 
 
 def check_types(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what an element-wise operator raises in eager for its numbers, whatever the elements are: ``x - True``, ``n ** -1``.
+    """Raise what an operator raises in eager for the types of its operands, whatever the elements are: ``x - True``, ``n ** -1``, floats as
+    an index.
 
     On the device ``meta`` it takes them. Those known only at run time become tensors of rank 0 of the result's type, which it would take.
     """
-    if not is_pointwise(operator):
+    if not is_pointwise(operator) and not _takes_index(operator):
         return
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     types = [
@@ -137,12 +139,22 @@ def check_types(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     _TAKE.add(key)
 
 
+@functools.cache
+def _takes_index(operator: Any) -> bool:
+    """Whether an operator takes a tensor of positions along a dimension."""
+    return any(argument.name == "index" for argument in operator._schema.arguments)
+
+
 def _type_error(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> Exception | None:
     """Return what an operator raises on tensors of one element, where the numbers known only at run time have a value."""
 
+    named = [*zip([a.name for a in operator._schema.arguments], args), *kwargs.items()]
+    positions = {id(x) for name, x in named if name == "index"}
+
     def stand_in(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            return torch.ones([min(extent, 1) for extent in x.shape], dtype=x.dtype)
+            make = torch.zeros if id(x) in positions else torch.ones  # the first position is there
+            return make([min(extent, 1) for extent in x.shape], dtype=x.dtype)
         return _stand_in(x, value)
 
     try:
