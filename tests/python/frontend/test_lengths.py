@@ -260,7 +260,17 @@ def shorter_views_of_what_changes(x):
     return w, y
 
 
+def squeezed(x):
+    """Of one row a dimension fewer."""
+    x = torch.stack([x, -x], 1)
+    i = (x[:, 0] > 0).nonzero().squeeze()
+    if i.numel() == 0:
+        return x
+    return (x.index_select(0, i) if i.dim() else x[i] * 3), x[x[:, 0] > 0].squeeze(0), x[x[:, 0] > 0][:, :1].squeeze(-1)
+
+
 PROGRAMS = [
+    squeezed,
     *(from_any_place, from_a_position_that_is_within, parts_of_parts, views, written, assigned_of_another_length, items),
     *(an_item_at_a_number, narrowed, one_by_one, as_lists, sums_of_lengths, lengths_that_agree, lengths_that_may_agree),
     *(two_lengths_that_may_agree, products, whole_numbers, reduced, extremes, sizes, padded, shaped, masks, masks_of_what_masks_pick),

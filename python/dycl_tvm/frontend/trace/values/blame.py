@@ -142,7 +142,7 @@ def check_types(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 @functools.cache
 def _takes_index(operator: Any) -> bool:
     """Whether an operator takes a tensor of positions along a dimension."""
-    return any(argument.name == "index" for argument in operator._schema.arguments)
+    return any(argument.name == "index" and str(argument.type) == "Tensor" for argument in operator._schema.arguments)
 
 
 def _type_error(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> Exception | None:

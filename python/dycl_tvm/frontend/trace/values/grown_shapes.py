@@ -291,10 +291,14 @@ def repeat(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
 
 
 def squeeze(func: Any, t: Grown, dim: Any = None) -> Any:
-    dims = [d % t.dim_() for d in flat((dim,))] if dim is not None else []
-    if dim is None or any(d in t.lengths for d in dims):  # it depends on the length
-        return refuse_call(func, t)
-    gone = [d for d in dims if t.buffer.shape[d] == 1]
+    dims = [d % t.dim_() for d in flat((dim,))] if dim is not None else list(range(t.dim_()))
+    ones = [d for d in dims if d in t.lengths and as_number(t.lengths[d]) == 1]  # the paths part
+    if ones:
+        part: torch.Tensor = t.padded()
+        for d in ones:
+            part = part.narrow(d, 0, 1)
+        return cut(part, {d: n for d, n in t.lengths.items() if d not in ones}).squeeze(dims)
+    gone = [d for d in dims if d not in t.lengths and t.buffer.shape[d] == 1]
     whole: torch.Tensor = t.padded()
     for d in sorted(gone, reverse=True):
         whole = whole.squeeze(d)
