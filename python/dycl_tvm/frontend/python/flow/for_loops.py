@@ -153,7 +153,7 @@ class For(Loop):
             more = scalars.operand_of(following < self._left.stop if self._step > 0 else following > self._left.stop)
             if isinstance(more, Value):
                 self._record_exit(more, variables)
-        return {**variables, "<index>": following}
+        return {**super()._next_trip(variables), "<index>": following}
 
     def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
         self._refuse_yields()

@@ -446,7 +446,7 @@ class Loop:
         session.builder.block = fine
 
     def _hidden(self) -> dict[str, Any]:
-        return {} if current().limits.loop_trips is None else {"<trips>": 0}
+        return {} if current().limits.loop_trips is None else {"<trips>": self._trips}
 
     def _next_trip(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return what the header's variables are for the next trip: those at the end of this one, and the hidden ones."""
