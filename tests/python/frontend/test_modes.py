@@ -69,7 +69,7 @@ REFUSED = {
     "those of functions, in C": ("with torch._C.DisableTorchFunction(): y = self.b.numpy().sum()\nreturn x * float(y)", "switched off"),
     "keys": (
         "with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Python)): y = x + 1\nreturn y",
-        "put back",
+        "modes are switched off",
     ),
     "DLPack of what is written": ("return x * torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(self.b))", "to_dlpack"),
     "a pool of threads": ("with ThreadPool(1) as pool: y = pool.apply(torch.mul, (self.b, 2))\nreturn x * y", "thread is started"),
