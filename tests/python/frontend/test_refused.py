@@ -87,9 +87,9 @@ def shape_from_value(x):
     return torch.zeros(n)  # HERE
 
 
-def two_slices_by_value(x):
+def windows_of_two_slices_by_value(x):
     n = int(x.sum())
-    return x[n:, n:]  # HERE
+    return x[n:, n:].unfold(0, 2, 1)  # HERE
 
 
 def repeat_by_value(x):
@@ -194,7 +194,7 @@ CASES = [
     print_by_map,
     file_io,
     shape_from_value,
-    two_slices_by_value,
+    windows_of_two_slices_by_value,
     repeat_by_value,
     complex_numbers,
     format_a_value,
