@@ -105,7 +105,11 @@ def test_a_library_is_verified_with_the_options_it_was_staged_with(tmp_path: Pat
     source.write_text(BOUNDED)
     options = ["--max-loop-trips", "3", "--keep-print", "--name", "other"]
     assert main(["compile", f"{source}:net", "-i", "2x3", "-o", library, "-q", *options]) == 0
-    assert dycl_tvm.load(library).certificate["staging"] == {"name": "other", "max_loop_trips": 3, "keep_print": True}
+    assert dycl_tvm.load(library, tmp_path / "net.params").certificate["staging"] == {
+        "name": "other",
+        "max_loop_trips": 3,
+        "keep_print": True,
+    }
     assert main(["verify", library, f"{source}:net", "-i", "2x3", "--seconds", "0", "-q"]) == 0
 
 
