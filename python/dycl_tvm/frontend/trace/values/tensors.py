@@ -38,8 +38,8 @@ ViewStep = tuple[Any, tuple[Any, ...], dict[str, Any]]
 _CPU = torch.device("cpu")
 
 
-#: PyTorch asks any tensor for this where it is stored in a module.
-_IS_PARAMETER = "_is_param"
+#: PyTorch asks any tensor for these where it is stored in a module.
+_ASKED_BY_MODULES = frozenset(("_is_param", "_is_buffer"))
 
 
 class StagedTensor(torch.Tensor, Carrier):
@@ -104,9 +104,11 @@ class StagedTensor(torch.Tensor, Carrier):
 
     def __getattr__(self, name: str) -> Any:
         """Say that there is no such attribute, if none of the tensors that it may be has one."""
-        if staging() and not name.startswith("__") and name != _IS_PARAMETER:
+        if staging() and not name.startswith("__") and name not in _ASKED_BY_MODULES:
             settle(self, f"the attribute `{name}`")
-        raise AttributeError(f"'Tensor' object has no attribute {name!r}")
+        error = AttributeError(f"'Tensor' object has no attribute {name!r}")
+        error.__dycl_raised__ = True  # type: ignore[attr-defined]  # eager raises it too
+        raise error
 
     def __hash__(self) -> int:
         settle(self, "the hash")
