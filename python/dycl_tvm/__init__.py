@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dycl_tvm._version import __version__
 
 if TYPE_CHECKING:
-    from dycl_tvm import zoo
+    from dycl_tvm import serve, zoo
     from dycl_tvm.artifact import Artifact, Report
     from dycl_tvm.bound import bound
     from dycl_tvm.build import TensorSpec, build, stage
@@ -102,14 +102,15 @@ __all__ = [
     "build",
     "load",
     "register_operator",
+    "serve",
     "stage",
     "zoo",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "zoo":
-        return importlib.import_module("dycl_tvm.zoo")
+    if name in ("serve", "zoo"):
+        return importlib.import_module(f"dycl_tvm.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'dycl_tvm' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -92,6 +92,18 @@ class Inputs:
             raise InputError(f"'{self._network}' {error}") from None
         return [leaf for _, leaf in pairs]
 
+    def counted(self, leaves: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return leaves that were given one by one.
+
+        Raises
+        ------
+        InputError
+            If they are not as many as there are inputs.
+        """
+        if len(leaves) != self.count:
+            raise InputError(f"'{self._network}' has {self.count} inputs ({', '.join(self._names)}), got {len(leaves)}")
+        return leaves
+
     def prepared(self, k: int, leaf: Any) -> Any:
         """Return what :meth:`fill` takes for an input: where a usual tensor lies, another one's structure, or a number with its type.
 

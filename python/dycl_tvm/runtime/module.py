@@ -19,7 +19,7 @@ from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
-from dycl_tvm.runtime.structure import Cuts, unflatten
+from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
 from dycl_tvm.runtime.tensors import copy_out
 
 #: ``signal.getsignal`` makes an enum of what this gives, in microseconds.
@@ -140,10 +140,29 @@ class Module:
         given = 0.0 if deadline_ms is None else -1.0 if deadline_ms <= 0 else deadline_ms
         return self._run(tuple(args), dict(kwargs or {}), given)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_ms: float) -> Any:
+    def run_leaves(self, leaves: Sequence[Any], *, deadline_ms: float | None = None) -> tuple[int, list[Any]]:
+        """Run the network on its inputs one by one, without the structures of Python around them.
+
+        Parameters
+        ----------
+        leaves : sequence
+            A value for each entry of ``metadata["inputs"]``.
+        deadline_ms : float, optional
+            As for :meth:`run`.
+
+        Returns
+        -------
+        (int, list)
+            The return site, and a value for each entry of ``metadata["sites"][site]["types"]``.
+        """
+        given = 0.0 if deadline_ms is None else -1.0 if deadline_ms <= 0 else deadline_ms
+        return self._run(tuple(leaves), None, given)  # type: ignore[no-any-return]
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, deadline_ms: float) -> Any:
+        """Run on the arguments of a call, or, if ``kwargs`` is None, on leaves."""
         inputs = self._inputs
         try:
-            leaves = inputs.leaves(args, kwargs)
+            leaves = inputs.counted(args) if kwargs is None else inputs.leaves(args, kwargs)
             prepared = [inputs.prepared(k, leaf) for k, leaf in enumerate(leaves)]
         except Exception:
             with self._call():
@@ -168,7 +187,7 @@ class Module:
                 if status != capi.OK:
                     self._check(status)
                 site = self._site = self._taken.value
-                return self._collect(site, torch_like)
+                return (site, self._collect_leaves(site, torch_like)) if kwargs is None else self._collect(site, torch_like)
             finally:
                 self._busy = False
 
@@ -295,6 +314,16 @@ class Module:
         return Path(site, origin, tuple(branches), total.value - written.value)
 
     @property
+    def path_key(self) -> bytes:
+        """What tells the path of the last call from others: much faster to have than :attr:`last_path`, and to be compared only."""
+        total, written = ctypes.c_uint64(), ctypes.c_size_t()
+        entries = (capi.PathEntry * 4096)()
+        with self._lock:
+            self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
+            site = -1 if self._site is None else self._site
+        return b"%d %d " % (site, total.value) + ctypes.string_at(entries, written.value * ctypes.sizeof(capi.PathEntry))
+
+    @property
     def kernels_run(self) -> dict[str, int]:
         """How often each kernel ran in the last call, by name; kernels that did not run are left out."""
         names = [kernel["symbol"] for kernel in self.metadata["kernels"]]
@@ -338,21 +367,30 @@ class Module:
         return list(counts)[:size] if entered else []
 
     def _collect(self, site: int, torch_like: bool) -> Any:
-        value, output = self._output, self._library.dycl_output
-
-        def leaf(k: int, _: str, front: Cuts = ()) -> Any:
-            if (status := output(self._session, k, value)) != capi.OK:
-                self._check(status)
-            if value.type == capi.TENSOR:
-                return copy_out(capi.DLTensor.from_address(value.address), torch_like, lambda to: self._copy_output(k, to), front)
-            if value.type == capi.FLOAT:
-                return value.v_float
-            return bool(value.v_bool) if value.type == capi.BOOL else value.v_int
+        def leaf(k: int, _: str) -> Any:
+            return self._leaf(k, torch_like)
 
         def front(k: int, cuts: Cuts) -> Any:
-            return leaf(k, "tensor", cuts)
+            return self._leaf(k, torch_like, cuts)
 
         return unflatten(self.metadata["sites"][site]["structure"], leaf, self._classes, front)
+
+    def _collect_leaves(self, site: int, torch_like: bool) -> list[Any]:
+        described = self.metadata["sites"][site]
+        parts = parts_of(described["structure"])
+        cuts = [[(along, self._leaf(length, torch_like)) for along, length in parts.get(k, ())] for k in range(len(described["types"]))]
+        return [self._leaf(k, torch_like, cut) for k, cut in enumerate(cuts)]
+
+    def _leaf(self, k: int, torch_like: bool, front: Cuts = ()) -> Any:
+        """Return an output of the last run, or, of one that is longer than the result, its first elements."""
+        value = self._output
+        if (status := self._library.dycl_output(self._session, k, value)) != capi.OK:
+            self._check(status)
+        if value.type == capi.TENSOR:
+            return copy_out(capi.DLTensor.from_address(value.address), torch_like, lambda to: self._copy_output(k, to), front)
+        if value.type == capi.FLOAT:
+            return value.v_float
+        return bool(value.v_bool) if value.type == capi.BOOL else value.v_int
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))
