@@ -21,7 +21,9 @@ def run(application: Any, name: str, route: str, address: str | None, host: str,
     On a cluster of others (an address is given, or ``RAY_ADDRESS``) the application is left there, and this returns when it runs.
     """
     joins = bool(address or os.environ.get("RAY_ADDRESS"))
-    ray.init(address, include_dashboard=False, log_to_driver=not joins, logging_level="warning")
+    # Nobody is to reach a cluster of this machine's own from outside.
+    alone = {} if joins else {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+    ray.init(address, log_to_driver=not joins, logging_level="warning", **alone)
     functions = [SERVICER] if grpc_port >= 0 else []
     serve.start(
         http_options=HTTPOptions(host=host, port=max(http_port, 0)),

@@ -46,14 +46,16 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "garbage", "progress", "target", "example_inputs"),
     },
     "deploy": {"codegen", "errors", "runtime", "target"},
+    "serve": {"errors", "runtime", "_version"},
     "cli": {
         *("_version", "artifact", "build", "compare", "coverage", "deploy", "errors", "example_inputs", "frontend", "hcfg"),
-        *("passes", "progress", "runtime", "staging", "target", "verify", "zoo"),
+        *("passes", "progress", "runtime", "serve", "staging", "target", "verify", "zoo"),
     },
 }
 #: Imports that a room may not have at all, anywhere in it.
 FOREIGN = {
     "runtime": {"torch", "tvm", "tvm_ffi"},
+    "serve": {"torch", "tvm", "tvm_ffi"},
     "zoo": {"tvm", "tvm_ffi", "dycl_tvm"},
     "hcfg": {"tvm", "tvm_ffi"},
     "passes": {"tvm", "tvm_ffi"},
@@ -246,6 +248,7 @@ def _loaded_after(statement: str) -> set[str]:
         "import dycl_tvm",
         "import dycl_tvm; dycl_tvm.load; dycl_tvm.UnsupportedError; dycl_tvm.__version__; dir(dycl_tvm)",
         "import dycl_tvm.runtime",
+        "import dycl_tvm.serve",
         "import dycl_tvm.cli.main; dycl_tvm.cli.main.parser()",
     ],
 )

@@ -44,6 +44,22 @@ def test_torch_in_torch_out(zoo: Module) -> None:
     assert isinstance(zoo(X, 0)["y"], np.ndarray)
 
 
+def test_leaves_in_leaves_out(zoo: Module) -> None:
+    site, leaves = zoo.run_leaves([X, 0])
+    assert site == zoo.last_path.site and len(leaves) == len(zoo.metadata["sites"][site]["types"])
+    assert any(isinstance(leaf, np.ndarray) and np.array_equal(leaf, SUM) for leaf in leaves)
+    with pytest.raises(InputError, match="got 1"):
+        zoo.run_leaves([X])
+
+
+def test_paths_have_keys(zoo: Module) -> None:
+    keys: dict[bytes, tuple[object, ...]] = {}
+    for number in (0, 1, 0, 1, 4):
+        zoo(X, number)
+        assert keys.setdefault(zoo.path_key, zoo.last_path.key()) == zoo.last_path.key()
+    assert len(keys) == len(set(keys.values())) > 1
+
+
 @pytest.mark.parametrize("offset", range(4))
 def test_any_layout_in(zoo: Module, offset: int) -> None:
     """Unaligned, strided, reversed, broadcast and read-only memory gives the same result."""
