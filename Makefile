@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-sizes bench-staging serve-load tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,18 @@ TUNE_ARGS ?=
 
 tune-database: setup  ## Measure kernels of the zoo on this machine, and write the choices that come with the package
 	$(BIN)/python benchmarks/tune.py $(TUNE_ARGS)
+
+# `make serve-load LOAD_ARGS="--requests 2000 --rates 50 --servers here"`
+LOAD_ARGS ?=
+
+serve-load: $(VENV)/.ray  ## 20,000 requests to servers on this machine and on Ray Serve, with bad requests and a replica that dies, beside ONNX Runtime
+	$(BIN)/python -m pytest -q tests/python/serve/test_ray.py
+	$(BIN)/python benchmarks/serve_load.py $(LOAD_ARGS)
+
+# Apart from the setup: 300 MB that one test needs.
+$(VENV)/.ray: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[ray]'
+	touch $@
 
 # A peer that cannot be installed is shown as such on the page.
 $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
@@ -155,7 +167,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/s
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt setuptools wheel
-	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross,cuda]'
+	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross,cuda,serve]'
 	touch $@
 
 clean:  ## Remove what was built, not .venv

@@ -23,7 +23,7 @@ class RunningServer:
     """``dycl-tvm serve`` in a process of its own."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "dycl_tvm.cli", "serve", *arguments, "--http-port", "0", "--grpc-port", "0"]
+        command = [sys.executable, "-m", "dycl_tvm.cli", "serve", "--http-port", "0", "--grpc-port", "0", *arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         assert self.process.stdout is not None

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The network that is served: sizes that callers decide, state, a loop, two results of other structures, dtypes of all kinds."""
+"""The network that is served: sizes of callers, state, random numbers, an error, a loop, two results of other structures, many dtypes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ class Net(nn.Module):
         self.calls = 0
 
     def forward(self, x, steps, mixed):
+        if steps < 0:
+            raise ValueError("steps must not be negative")
         self.calls = self.calls + 1
         h = self.layer(x)
         i = 0
@@ -21,5 +23,5 @@ class Net(nn.Module):
             h = torch.tanh(self.layer(h))
             i = i + 1
         if x.sum() > 0:
-            return {"scores": h, "exit": 0, "calls": self.calls}
+            return {"scores": h, "exit": 0, "calls": self.calls, "noise": torch.rand(3)}
         return h, [mixed["half"] * 2, mixed["brain"] * 2, ~mixed["flag"]], None, "late"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import importlib
 import json
@@ -11,11 +12,13 @@ import random
 import signal
 import socket
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import dycl_tvm
 
@@ -269,8 +272,59 @@ def test_metrics_tell_paths_apart(server: Any) -> None:
         assert post(server, json.dumps(document(x)).encode())[0] == 200
     text = metrics(server)
     paths = {line.split('path="')[1].split('"')[0] for line in text.splitlines() if line.startswith("dycl_run_seconds_count")}
-    assert {path.split(":")[-1] for path in paths} == {"24", "25"}, paths
+    assert {path.split(":")[-1] for path in paths} == {"26", "27"}, paths
     assert 'dycl_request_seconds_count{model="net",protocol="http"}' in text
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_the_network_raises_is_told(server: Any, protocol: str) -> None:
+    module, client = client_of(server, protocol)
+    with pytest.raises(Exception, match="ValueError: steps must not be negative") as caught:
+        client.infer("net", inputs_of(module, np.ones((1, 4), np.float32), -1))
+    assert caught.value.status() in ("422", "StatusCode.INVALID_ARGUMENT")
+
+
+def test_a_seed_is_that_of_torch(server: Any) -> None:
+    module, client = client_of(server, "http")
+
+    def noise(**given: Any) -> list[float]:
+        return client.infer("net", inputs_of(module, np.ones((1, 4), np.float32)), **given).as_numpy("output['noise']").tolist()
+
+    torch.manual_seed(5)
+    assert noise(parameters={"seed": 5}) == torch.rand(3).tolist() != noise()
+    assert noise() == noise()
+
+
+@pytest.mark.parametrize("encoding, compress", [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_compressed_bodies(server: Any, encoding: str, compress: Any) -> None:
+    body = json.dumps(document()).encode()
+    headers = {"Content-Encoding": encoding}
+    assert post(server, compress(body), headers) == post(server, body)
+    assert post(server, compress(b" " * 10**8), headers)[0] == 413
+    assert post(server, compress(body)[:-4], headers)[0] == 400
+    assert post(server, b"\x00" + compress(body), headers)[0] == 400
+    assert post(server, body, {"Content-Encoding": "br"})[0] == 415
+
+
+@pytest.mark.parametrize("path", ["/v2/models/other/infer", "/v2/models/net/versions/2/infer", "/v2/models/net/inferno", "/v3"])
+def test_what_is_not_there(server: Any, path: str) -> None:
+    status, answer = post(server, b"{}", path=path)
+    assert status in (404, 405) and answer["error"]
+
+
+def test_several_models(start: Any, files: tuple[str, str]) -> None:
+    server = start("--model", f"again={files[0]},{files[1]}")
+    body = json.dumps(document()).encode()
+    first, second = (post(server, body, path=f"/v2/models/{name}/infer")[1] for name in ("net", "again"))
+    assert first.pop("model_name") == "net" and second.pop("model_name") == "again" and first == second
+
+
+def test_a_server_that_is_killed_leaves_its_place(start: Any) -> None:
+    server = start()
+    server.process.kill()
+    server.process.wait(10)
+    again = start("--http-port", server.http.split(":")[1])
+    assert post(server, json.dumps(document()).encode())[0] == 200 and again.process.poll() is None
 
 
 def test_neither_torch_nor_tvm_is_loaded(server: Any) -> None:
