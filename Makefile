@@ -19,9 +19,9 @@ PYTEST_ARGS ?=
 ONNX_ARGS ?=
 
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
-PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
+PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-sizes bench-staging serve-load tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,16 @@ TUNE_ARGS ?=
 
 tune-database: setup  ## Measure kernels of the zoo on this machine, and write the choices that come with the package
 	$(BIN)/python benchmarks/tune.py $(TUNE_ARGS)
+
+# `make docs DOCS_ARGS="--networks sdn_mobilenet"` shows the graphs of a few networks only.
+DOCS_ARGS ?=
+
+docs: $(VENV)/.docs  ## Make the documentation site in build/site/html: pages, interface, errors, the graphs of the zoo
+	$(BIN)/python docs/site/make_site.py $(DOCS_ARGS)
+
+$(VENV)/.docs: $(VENV)/.installed docs/site/requirements.txt
+	$(BIN)/python -m pip install -c constraints.txt -r docs/site/requirements.txt
+	touch $@
 
 # `make serve-load LOAD_ARGS="--requests 2000 --rates 50 --servers here"`
 LOAD_ARGS ?=

@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Makes the documentation site: the pages of docs/, the interface from its docstrings, errors, and the graphs of the zoo in their viewer.
+
+python docs/site/make_site.py [--networks NAME,...] [--sources-only]
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "build" / "site" / "pages"
+#: What to do about each error; what is not named here says so itself.
+WHAT_TO_DO = {
+    "UnsupportedError": "The message shows your line and what to write instead; [what is supported](python-support.md) has the constructs.",
+    "PathExplosionError": "Merge the branch that the message names, or raise `max_paths`.",
+    "StagingLimitError": "The message names the line that costs most.",
+    "VerificationError": "A defect of the compiler, found before anything was written: please report it.",
+    "InternalError": "A defect of the compiler: please report it, with the traceback.",
+    "InvariantError": "A defect of the compiler: please report it.",
+    "TargetError": "`dycl-tvm compile --help` has the forms of targets.",
+    "CompileError": "The message has the words of the tool that failed.",
+    "ArtifactError": "Build the model again, or give the files that belong together ([the files](runtime.md#the-files)).",
+    "InputError": "The message names the input; `dycl-tvm inspect net.so` shows what it must be.",
+    "RunError": "The network itself raised on this path, as in eager; `kind` is the exception.",
+    "DeadlineError": "Give more time; the module can be called again.",
+    "CancelledError": "Someone called `cancel()`; the module can be called again.",
+    "DeviceError": "See [GPUs](gpu.md).",
+    "UsageError": "The message says what to give.",
+}
+
+
+def with_links_of_the_site(text: str) -> str:
+    """Let links of the README and of pages lead to the pages of the site."""
+    text = re.sub(r"\]\((?:\./)?docs/", "](", text)
+    return re.sub(r"\]\((?:\.\./)?CHANGELOG\.md", "](changelog.md", re.sub(r"\]\((?:\.\./)?README\.md", "](index.md", text))
+
+
+def write_pages() -> None:
+    """Write the pages that are text."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    PAGES.mkdir(parents=True)
+    sources = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))}
+    for name, path in {**sources, "index.md": ROOT / "README.md", "changelog.md": ROOT / "CHANGELOG.md"}.items():
+        text = with_links_of_the_site(path.read_text(encoding="utf-8"))
+        licences = {"[LICENSE](LICENSE)": "LICENSE", "[NOTICE](NOTICE)": "NOTICE"}  # files of the repository
+        for link, plain in licences.items():
+            text = text.replace(link, plain)
+        (PAGES / name).write_text(text, encoding="utf-8")
+
+
+def write_reference() -> None:
+    """Write the pages of the interface and of the errors, from the package."""
+    import dycl_tvm
+    from dycl_tvm import errors
+
+    homes = {name: inspect.getmodule(getattr(dycl_tvm, name)).__name__ for name in dycl_tvm.__all__ if _has_a_docstring(dycl_tvm, name)}
+    first = ["build", "load", "Module", "Artifact", "TensorSpec", "Dim"]
+    names = [name for name in [*first, *sorted(homes)] if name in homes and homes[name] != errors.__name__]
+    entries = [f"::: {homes[name]}.{name}" for name in dict.fromkeys(names)]
+    serving = ["::: dycl_tvm.serve.ray_serve.deployment", "::: dycl_tvm.serve.server.Server", "::: dycl_tvm.serve.settings.Settings"]
+    parts = ["# Python", "All of these are names of `dycl_tvm`.", *entries, "# Serving", *serving]
+    (PAGES / "api.md").write_text("\n\n".join(parts), encoding="utf-8")
+    rows = []
+    for name, cls in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(cls, Exception) and cls.__module__ == errors.__name__:
+            about = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+            rows.append(f"| `{name}` | {about} | {WHAT_TO_DO.get(name, '')} |")
+    codes = "0 done, 1 failed or results differ, 2 wrong arguments, 3 control flow that cannot be compiled"
+    head = f"# Errors\n\nExit codes of the command: {codes}.\n\n"
+    (PAGES / "errors.md").write_text(head + "| Error | When | What to do |\n|---|---|---|\n" + "\n".join(rows) + "\n", encoding="utf-8")
+
+
+def _has_a_docstring(package: object, name: str) -> bool:
+    value = getattr(package, name)
+    return (inspect.isclass(value) or inspect.isfunction(value)) and bool(value.__doc__)
+
+
+def write_graphs(chosen: list[str] | None) -> None:
+    """Write the graphs of networks of the zoo as pages that can be moved and zoomed, and a page with links to them."""
+    from dycl_tvm import zoo
+    from dycl_tvm.cli.main import main
+
+    folder = PAGES / "graphs"
+    folder.mkdir()
+    lines = ["# Graphs of the zoo", "The control flow graph of each network, as `dycl-tvm inspect zoo:NAME -o NAME.html` writes it.", ""]
+    for name in chosen if chosen is not None else zoo.names():
+        if main(["inspect", f"zoo:{name}", "-q", "-o", str(folder / f"{name}.html")]):
+            sys.exit(f"the graph of {name} could not be written")
+        lines.append(f"- [{name}](graphs/{name}.html): {zoo.describe(name)}")
+    (PAGES / "graphs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Make the site in build/site/html."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", help="of the zoo, whose graphs are shown (default: all)")
+    parser.add_argument("--sources-only", action="store_true", help="write the pages, do not make HTML of them")
+    args = parser.parse_args()
+    write_pages()
+    write_reference()
+    write_graphs(None if args.networks is None else [name for name in args.networks.split(",") if name])
+    if not args.sources_only:
+        # strict: a link or an anchor that leads nowhere is an error
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(Path(__file__).with_name("mkdocs.yml"))]
+        sys.exit(subprocess.run(command).returncode)
+
+
+if __name__ == "__main__":
+    main()
