@@ -35,7 +35,7 @@ _BOUNDS: tuple[tuple[str, Any, str], ...] = (
     ("sequences", int, "sequences that may be open, for each model (default 256)"),
     ("sequence-idle", float, "seconds after which a sequence that nobody calls is forgotten (default 300)"),
     ("max-body", positive, "bytes of a request (default: what the inputs need as text)"),
-    ("max-connections", positive, "connections of HTTP (default 1000)"),
+    ("max-connections", positive, "connections of HTTP, and calls of gRPC (default 1000)"),
     ("patience", float, "seconds that a client has to send a request (default 30)"),
     ("grace", float, "seconds that requests have to end after SIGTERM (default 30)"),
 )

@@ -128,7 +128,7 @@ class Server:
             return None, None
         most = self.repository.max_body
         options = [("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
-        server = grpc.aio.server(options=options)
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._settings.max_connections)
         add_GRPCInferenceServiceServicer_to_server(GrpcServicer(GrpcCalls(self.repository, self._metrics)), server)
         try:
             port = server.add_insecure_port(f"{self._host}:{self._grpc_port}")

@@ -32,7 +32,7 @@ class Settings:
     max_body : int, optional
         Bytes of a request. By default what the inputs may need as text.
     max_connections : int
-        Connections of HTTP.
+        Connections of HTTP, and calls of gRPC.
     patience : float
         Seconds in which a client must have sent the head of a request, its body, and have read the next part of a response.
     grace : float
