@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -18,10 +20,11 @@ import pytest
 
 import dycl_tvm
 
-pytest.importorskip("ray", reason="pip install dycl-tvm[serve,ray]; make serve-load does")
-pytest.importorskip("starlette", reason="pip install dycl-tvm[serve]")
-tritongrpc = pytest.importorskip("tritonclient.grpc", reason="pip install tritonclient[http,grpc]")
-pytestmark = pytest.mark.xdist_group("serve")
+MISSING = [name for name in ("ray", "starlette", "grpc", "tritonclient") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.xdist_group("serve"),
+    pytest.mark.skipif(bool(MISSING), reason=f"without {MISSING}: make serve-load installs them"),
+]
 
 #: A process of its own, so that Ray is not in that of the tests.
 HOST = """
@@ -128,7 +131,7 @@ def test_errors_are_those_of_the_protocol(cluster: Any) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(request(np.ones((9, 4))))
     assert caught.value.code == 400 and "has the shape [-1, 4]" in json.loads(caught.value.read())["error"]
-    client = tritongrpc.InferenceServerClient(f"127.0.0.1:{GRPC}")
+    client = importlib.import_module("tritonclient.grpc").InferenceServerClient(f"127.0.0.1:{GRPC}")
     assert client.is_server_ready() and client.is_model_ready("net")
     with pytest.raises(Exception, match="the input 'x' is missing"):
         client.infer("net", [])

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="pip install dycl-tvm[serve]")
-
 from dycl_tvm.errors import UsageError
 from dycl_tvm.serve import datatypes, rest
 from dycl_tvm.serve.failures import RequestError, Status

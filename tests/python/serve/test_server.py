@@ -7,6 +7,7 @@ import asyncio
 import gzip
 import http.client
 import importlib
+import importlib.util
 import json
 import random
 import signal
@@ -22,9 +23,11 @@ import torch
 
 import dycl_tvm
 
-pytest.importorskip("starlette", reason="pip install dycl-tvm[serve]")
-pytest.importorskip("tritonclient.http", reason="pip install tritonclient[http,grpc]")
-pytestmark = pytest.mark.xdist_group("serve")
+MISSING = [name for name in ("starlette", "grpc", "tritonclient") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.xdist_group("serve"),
+    pytest.mark.skipif(bool(MISSING), reason=f"without {MISSING}: pip install dycl-tvm[serve] tritonclient[http,grpc]"),
+]
 
 PROTOCOLS = ("http", "grpc")
 #: Steps that take longer than any test.
@@ -230,7 +233,7 @@ def test_what_is_more_than_may_wait_is_refused(start: Any) -> None:
     wait_for(lambda: 'dycl_requests_present{model="net"} 2.0' in metrics(server))
     assert post(server, json.dumps(document()).encode())[0] == 503
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED"):
-        client.infer("net", inputs_of(module, np.ones((1, 4), np.float32)))
+        client.infer("net", inputs_of(module, np.ones((1, 4), np.float32)), client_timeout=20)
     for call in running:
         call.cancel()
     wait_for(lambda: 'dycl_requests_present{model="net"} 0.0' in metrics(server))
