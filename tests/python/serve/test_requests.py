@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from dycl_tvm.errors import UsageError
+from dycl_tvm.runtime import Decision, Path, SourceLine
 from dycl_tvm.serve import datatypes, rest
 from dycl_tvm.serve.failures import RequestError, Status
 from dycl_tvm.serve.grpc_messages import CLASSES
 from dycl_tvm.serve.messages import Response, Tensor
 from dycl_tvm.serve.parameters import call_of
+from dycl_tvm.serve.path_labels import PathLabels
 from dycl_tvm.serve.signature import Signature
 from dycl_tvm.serve.slots import Slots
 
@@ -207,3 +209,18 @@ def test_a_place_that_is_given_to_one_who_has_just_left_is_not_lost() -> None:
         await slots.acquire(time.monotonic() + 0.1)
 
     asyncio.run(scenario())
+
+
+def test_a_hundred_paths_have_names_of_their_own() -> None:
+    class Session:
+        path_key, last_path = b"", Path(None, None, ())
+
+    labels, session = PathLabels(), Session()
+    seen = []
+    for k in [*range(102), 0, 1]:
+        line = SourceLine("net.py", 7, "forward", "return y")
+        session.path_key = b"%d" % k
+        session.last_path = Path(0, line, tuple(Decision(d, bool(k >> d & 1), line) for d in range(7)))
+        seen.append(labels.of(session))  # type: ignore[arg-type]  # what of a session is looked at
+    assert len(set(seen[:100])) == 100 and seen[100:102] == ["other", "other"] and seen[102:] == seen[:2]
+    assert seen[0] == "FFFFFFF net.py:7" and seen[1] == "TFFFFFF net.py:7"

@@ -197,8 +197,11 @@ def test_sequences_are_bounded_and_forgotten(start: Any) -> None:
 def test_a_run_ends_at_its_deadline(server: Any, protocol: str) -> None:
     module, client = client_of(server, protocol)
     begun = time.monotonic()
+    if protocol == "http":  # so that a server without deadlines fails here, and does not stop here
+        client = module.InferenceServerClient(server.http, network_timeout=20)
+    given = {"client_timeout": 20} if protocol == "grpc" else {}
     with pytest.raises(Exception, match="deadline") as caught:
-        client.infer("net", inputs_of(module, np.ones((1, 4), np.float32), FOREVER), timeout=100_000)
+        client.infer("net", inputs_of(module, np.ones((1, 4), np.float32), FOREVER), timeout=100_000, **given)
     assert time.monotonic() - begun < 5
     assert caught.value.status() in ("504", "StatusCode.DEADLINE_EXCEEDED")
     client.infer("net", inputs_of(module, np.ones((1, 4), np.float32)))
