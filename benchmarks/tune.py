@@ -36,10 +36,10 @@ from dycl_tvm.backends.registry import active_backends
 from dycl_tvm.backends.tir_cpu import database, tuning
 from dycl_tvm.backends.tir_cpu.database import Database, key_of
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
-from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense
+from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 from dycl_tvm.build import simplify
 from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.compile import on_cpu

@@ -12,10 +12,10 @@ import tvm
 
 from dycl_tvm.backends.partition import partition
 from dycl_tvm.backends.registry import Generated, active_backends, requested
-from dycl_tvm.backends.tir_cpu.families import amx
-from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, KernelOptions
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.backends.tir_cpu.words import amx
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Accuracy
 from dycl_tvm.compile import templates
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.device import is_device

@@ -12,15 +12,16 @@ import tvm
 
 from dycl_tvm.backends.tir_cpu import attention, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
-from dycl_tvm.backends.tir_cpu.families import amx, reduction
+from dycl_tvm.backends.tir_cpu.families import reduction
 from dycl_tvm.backends.tir_cpu.front import same_front
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
-from dycl_tvm.backends.tir_cpu.loops import SCHEDULED
-from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
+from dycl_tvm.backends.tir_cpu.words import amx
+from dycl_tvm.backends.tir_cpu.words.loops import SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.compile.call_list import CallList
 from dycl_tvm.compile.fronts import Fronts, plan_fronts
 from dycl_tvm.compile.layout import Layouts, plan_layouts

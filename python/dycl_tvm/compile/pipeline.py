@@ -17,12 +17,12 @@ from tvm import relax
 from dycl_tvm.backends import tir_cpu
 from dycl_tvm.backends.extents import Extent, Wanted
 from dycl_tvm.backends.lowering_passes import compile_kernels
-from dycl_tvm.backends.tir_cpu.expression import elementwise
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
-from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.front import add_sizes, with_front
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
-from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, INSTRUCTIONS, NAME, ROWS, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.reading.expression import elementwise
+from dycl_tvm.backends.tir_cpu.words.loops import IN_PLACE, INSTRUCTIONS, NAME, ROWS, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.words.vector_math import with_functions
 from dycl_tvm.compile.legalize import LEGALIZE
 from dycl_tvm.errors import CompileError
 

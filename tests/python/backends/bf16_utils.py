@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from kernel_utils import Kernel, pack, relu_with_bias, unpack, windows
 
-from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
-from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Accuracy, Conv2D, Dense, Epilogue, Plan, Tensor
 
 U = 2.0**-8
 

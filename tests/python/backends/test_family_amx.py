@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu import tuning
 from dycl_tvm.backends.tir_cpu.database import key_of
-from dycl_tvm.backends.tir_cpu.families import amx, amx_conv, amx_dense, bf16_dense
-from dycl_tvm.backends.tir_cpu.families.amx import Tiles, even_rows
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.families import amx_conv, amx_dense, bf16_dense
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.words import amx
+from dycl_tvm.backends.tir_cpu.words.amx import Tiles, even_rows
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Plan
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime.trailer import cpu_flags
 

@@ -15,10 +15,10 @@ from kernel_utils import AVX512
 
 from dycl_tvm.backends.tir_cpu.database import key_of
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, bf16_dense
-from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Plan
 from dycl_tvm.runtime.trailer import cpu_flags
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"})

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, Kernel, conv, machine, pack, relu_with_bias, unpack, windows
 
 from dycl_tvm.backends.tir_cpu.families.conv_direct import FAMILY
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, cut
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.convolution import Axis, cut
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Plan
 
 ERROR = 2e-6
 

@@ -18,8 +18,8 @@ from kernel_utils import AVX2, AVX512, Kernel, pack, relu_with_bias, unpack
 from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import FAMILY
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Plan, Tensor
 from dycl_tvm.errors import UsageError
 
 SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})

@@ -14,8 +14,8 @@ from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.families.dense import FAMILY
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Dense, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Plan, Tensor
 
 RNG = np.random.default_rng(0)
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu.families.grouped import FAMILY
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Plan
 
 SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 

@@ -18,10 +18,10 @@ from torch import nn
 import dycl_tvm
 from dycl_tvm.backends.tir_cpu import database, tuning
 from dycl_tvm.backends.tir_cpu.database import FORMAT, SHIPPED, Database, key_of
-from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Plan, Tensor
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 MACHINE = machine_of(TARGET)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Accuracy, Conv2D, Dense, Plan
 from dycl_tvm.errors import UsageError
 
 #: Changes when plans of older files no longer mean the same.

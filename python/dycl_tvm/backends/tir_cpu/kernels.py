@@ -18,9 +18,9 @@ from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_n
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax
 from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
-from dycl_tvm.backends.tir_cpu.loops import in_place
 from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.loops import in_place
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Epilogue, Tensor
 
 
 class Want(enum.Enum):

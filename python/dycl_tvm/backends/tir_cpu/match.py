@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Tensor
 
 #: Inputs of at most this many channels are read in plain layout: a packed block of them would be mostly zeros.
 FEW_CHANNELS = 4

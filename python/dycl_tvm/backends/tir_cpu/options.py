@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.backends.tir_cpu.words.workload import Accuracy
 
 #: Names that ``disabled_families`` may have.
 FAMILIES = frozenset(

@@ -22,9 +22,9 @@ from dycl_tvm.backends.tir_cpu.families import (
     depthwise,
     grouped,
 )
-from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Plan
 
 CONVOLUTIONS: tuple[Any, ...] = (
     conv_direct.FAMILY,

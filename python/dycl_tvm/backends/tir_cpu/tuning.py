@@ -14,9 +14,9 @@ import numpy as np
 import tvm
 
 from dycl_tvm.backends.lowering_passes import compile_kernels
-from dycl_tvm.backends.tir_cpu.families import amx
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.words import amx
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Dense, Plan
 
 #: Candidates of one workload that are measured, best estimates first.
 _CANDIDATES = 10

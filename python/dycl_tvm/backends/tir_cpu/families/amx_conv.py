@@ -16,8 +16,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families import bf16_dense
-from dycl_tvm.backends.tir_cpu.families.amx import (
+from dycl_tvm.backends.tir_cpu.families.bf16_conv import Band, Emitter
+from dycl_tvm.backends.tir_cpu.words import bf16
+from dycl_tvm.backends.tir_cpu.words.amx import (
     ROWS,
     Tiles,
     allowed,
@@ -31,13 +32,13 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     split,
     split_weights,
 )
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS
-from dycl_tvm.backends.tir_cpu.families.bf16_conv import Band, Emitter
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, narrow_groups, problem
-from dycl_tvm.backends.tir_cpu.families.dense import block_of
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, narrow_groups, problem
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
 
 #: Cycles to round and copy a vector.
 _ROUNDING = 3.0
@@ -304,7 +305,7 @@ def _plans(p: Problem, machine: Machine, planes: int) -> list[Plan]:
                     copies = rows * pitch * p.inputs * p.groups * (1 if p.groups > 1 else output_parts) * planes * _ROUNDING
                     passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
                     moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
-                    computed = p.images * parts * (band * p.groups / clock + copies / bf16_dense.cycles_per_second(machine))
+                    computed = p.images * parts * (band * p.groups / clock + copies / bf16.cycles_per_second(machine))
                     alone = (max(computed, moved) + 0.1 * moved) * (1.0 if fits else 1.1)
                     largest = -(-across // output_parts) / across / parts
                     turns = -(-pieces // machine.cores) * largest / p.images

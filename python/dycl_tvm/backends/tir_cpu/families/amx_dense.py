@@ -14,8 +14,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families import bf16_dense
-from dycl_tvm.backends.tir_cpu.families.amx import (
+from dycl_tvm.backends.tir_cpu.words import bf16
+from dycl_tvm.backends.tir_cpu.words.amx import (
     ROWS,
     Tiles,
     allowed,
@@ -30,11 +30,14 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     split,
     split_weights,
 )
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, round_row
-from dycl_tvm.backends.tir_cpu.families.dense import block_of, pieces_of, row_at, store_rows
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, round_row
+from dycl_tvm.backends.tir_cpu.words.cost import pieces_of
+from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
 
 #: The share of L2 that rounded rows may take while the panels pass by.
 _ROWS_SHARE = 3
@@ -188,7 +191,7 @@ def _tiles(work: Dense, high: int, wide: int, planes: int) -> Tiles:
 
 def _rounding(work: Dense, machine: Machine) -> float:
     """Estimate the time to round the left side once: two cycles a vector."""
-    return 2.0 * work.batch * work.m * work.k / LANES / bf16_dense.cycles_per_second(machine)
+    return 2.0 * work.batch * work.m * work.k / LANES / bf16.cycles_per_second(machine)
 
 
 def _seconds(work: Dense, machine: Machine, high: int, wide: int, planes: int) -> float:

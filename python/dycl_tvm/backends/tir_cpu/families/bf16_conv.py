@@ -15,12 +15,12 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, pairs, word
-from dycl_tvm.backends.tir_cpu.families.bf16_dense import cycles_per_second
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, Problem, Run, cut, narrow_groups, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, allowed, bf16_func, cycles_per_second, dot, pairs, word
+from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Problem, Run, cut, narrow_groups, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
 
 #: Sums that must be under way to hide the latency of an instruction.
 _IN_FLIGHT = 7

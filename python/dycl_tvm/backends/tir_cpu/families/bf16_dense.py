@@ -13,14 +13,17 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, pairs, round_row, word
-from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, pieces_of, row_at, store_rows, zeros
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, allowed, bf16_func, cycles_per_second, dot, pairs, round_row, word
+from dycl_tvm.backends.tir_cpu.words.cost import pieces_of
+from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.sums import add_splits, along_k
+from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
+from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
 
-#: Pairs in the body of the innermost loop.
-_UNROLL = 4
 #: Sums that must be under way to hide the latency of an instruction.
 _IN_FLIGHT = 7
 #: The share of L2 that rounded rows may take while the panels pass by.
@@ -97,13 +100,7 @@ class _Bf16Dense:
                             acc = sums[r * splits + split]
                             store(acc, [lane], dot(acc[lane], rounded[row - start + r, k], w[panel, k, lane]))
 
-                unroll = -(-_UNROLL // splits) * splits
-                if steps >= unroll:
-                    with T.serial(0, steps // unroll) as outer:
-                        for e in range(unroll):
-                            step(outer * unroll + e, e % splits)
-                for k in range(steps - steps % unroll, steps):
-                    step(k, k % splits)
+                along_k(steps, splits, step)
                 store_rows(work, width, LANES, epilogue, operands, y, add_splits(sums, width, LANES, splits), row, panel)
 
             def block_of(first: Any, end: Any, columns: Any, rounded: Any) -> None:
@@ -153,11 +150,6 @@ def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
 def _rounding(work: Dense, machine: Machine) -> float:
     """Estimate the time to round the left side once: two cycles a vector."""
     return 2.0 * work.batch * work.m * work.k / LANES / cycles_per_second(machine)
-
-
-def cycles_per_second(machine: Machine) -> float:
-    """Return the instructions on whole vectors that a core does in a second."""
-    return machine.gflops * 1e9 / (2 * LANES)
 
 
 def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -> float:

@@ -19,11 +19,13 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, direct_plans, one_core, unrolled_lanes
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, direct_plans, unrolled_lanes
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import one_core
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Accuracy, Conv2D, Epilogue, Plan
 
 
 class _Direct:

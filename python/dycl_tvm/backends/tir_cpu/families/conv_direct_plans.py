@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, largest_divisor, narrow_groups, problem, tiles
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Plan
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, largest_divisor, narrow_groups, problem, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import one_core
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Plan
 
 #: Multiply-adds of one row of the kernel from which on its taps are a loop, where the tile reaches all of them.
 WIDE_TAPS = 300
@@ -45,11 +46,6 @@ class _Tile:
     @property
     def sums(self) -> int:
         return self.blocks * self.rows * self.columns
-
-
-def one_core(work: Conv2D, machine: Machine) -> float:
-    """Return about how long one core takes, in seconds: whether threads are worth it."""
-    return 2 * work.macs / (machine.gflops * 1e9)
 
 
 def unrolled_lanes(p: Problem, sums: int) -> tuple[int, int | None]:

@@ -31,9 +31,10 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_cost import candidates, launches, seconds_of, work_of
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape
-from dycl_tvm.backends.tir_cpu.loops import prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
 
 
 class _ConvWinograd:

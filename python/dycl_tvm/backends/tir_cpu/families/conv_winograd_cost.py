@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Shape
-from dycl_tvm.backends.tir_cpu.loops import is_parallel
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Conv2D
+from dycl_tvm.backends.tir_cpu.words.loops import is_parallel
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 
 #: Speeds of the caches, in units of the memory's.
 _L2, _L3 = 28.0, 7.0

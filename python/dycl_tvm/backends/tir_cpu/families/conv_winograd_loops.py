@@ -11,9 +11,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Plan
 from dycl_tvm.errors import UsageError
 
 _Vectors = Callable[[int], Any]

@@ -14,11 +14,11 @@ from tvm import tirx
 from tvm.ir.expr import Var
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.channelwise_op import ChannelwiseOp, Reduction
 from dycl_tvm.backends.tir_cpu.families import channelwise
-from dycl_tvm.backends.tir_cpu.loops import prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, Reduction
+from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan, Tensor
 
 
 class Depthwise:

@@ -20,11 +20,12 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import one_core
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Run, cut, narrow_groups, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import finish, is_parallel, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.convolution import Run, cut, narrow_groups, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import one_core
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import is_parallel, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
 
 #: Multiply-adds that the tiles of one row may unroll to.
 _CODE = 2000

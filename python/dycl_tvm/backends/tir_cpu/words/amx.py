@@ -30,10 +30,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, bf16_func, pairs, rest, rest_of_weight, word
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, bf16_func, pairs, rest, rest_of_weight, word
+from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Accuracy
 from dycl_tvm.errors import UsageError
 
 #: LLVM's name of the feature. Linux grants the registers only to processes that ask for them.

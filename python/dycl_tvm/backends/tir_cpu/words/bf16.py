@@ -19,9 +19,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Accuracy
 
 #: Lanes of the sums; elements that one instruction rounds.
 LANES = 16
@@ -129,3 +129,8 @@ def round_row(count: int, source: Callable[[Any], Any], target: Callable[[Any, A
         for j in range(rest):
             store(tail, [j], source(whole * LANES + j))
         target(whole * PAIRS, tail[lane])
+
+
+def cycles_per_second(machine: Machine) -> float:
+    """Return the instructions on whole vectors that a core does in a second."""
+    return machine.gflops * 1e9 / (2 * LANES)
