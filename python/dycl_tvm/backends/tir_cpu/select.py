@@ -23,6 +23,7 @@ from dycl_tvm.backends.tir_cpu.families import (
     grouped,
 )
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Plan
 
@@ -143,7 +144,7 @@ class Selector:
         if not self.cold:
             return plan.seconds
         stream = 4 * math.prod(family.packed_shape(work, plan, self.machine)) / (_STREAM * 1e9 * self.machine.bandwidth)
-        return max(plan.seconds, stream) + _OVERLAP * min(plan.seconds, stream)
+        return overlapped(plan.seconds, stream, _OVERLAP)
 
     def _tuned(self, work: Any, key: str, plans: Sequence[Chosen]) -> Chosen:
         if self.progress is not None:

@@ -34,6 +34,7 @@ from dycl_tvm.backends.tir_cpu.words.amx import (
 )
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, narrow_groups, problem
+from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -307,9 +308,7 @@ def _plans(p: Problem, machine: Machine, planes: int) -> list[Plan]:
                     moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
                     computed = p.images * parts * (band * p.groups / clock + copies / bf16.cycles_per_second(machine))
                     alone = (max(computed, moved) + 0.1 * moved) * (1.0 if fits else 1.1)
-                    largest = -(-across // output_parts) / across / parts
-                    turns = -(-pieces // machine.cores) * largest / p.images
-                    seconds = alone if serial or pieces == 1 else alone * max(turns, 1 / machine.cores) + machine.launch
+                    busy = turns(pieces, p.images, [(across, output_parts), (parts, parts)], machine)
                     params = {"high": high, "wide": wide, "flat": flat, "output_parts": output_parts, "parts": parts, "planes": planes}
-                    found.append(Plan("amx", tuple(params.items()), seconds + 2e-8 * pieces + 0.02 * alone / pieces))
+                    found.append(Plan("amx", tuple(params.items()), shared_pieces(alone, pieces, busy, serial, machine)))
     return found

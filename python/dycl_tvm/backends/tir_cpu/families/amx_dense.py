@@ -31,7 +31,7 @@ from dycl_tvm.backends.tir_cpu.words.amx import (
     split_weights,
 )
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, round_row
-from dycl_tvm.backends.tir_cpu.words.cost import pieces_of
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -57,11 +57,9 @@ class _AmxDense:
         for high, wide in shapes(_row_tiles(work), -(-work.n // LANES)):
             blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
             alone, rounding = _seconds(work, machine, high, wide, planes), planes * _rounding(work, machine)
-            p, q = pieces_of(blocks, panels, machine)
-            cut = -(-blocks // p) * -(-panels // q) * p * q / (blocks * panels)
-            shared = alone * cut / min(machine.cores, p * q) + rounding * q / machine.cores + machine.launch
+            p, q = pieces = pieces_of(blocks, panels, machine)
             params = (("high", high), ("wide", wide), ("row_pieces", p), ("column_pieces", q), ("planes", planes))
-            found[params] = Plan(self.name, params, shared if alone > 3 * machine.launch else alone + rounding)
+            found[params] = Plan(self.name, params, shared_product(alone, blocks, panels, pieces, machine, rounding))
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))
 
     def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
@@ -201,4 +199,4 @@ def _seconds(work: Dense, machine: Machine, high: int, wide: int, planes: int) -
     compute = blocks * panels * (steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide)) / cycles_per_second(machine)
     weights = 4.0 * planes * panels * wide * LANES * steps * tiles.pairs
     stream = weights / machine.stream_rate(weights)
-    return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
+    return overlapped(compute, stream) + 2e-7

@@ -17,6 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, allowed, bf16_func, cycles_per_second, dot, pairs, word
 from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Problem, Run, cut, narrow_groups, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -313,11 +314,9 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Plan]:
             alone = max(cycles / clock, moved) + 0.1 * moved + copies
             if not fits:
                 alone *= 1.1
-            largest = -(-along // parts) / along * -(-across // output_parts) / across
-            turns = -(-pieces // machine.cores) * largest / p.images
-            seconds = alone if serial or pieces == 1 else alone * max(turns, 1 / machine.cores) + machine.launch
+            busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
             params = {"blocks": t.blocks, "rows": t.rows, "columns": t.columns, "output_parts": output_parts, "parts": parts}
-            plans.append(Plan("bf16", tuple(params.items()), seconds + 2e-8 * pieces + 0.02 * alone / pieces))
+            plans.append(Plan("bf16", tuple(params.items()), shared_pieces(alone, pieces, busy, serial, machine)))
     return sorted(plans, key=lambda plan: plan.seconds)
 
 

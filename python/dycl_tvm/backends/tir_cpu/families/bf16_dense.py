@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, allowed, bf16_func, cycles_per_second, dot, pairs, round_row, word
-from dycl_tvm.backends.tir_cpu.words.cost import pieces_of
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -44,12 +44,9 @@ class _Bf16Dense:
         for rows, wide, splits in _tiles(total, work.n, machine):
             tiles, panels = -(-total // rows), -(-work.n // (wide * LANES))
             alone = _seconds(work, machine, rows, wide, splits)
-            p, q = pieces_of(tiles, panels, machine)
-            cut = -(-tiles // p) * -(-panels // q) * p * q / (tiles * panels)
-            rounding = _rounding(work, machine)
-            shared = alone * cut / min(machine.cores, p * q) + rounding * q / machine.cores + machine.launch
+            p, q = pieces = pieces_of(tiles, panels, machine)
             params = (("rows", rows), ("vectors", wide), ("splits", splits), ("row_pieces", p), ("column_pieces", q))
-            found[params] = Plan(self.name, params, shared if alone > 3 * machine.launch else alone + rounding)
+            found[params] = Plan(self.name, params, shared_product(alone, tiles, panels, pieces, machine, _rounding(work, machine)))
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
 
     def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
@@ -161,4 +158,4 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -
     compute = total * panels * wide * steps * slots / cycles_per_second(machine) + 2e-9 * tiles * panels * rows * wide
     weights = 4.0 * panels * width * steps
     stream = weights / machine.stream_rate(weights)
-    return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
+    return overlapped(compute, stream) + 2e-7

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, largest_divisor, narrow_groups, problem, tiles
-from dycl_tvm.backends.tir_cpu.words.cost import one_core
+from dycl_tvm.backends.tir_cpu.words.cost import PIECE, UNEVEN, one_core, turns
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Plan
 
@@ -172,16 +172,15 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, seconds: float, machine: Machine) 
                 continue
             if parts * output_parts > most or (parts * output_parts > 1 and pieces > 8 * most):
                 continue
-            largest = -(-along // parts) / along * -(-across // output_parts) / across
-            turns = -(-pieces // machine.cores) * largest / p.images
+            busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
             fits = work.x.nbytes / p.images / parts < machine.l2 / 2
             traffic = weights * parts * p.images if weights / output_parts > machine.l2 / 2 else weights * machine.cores
             traffic += work.x.nbytes * (output_parts if fits else tiles(outputs))
             moved = traffic / machine.cores / (machine.bandwidth * 1e9 * _SHARED_CACHE)
             serial = one_core(work, machine) <= 3 * machine.launch or pieces == 1
-            cost = seconds if serial else max(seconds * turns, moved) + 0.1 * moved + machine.launch
+            cost = seconds if serial else max(seconds * busy, moved) + 0.1 * moved + machine.launch
             # a piece's own cost, and that threads of other numbers than `cores` share them well
-            cost += (pieces - 1) * 2e-8 + (0.02 * seconds / pieces)
+            cost += (pieces - 1) * PIECE + (UNEVEN * seconds / pieces)
             params = {
                 "blocks": t.blocks,
                 "rows": t.rows,

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.cost import pieces_of
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -58,9 +58,7 @@ class _Dense:
             if tiles * groups < machine.cores and alone > 4 * machine.launch and work.k >= 4096:
                 k_pieces = 2 * machine.cores
             pieces = pieces_of(tiles, groups, machine)
-            cut = max(-(-tiles // p) * -(-groups // q) * p * q / (tiles * groups) for p, q in [pieces])
-            shared = alone * cut / min(machine.cores, max(k_pieces, pieces[0] * pieces[1])) + machine.launch
-            seconds = shared if alone > 3 * machine.launch else alone
+            seconds = shared_product(alone, tiles, groups, pieces, machine, along_k=k_pieces)
             params = (
                 ("rows", rows), ("vectors", wide), ("splits", splits), ("streams", streams), ("row_pieces", pieces[0]),
                 ("column_pieces", pieces[1]), ("k_pieces", k_pieces),
@@ -244,11 +242,11 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, s
         rate *= _STREAM_GAIN if from_memory else _CACHED_GAIN
     stream = weights / rate
     if total > _FEW_ROWS or machine.registers < 32:  # with 16 registers tiles of many rows are no gain (measured)
-        return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
+        return overlapped(compute, stream) + 2e-7
     # the first tile of rows waits for the panels, the others find them in a cache
     first = compute / tiles
     again = 0.0 if 4 * work.k * width * streams <= machine.l1 / 2 else weights / (7e9 * machine.bandwidth)
-    return max(first, stream) + 0.1 * min(first, stream) + (tiles - 1) * max(first, again) + 2e-7
+    return overlapped(first, stream) + (tiles - 1) * max(first, again) + 2e-7
 
 
 FAMILY = _Dense()

@@ -16,6 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families import channelwise
 from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, Reduction
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan, Tensor
@@ -49,7 +50,7 @@ class Depthwise:
         # a core draws about four times the bandwidth of memory from the last cache, ten times from its own
         moving = moved / (machine.bandwidth * 1e9) / (10 if moved <= machine.l2 else 4 if moved <= machine.l3 / 2 else 1)
         pieces = min(machine.cores, n * blocks * rows)
-        return (max(computing, moving) + 0.1 * min(computing, moving)) / pieces + machine.launch / 2
+        return overlapped(computing, moving) / pieces + machine.launch / 2
 
     def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
