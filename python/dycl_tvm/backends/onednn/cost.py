@@ -51,7 +51,7 @@ def families_seconds(step: Step, target: tvm.target.Target) -> float:
     machine = selector.machine
     work = _convolution(step, machine.lanes) if step.is_convolution else _product(step)
     chosen = selector.convolution(work) if isinstance(work, Conv2D) else selector.product(work)
-    return chosen[1].seconds if chosen is not None else 2e-9 * work.macs / (_GENERIC * machine.gflops * machine.cores)
+    return chosen.plan.seconds if chosen is not None else 2e-9 * work.macs / (_GENERIC * machine.gflops * machine.cores)
 
 
 def _borders(region: Region, machine: Machine) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -22,11 +23,12 @@ from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_p
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.sums import add_products, add_splits, along_k, multiply_add, unrolled
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of, even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
-from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Dense, Epilogue, Tensor
 
 #: Multiply-adds that must be under way to hide their latency, on cores with two units and latency 4.
 _IN_FLIGHT = 8
@@ -42,15 +44,28 @@ _STREAMS, _STREAMED_ROWS = 4, 6
 _STREAM_GAIN, _CACHED_GAIN = 1.25, 0.94
 
 
+@dataclass(frozen=True)
+class DensePlan(Plan):
+    """Rows and vectors of a tile, sums of each result, panels side by side; pieces of the rows, the columns and the sum."""
+
+    rows: int
+    vectors: int
+    splits: int
+    streams: int
+    row_pieces: int
+    column_pieces: int
+    k_pieces: int
+
+
 class _Dense:
     name = "dense"
 
-    def plans(self, work: Dense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Dense, machine: Machine) -> list[DensePlan]:
         """Return tile choices, best estimate first; [] unless the right side is a weight that the batch shares."""
-        if not (work.constant and work.shared):
+        if not (work.constant and work.shared and work.dtypes == FLOAT32):
             return []
         total = work.batch * work.m
-        found: dict[tuple[tuple[str, int], ...], Plan] = {}
+        found: dict[tuple[tuple[str, int], ...], DensePlan] = {}
         for rows, wide, splits, streams in _tiles(total, work.n, machine):
             tiles, groups = -(-total // rows), _groups(-(-work.n // (wide * machine.lanes)), streams)
             alone = _seconds(work, machine, rows, wide, splits, streams)
@@ -59,21 +74,18 @@ class _Dense:
                 k_pieces = 2 * machine.cores
             pieces = pieces_of(tiles, groups, machine)
             seconds = shared_product(alone, tiles, groups, pieces, machine, along_k=k_pieces)
-            params = (
-                ("rows", rows), ("vectors", wide), ("splits", splits), ("streams", streams), ("row_pieces", pieces[0]),
-                ("column_pieces", pieces[1]), ("k_pieces", k_pieces),
-            )  # fmt: skip
-            found[params] = Plan(self.name, params, seconds)
+            plan = DensePlan(seconds, rows, wide, splits, streams, *pieces, k_pieces)
+            found[plan.params] = plan
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
 
-    def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Dense, plan: DensePlan, machine: Machine) -> Tensor:
         """Return (panels, k, columns of a panel)."""
-        width = plan["vectors"] * machine.lanes
-        return (-(-work.n // width), work.k, width)
+        width = plan.vectors * machine.lanes
+        return Tensor((-(-work.n // width), work.k, width))
 
-    def pack(self, work: Dense, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Dense, plan: DensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), packed weights)."""
-        panels, k, width = self.packed_shape(work, plan, machine)
+        panels, k, width = self.packed(work, plan, machine).physical
 
         def body(w: Any, packed: Any) -> None:
             with T.serial(0, panels) as p, T.serial(0, k) as i, T.serial(0, width) as j:
@@ -85,20 +97,19 @@ class _Dense:
 
         return prim_func([("w", (work.k, work.n), "float32"), ("packed", (panels, k, width), "float32")], body)
 
-    def kernel(self, work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
-        shape = self.packed_shape(work, plan, machine)
-        buffers = weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n))
-        make = _split_body if plan["k_pieces"] > 1 else _body
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
+        make = _split_body if plan.k_pieces > 1 else _body
         return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
 
 
-def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
-    lanes, rows, splits, streams = machine.lanes, plan["rows"], plan["splits"], plan["streams"]
-    width, total = plan["vectors"] * lanes, work.batch * work.m
+def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
+    lanes, rows, splits, streams = machine.lanes, plan.rows, plan.splits, plan.streams
+    width, total = plan.vectors * lanes, work.batch * work.m
     tiles, panels = -(-total // rows), -(-work.n // width)
     groups = _groups(panels, streams)
-    row_pieces, column_pieces = plan["row_pieces"], plan["column_pieces"]
+    row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
     block = max(1, machine.l2 // _ROWS_SHARE // (4 * work.k * rows))
 
     def tile(count: int, row: Any, first: Any, together: int) -> None:
@@ -142,7 +153,7 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
         with T.serial(0, (columns + 1) * groups // column_pieces - begin) as group:
             tiles_of(begin + group, first, end)
 
-    seconds = _seconds(work, machine, rows, plan["vectors"], splits, streams)
+    seconds = _seconds(work, machine, rows, plan.vectors, splits, streams)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
         first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
@@ -154,10 +165,12 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
                 panels_of(columns, first + b * block, tirx.min(first + (b + 1) * block, end))
 
 
-def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
+def _split_body(
+    work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any
+) -> None:
     """Emit k in pieces: partial sums to memory, in parallel, then their sums."""
-    lanes, rows, splits, pieces = machine.lanes, plan["rows"], plan["splits"], plan["k_pieces"]
-    width, total = plan["vectors"] * lanes, work.batch * work.m
+    lanes, rows, splits, pieces = machine.lanes, plan.rows, plan.splits, plan.k_pieces
+    width, total = plan.vectors * lanes, work.batch * work.m
     tiles, panels = -(-total // rows), -(-work.n // width)
     unroll = unrolled(splits)
     length = -(-work.k // (pieces * unroll)) * unroll  # of all pieces but the last

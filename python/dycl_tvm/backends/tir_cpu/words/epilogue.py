@@ -16,11 +16,11 @@ def epilogue_buffers(epilogue: Epilogue) -> list[tuple[str, Sequence[int], str]]
     return [(f"operand_{k}", t.physical, t.dtype) for k, t in enumerate(epilogue.operands)]
 
 
-def weighted_buffers(
-    x: Sequence[int], weights: Sequence[int], epilogue: Epilogue, y: Sequence[int]
-) -> list[tuple[str, Sequence[int], str]]:
+def weighted_buffers(x: Tensor, weights: Tensor, epilogue: Epilogue, y: Tensor) -> list[tuple[str, Sequence[int], str]]:
     """Return the buffers of a kernel with packed weights, for :func:`prim_func`: x, weights, operands of the epilogue, y."""
-    return [("x", x, "float32"), ("weights", weights, "float32"), *epilogue_buffers(epilogue), ("y", y, "float32")]
+    first, last = [("x", x), ("weights", weights)], [("y", y)]
+    described = [(name, t.physical, t.dtype) for name, t in (*first, *last)]
+    return [*described[:2], *epilogue_buffers(epilogue), described[2]]
 
 
 def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = None) -> Any:
