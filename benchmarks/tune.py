@@ -31,21 +31,21 @@ from speed.pool import environment
 from speed.units import FULL, make_unit
 
 from dycl_tvm import zoo
+from dycl_tvm.backends.network_kernels import Network
 from dycl_tvm.backends.partition import partition
 from dycl_tvm.backends.registry import active_backends
 from dycl_tvm.backends.tir_cpu import database, tuning
+from dycl_tvm.backends.tir_cpu.backend import FamilyKernels
 from dycl_tvm.backends.tir_cpu.database import Database, key_of
 from dycl_tvm.backends.tir_cpu.families.family import Candidate
-from dycl_tvm.backends.tir_cpu.kernels import Kernels
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
-from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 from dycl_tvm.build import simplify
 from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.compile import on_cpu
 from dycl_tvm.compile.importer import import_sub_dnns
-from dycl_tvm.compile.layout import constant_params
+from dycl_tvm.compile.layout import constant_params, plan_layouts
 from dycl_tvm.compile.pipeline import legalise
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.progress import Phases
@@ -84,10 +84,12 @@ def tasks_of(graph: HCFG, target: Any) -> list[Task]:
     """Return the workloads of a graph that has sub-DNNs, chosen by the cost model alone."""
     sub_dnns, constants = graph.sub_dnns(), constant_params(graph)
     parts = partition(import_sub_dnns(sub_dnns), active_backends(), target, constants)
-    machine = machine_of(target)
-    selector = Selector(machine, KernelOptions(), target, None, on_cpu.weight_bytes(graph))
+    network = Network(target, KernelOptions(), constants, on_cpu.weight_bytes(graph))
+    kernels = FamilyKernels(network)
+    selector, machine = kernels.selector, kernels.selector.machine
     selector.database = Database(_NOWHERE, shipped=_NOWHERE)
-    on_cpu.choose_kernels(graph, legalise(parts.mod, target), Kernels(selector), constants)
+    legal = legalise(kernels.prepare(parts.mod), target)
+    kernels.choose(legal, [s.name for s in sub_dnns], lambda graphs, wishes: plan_layouts(graph, dict(graphs), wishes))
     return [
         Task(key_of(work, machine, "default", selector.cold), work, plans, machine, target, selector.cold)
         for work, plans in selector.workloads()

@@ -103,7 +103,7 @@ def lower(
     if is_device(target):
         kernels = OnDevice(graph, target, options, constants, progress, backends)
     else:
-        kernels = OnCPU(graph, target, options, constants, progress)
+        kernels = OnCPU(graph, target, options, constants, progress, backends)
     with _timed(stats, "import"), target:
         imported = import_sub_dnns(sub_dnns, progress)
     with _timed(stats, "partition"):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from dycl_tvm.backends.partition import Offload
+from dycl_tvm.backends.offload import Offload
 from dycl_tvm.backends.tir_cpu import match, rms_norm
 from dycl_tvm.backends.tir_cpu.families import attention, channelwise, concat
 from dycl_tvm.backends.tir_cpu.families.family import Candidate
