@@ -185,8 +185,8 @@ def test_infinity_reaches_the_windows_that_hold_it_only(tiles: Any) -> None:
 
 
 def test_the_instructions_are_in_the_object(tmp_path: Path) -> None:
-    work = Dense(1, 32, 32, 64)
-    fn = amx_dense.FAMILY.kernel(work, amx_dense.FAMILY.plans(typed(work), MACHINE)[0], MACHINE)
+    work = typed(Dense(1, 32, 32, 64))
+    fn = amx_dense.FAMILY.kernel(work, amx_dense.FAMILY.plans(work, MACHINE)[0], MACHINE)
     module = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), target=TARGET)
     path = tmp_path / "kernel.o"
     getattr(module, "mod", module).write_to_file(str(path))
