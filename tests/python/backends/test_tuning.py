@@ -21,7 +21,7 @@ from dycl_tvm.backends.tir_cpu.database import FORMAT, SHIPPED, Choice, Database
 from dycl_tvm.backends.tir_cpu.options import FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, DTypes, Tensor
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 MACHINE = machine_of(TARGET)
@@ -75,6 +75,13 @@ def test_a_plan_that_its_family_would_not_make_is_not_taken(tmp_path: Path) -> N
 def test_a_choice_for_another_description_of_the_cpu_is_not_taken() -> None:
     heads = {key_of(WORK, m, "default") for m in (MACHINE, replace(MACHINE, l2=1 << 21), replace(MACHINE, cores=8))}
     assert len(heads) == 3
+
+
+def test_a_choice_for_other_types_is_not_taken() -> None:
+    works = [WORK, WORK.with_weights("bfloat16"), replace(WORK, x=replace(WORK.x, dtype="uint8"), weights="int8", accumulator="int32")]
+    assert len({key_of(work, MACHINE, "default") for work in works}) == 3
+    product = Dense(1, 2, 3, 4)
+    assert key_of(product, MACHINE, "default") != key_of(replace(product, dtypes=DTypes(y="bfloat16")), MACHINE, "default")
 
 
 def test_the_shipped_database_is_of_today() -> None:

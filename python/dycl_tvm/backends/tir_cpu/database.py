@@ -13,7 +13,7 @@ from typing import Any
 
 from dycl_tvm.backends.tir_cpu.options import Accuracy
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, Conv2D, Dense
 from dycl_tvm.errors import UsageError
 
 #: Changes when plans of older files no longer mean the same.
@@ -38,7 +38,8 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
         isa += "+bf16" * machine.bf16 + "+amx" * machine.amx
     caches = "+".join(f"{size >> 10}K" for size in (machine.l1, machine.l2, machine.l3))
     cpu = f"{isa} {machine.registers}x{machine.vector_bytes} {caches} {machine.cores} cores"
-    head = f"{cpu} {accuracy}{' cold' if cold else ''}"
+    types = "" if work.dtypes == FLOAT32 else f" {work.dtypes.x}*{work.dtypes.weights}+{work.dtypes.accumulator}->{work.dtypes.y}"
+    head = f"{cpu} {accuracy}{' cold' if cold else ''}{types}"
     if isinstance(work, Dense):
         return f"{head} dense {work.batch}x{work.m}x{work.n}x{work.k}"
     x, y = ("x".join(map(str, t.shape)) + f"/{t.block}" for t in (work.x, work.y))

@@ -135,7 +135,7 @@ class Kernels:
         operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, self.machine.lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         x, w = node.inputs
-        weights = self._packed_weights(chosen, out.read(w, Tensor(work.weight_shape)), out)
+        weights = self._packed_weights(chosen, out.read(w, Tensor(work.weight_shape, w.tensor.dtype)), out)
         args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
         result = out.call(
             _name(f"conv2d_{chosen.name}", node),
@@ -301,7 +301,7 @@ class Kernels:
             return ""
         operands = epilogue.operands
         x, w = node.inputs
-        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n)))
+        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n), w.tensor.dtype))
         weights = self._packed_weights(chosen, plain, out)
         args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
         key = (chosen.work, chosen.plan, epilogue.key, epilogue.operands)

@@ -112,9 +112,11 @@ def _with_threads(threads: int, measurement: Callable[[], list[float]]) -> list[
 
 
 def _array(buffer: Any) -> Any:
-    shape = [int(d) for d in buffer.shape]
+    shape, dtype, random = [int(d) for d in buffer.shape], np.dtype(str(buffer.dtype)), np.random.default_rng(0)
+    if np.issubdtype(dtype, np.integer):
+        return tvm.runtime.tensor(random.integers(0, 100, shape, dtype))
     # small values: sums stay far from denormal numbers and infinities
-    return tvm.runtime.tensor(np.random.default_rng(0).uniform(-0.1, 0.1, shape).astype(str(buffer.dtype)))
+    return tvm.runtime.tensor(random.uniform(-0.1, 0.1, shape).astype(dtype))
 
 
 class _Run:
