@@ -326,6 +326,7 @@ def _plans(p: Problem, machine: Machine, planes: int) -> list[AmxConvPlan]:
                     moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
                     computed = p.images * parts * (band * p.groups / clock + copies / bf16.cycles_per_second(machine))
                     alone = (max(computed, moved) + 0.1 * moved) * (1.0 if fits else 1.1)
+                    # `band` is that of the longest part already
                     busy = turns(pieces, p.images, [(across, output_parts), (parts, parts)], machine)
                     seconds = shared_pieces(alone, pieces, busy, serial, machine)
                     found.append(AmxConvPlan(seconds, high, wide, flat, output_parts, parts))

@@ -18,9 +18,11 @@ def epilogue_buffers(epilogue: Epilogue) -> list[tuple[str, Sequence[int], str]]
 
 def weighted_buffers(x: Tensor, weights: Tensor, epilogue: Epilogue, y: Tensor) -> list[tuple[str, Sequence[int], str]]:
     """Return the buffers of a kernel with packed weights, for :func:`prim_func`: x, weights, operands of the epilogue, y."""
-    first, last = [("x", x), ("weights", weights)], [("y", y)]
-    described = [(name, t.physical, t.dtype) for name, t in (*first, *last)]
-    return [*described[:2], *epilogue_buffers(epilogue), described[2]]
+
+    def buffer(name: str, tensor: Tensor) -> tuple[str, Sequence[int], str]:
+        return name, tensor.physical, tensor.dtype
+
+    return [buffer("x", x), buffer("weights", weights), *epilogue_buffers(epilogue), buffer("y", y)]
 
 
 def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = None) -> Any:
