@@ -31,20 +31,21 @@ from speed.pool import environment
 from speed.units import FULL, make_unit
 
 from dycl_tvm import zoo
+from dycl_tvm.backends.network_kernels import Network
 from dycl_tvm.backends.partition import partition
 from dycl_tvm.backends.registry import active_backends
 from dycl_tvm.backends.tir_cpu import database, tuning
+from dycl_tvm.backends.tir_cpu.backend import FamilyKernels
 from dycl_tvm.backends.tir_cpu.database import Database, key_of
-from dycl_tvm.backends.tir_cpu.kernels import Kernels
-from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.families.family import Candidate
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
-from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 from dycl_tvm.build import simplify
 from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.compile import on_cpu
 from dycl_tvm.compile.importer import import_sub_dnns
-from dycl_tvm.compile.layout import constant_params
+from dycl_tvm.compile.layout import constant_params, plan_layouts
 from dycl_tvm.compile.pipeline import legalise
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.progress import Phases
@@ -65,16 +66,16 @@ class Task:
 
     key: str
     work: Conv2D | Dense
-    plans: list[Chosen]
+    plans: list[Candidate[Any]]
     machine: Machine
     target: Any
     cold: bool
 
     def fingerprint(self) -> str:
         """Return what tells whether the candidates are those of an earlier run."""
-        return hashlib.sha256(repr([(f.name, p.params) for f, p in self.candidates()]).encode()).hexdigest()[:12]
+        return hashlib.sha256(repr([(c.name, c.plan.params) for c in self.candidates()]).encode()).hexdigest()[:12]
 
-    def candidates(self) -> list[Chosen]:
+    def candidates(self) -> list[Candidate[Any]]:
         """Return the cost model's choice, and others worth a measurement."""
         return list(dict.fromkeys([self.plans[0], *tuning.shortlist(self.plans, CANDIDATES)]))
 
@@ -83,10 +84,12 @@ def tasks_of(graph: HCFG, target: Any) -> list[Task]:
     """Return the workloads of a graph that has sub-DNNs, chosen by the cost model alone."""
     sub_dnns, constants = graph.sub_dnns(), constant_params(graph)
     parts = partition(import_sub_dnns(sub_dnns), active_backends(), target, constants)
-    machine = machine_of(target)
-    selector = Selector(machine, KernelOptions(), target, None, on_cpu.weight_bytes(graph))
+    network = Network(target, KernelOptions(), constants, on_cpu.weight_bytes(graph))
+    kernels = FamilyKernels(network)
+    selector, machine = kernels.selector, kernels.selector.machine
     selector.database = Database(_NOWHERE, shipped=_NOWHERE)
-    on_cpu.choose_kernels(graph, legalise(parts.mod, target), Kernels(selector), constants)
+    legal = legalise(kernels.prepare(parts.mod), target)
+    kernels.choose(legal, [s.name for s in sub_dnns], lambda graphs, wishes: plan_layouts(graph, dict(graphs), wishes))
     return [
         Task(key_of(work, machine, "default", selector.cold), work, plans, machine, target, selector.cold)
         for work, plans in selector.workloads()
@@ -98,7 +101,7 @@ def measure(task: Task) -> dict[str, Any]:
     """Return the fastest candidate and how it compares with the cost model's choice."""
     candidates = task.candidates()
     threads = sorted({1, min(task.machine.cores, os.cpu_count() or 1)})
-    compiled = tuning.Candidates(task.work, candidates, task.machine, task.target, task.cold)
+    compiled = tuning.Compiled(candidates, task.machine, task.target, task.cold)
     rows = [compiled.seconds(ROUNDS, n) for n in threads]
     products = [math.prod(column) for column in zip(*rows)]
     best = products.index(min(products))
@@ -107,8 +110,8 @@ def measure(task: Task) -> dict[str, Any]:
         # the least of many figures is partly luck: only these two once more
         duels = [[compiled.seconds(DUEL_ROUNDS, n, [0, best]) for n in threads] for _ in range(DUELS)]
         record["gains"] = [statistics.median(duel[k][0] / duel[k][1] for duel in duels) for k in range(len(threads))]
-    family, plan = candidates[best]
-    return record | {"family": family.name, "params": dict(plan.params), "seconds": float(f"{rows[-1][best]:.3g}")}
+    winner = candidates[best]
+    return record | {"family": winner.name, "params": dict(winner.plan.params), "seconds": float(f"{rows[-1][best]:.3g}")}
 
 
 def worth(record: dict[str, Any]) -> bool:

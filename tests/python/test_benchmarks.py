@@ -262,16 +262,16 @@ def test_the_database_gets_what_is_better_and_is_measured_once(tmp_path, monkeyp
     graph = stage_model(nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()).eval(), torch.randn(1, 16, 8, 8), phases=Phases())
     simplify(graph, (), Phases())
     (task,) = tune.tasks_of(graph, target)
-    assert task.work.kernel == (3, 3) and {f.name for f, _ in task.plans} >= {"direct", "winograd"}
+    assert task.work.kernel == (3, 3) and {c.name for c in task.plans} >= {"direct", "winograd"}
     gains = iter([[1.4, 0.9], [1.2, 1.1]])
-    other = next(p for f, p in task.plans if f is not task.plans[0][0])
+    other = next(c for c in task.plans if c.family is not task.plans[0].family)
 
     def measure(_task):
         return {
             "fingerprint": task.fingerprint(),
             "gains": next(gains),
-            "family": other.family,
-            "params": dict(other.params),
+            "family": other.name,
+            "params": dict(other.plan.params),
             "seconds": 1e-6,
         }
 
@@ -283,7 +283,7 @@ def test_the_database_gets_what_is_better_and_is_measured_once(tmp_path, monkeyp
     state.unlink()
     tune.run([task], state, out, 1.0)
     found = Database(out).find(task.key)
-    assert found is not None and (found.family, found.params) == (other.family, other.params)
+    assert found is not None and (found.family, found.params) == (other.name, other.plan.params)
 
 
 def test_candidates_are_measured(monkeypatch):
@@ -294,7 +294,7 @@ def test_candidates_are_measured(monkeypatch):
     (task,) = tune.tasks_of(graph, target)
     record = tune.measure(task)
     assert record["seconds"] > 0 and len(record["gains"]) == min(2, os.cpu_count() or 1)
-    assert (record["family"], tuple(record["params"].items())) in [(f.name, p.params) for f, p in task.candidates()]
+    assert (record["family"], tuple(record["params"].items())) in [(c.name, c.plan.params) for c in task.candidates()]
 
 
 def test_what_the_compiler_does_not_take_is_named(tmp_path):

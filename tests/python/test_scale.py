@@ -126,9 +126,9 @@ def test_the_original_skipnet_of_38_layers_at_batch_2(tmp_path):
 
 
 def test_what_an_epilogue_depends_on_is_found_without_recursion():
-    from dycl_tvm.backends.tir_cpu.expression import Elementwise
     from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
-    from dycl_tvm.backends.tir_cpu.workload import Tensor
+    from dycl_tvm.backends.tir_cpu.reading.expression import Elementwise
+    from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
     tensor = Tensor((1, 8), "float32")
     graph = Graph("f", None, {}, [], [], [])

@@ -13,20 +13,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from dycl_tvm.backends.offload import Offload
 from dycl_tvm.backends.registry import Backend, Generated, Region
 from dycl_tvm.errors import CompileError, UsageError
-
-
-@dataclass
-class Offload:
-    """How much of the network went to one backend; ``rejected``: regions that matched, but not the cost hook, with their work."""
-
-    nodes: int = 0
-    macs: int = 0
-    regions: int = 0
-    rejected: int = 0
-    rejected_nodes: int = 0
-    rejected_macs: int = 0
 
 
 @dataclass
@@ -77,7 +66,7 @@ def partition(
         If a backend fails to generate code.
     """
     result = Partitioned(mod)
-    for backend in backends:
+    for backend in (b for b in backends if b.patterns is not None):
         _give(result, backend, target, constants or {}, backend.name in required)
     rest = Offload()
     for _, fn in _relax_functions(result.mod):
@@ -96,6 +85,7 @@ def _give(
     result: Partitioned, backend: Backend, target: tvm.target.Target, constants: Mapping[str, Collection[int]], required: bool
 ) -> None:
     stats = result.offload.setdefault(backend.name, Offload())
+    assert backend.patterns is not None
     table = list(backend.patterns(target))
     if not table:
         if required:
@@ -119,6 +109,7 @@ def _give(
         result.mod.update_func(gv, body.with_attr("global_symbol", gv.name_hint))
     result.backend_of.update({r.symbol: backend.name for r in found.used})
     if found.used:
+        assert backend.codegen is not None, "a backend with patterns has a code generator"
         try:
             result.generated.append(backend.codegen(found.used, target))
         except Exception as error:

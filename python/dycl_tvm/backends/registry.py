@@ -3,7 +3,8 @@
 
 A backend is one object, registered by :func:`register_backend` or by an installed package's entry point group
 ``dycl_tvm.backends`` (a callable without arguments that returns the backend). Regions are found by TVM's ``FuseOpsByPattern``,
-neighbouring ones joined by ``MergeCompositeFunctions``; what no backend takes is compiled by TVM itself (backend ``tvm``).
+neighbouring ones joined by ``MergeCompositeFunctions``. What no backend takes as a region gets the kernels of the first backend that makes
+them for whole networks (``tir_cpu``); what that leaves is compiled by TVM itself (backend ``tvm``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import tvm
 
+from dycl_tvm.backends.network_kernels import LeftToTVM, Network, NetworkKernels
 from dycl_tvm.errors import UsageError
 
 
@@ -81,11 +83,12 @@ class Backend:
     ----------
     name : str
         An identifier.
-    patterns : callable
+    patterns : callable, optional
         Returns the pattern table for a target (empty: nothing for this target). The first pattern that matches wins.
-    codegen : callable
-        ``codegen(regions, target) -> Generated``. Every region must come out as a function ``__tvm_ffi_<symbol>`` of the
-        ``TVMFFISafeCallType`` ABI: the inputs, then the outputs, as ``DLTensor*``; it returns 0, or -1 with an error set.
+    codegen : callable, optional
+        Comes with patterns: ``codegen(regions, target) -> Generated``. Every region must come out as a function
+        ``__tvm_ffi_<symbol>`` of the ``TVMFFISafeCallType`` ABI: the inputs, then the outputs, as ``DLTensor*``; it returns 0, or
+        -1 with an error set.
     worth : callable, optional
         The cost hook: whether a region is worth its hand-over; a region that is not goes to the next backend. It is not asked
         where the user wants the backend by name.
@@ -98,16 +101,19 @@ class Backend:
         ``int32_t dycl_device_<symbol>(const dycl::LibraryCall&)`` (``program.h``) that puts its work on a stream.
     merge : bool
         Whether neighbouring matches become one region; if not, each is one.
+    kernels : callable, optional
+        For backends that make the kernels of whole networks for CPUs, of what no patterns took: the first of them makes them all.
     """
 
     name: str
-    patterns: Callable[[tvm.target.Target], Sequence[Pattern]]
-    codegen: Callable[[Sequence[Region], tvm.target.Target], Generated]
+    patterns: Callable[[tvm.target.Target], Sequence[Pattern]] | None = None
+    codegen: Callable[[Sequence[Region], tvm.target.Target], Generated] | None = None
     worth: Callable[[Region, tvm.target.Target], bool] | None = None
     priority: int = 0
     on_request: bool = False
     on_device: bool = False
     merge: bool = True
+    kernels: Callable[[Network], NetworkKernels] | None = None
 
 
 _BACKENDS: dict[str, Backend] = {}
@@ -125,6 +131,11 @@ def register_backend(backend: Backend) -> Backend:
 def unregister_backend(name: str) -> None:
     """Forget a backend."""
     _BACKENDS.pop(name, None)
+
+
+def kernels_of(network: Network, backends: Sequence[Backend]) -> NetworkKernels:
+    """Return who makes the kernels of a network: the first of some backends that makes any, or else TVM."""
+    return next((b.kernels(network) for b in backends if b.kernels is not None), LeftToTVM())
 
 
 def requested(enabled: Collection[str]) -> set[str]:

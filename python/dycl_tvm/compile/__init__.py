@@ -12,10 +12,9 @@ import tvm
 
 from dycl_tvm.backends.partition import partition
 from dycl_tvm.backends.registry import Generated, active_backends, requested
-from dycl_tvm.backends.tir_cpu.families import amx
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, KernelOptions
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.backends.tir_cpu.options import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions
+from dycl_tvm.backends.tir_cpu.words import amx
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.compile import templates
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.device import is_device
@@ -104,7 +103,7 @@ def lower(
     if is_device(target):
         kernels = OnDevice(graph, target, options, constants, progress, backends)
     else:
-        kernels = OnCPU(graph, target, options, constants, progress)
+        kernels = OnCPU(graph, target, options, constants, progress, backends)
     with _timed(stats, "import"), target:
         imported = import_sub_dnns(sub_dnns, progress)
     with _timed(stats, "partition"):
@@ -158,7 +157,7 @@ def _count(stats: CompileStats, graph: HCFG, program: Program, lowering: Lowerin
 
 def has_amx(target: tvm.target.Target) -> bool:
     """Whether a target is a CPU that has the tiles of AMX for bfloat16."""
-    return not is_device(target) and amx.allowed(machine_of(target), "bf16x3")
+    return not is_device(target) and amx.has_tiles(machine_of(target))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.loops import IN_PLACE, SCHEDULED
 from dycl_tvm.compile.pipeline import KernelSet
 from dycl_tvm.compile.templates import BACKEND, is_symbol
 from dycl_tvm.errors import CompileError

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import tvm
 import tvm_ffi
 
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS
+from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS
 from dycl_tvm.compile import arena
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.drafts import Draft, OnHost, Operand, Place, Read, Restore, Run, Save, Write, storages

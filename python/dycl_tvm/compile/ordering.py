@@ -13,8 +13,8 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from dycl_tvm.backends.tir_cpu import scan, sort
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.families import scan, sort
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import int64
 

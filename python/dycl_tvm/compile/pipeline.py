@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,15 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from dycl_tvm.backends import tir_cpu
 from dycl_tvm.backends.extents import Extent, Wanted
 from dycl_tvm.backends.lowering_passes import compile_kernels
-from dycl_tvm.backends.tir_cpu.expression import elementwise
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
-from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
 from dycl_tvm.backends.tir_cpu.front import add_sizes, with_front
+from dycl_tvm.backends.tir_cpu.generic import schedule
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
-from dycl_tvm.backends.tir_cpu.loops import IN_PLACE, INSTRUCTIONS, NAME, ROWS, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.reading.expression import elementwise
+from dycl_tvm.backends.tir_cpu.words.loops import IN_PLACE, INSTRUCTIONS, NAME, ROWS, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.words.vector_math import with_functions
 from dycl_tvm.compile.legalize import LEGALIZE
 from dycl_tvm.errors import CompileError
 
@@ -94,7 +94,7 @@ class KernelSet:
 
     functions: dict[str, Any] = field(default_factory=dict)
     dedup: bool = True
-    makers: dict[str, Maker] = field(default_factory=dict)
+    makers: Mapping[str, Maker] = field(default_factory=dict)
     maker_of: dict[str, Maker] = field(default_factory=dict)
     _by_hash: dict[int, list[str]] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
@@ -171,7 +171,7 @@ def build_kernels(functions: dict[str, Any], target: tvm.target.Target, progress
             progress("kernels", start, len(items))
         chunk = {}
         for symbol, fn in items[start : start + _SHARD]:
-            scheduled = tir_cpu.schedule(fn, target)
+            scheduled = schedule(fn, target)
             if scheduled is None:
                 unscheduled.append(symbol)
                 scheduled = fn

@@ -4,7 +4,7 @@
 Read from the kernel itself, as TVM's legalisation made it: an element of an input that is read at an axis of the output is wanted as far
 as that axis is; behind a mask ``i < size`` as far as the mask holds. What is not understood is wanted whole, and so is all that decides an
 address or divides a whole number: a number that nobody computed must not get there. Kernels of families say which of their axes are rows
-(:data:`~dycl_tvm.backends.tir_cpu.loops.ROWS`).
+(:data:`~dycl_tvm.backends.tir_cpu.words.loops.ROWS`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
-from dycl_tvm.backends.tir_cpu.loops import ROWS, SCHEDULED
-from dycl_tvm.backends.tir_cpu.stages import Stage, inlined, loads_of, read_stages
+from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
+from dycl_tvm.backends.tir_cpu.words.loops import ROWS, SCHEDULED
 
 #: What reads both of its operands at the place at which it is computed itself.
 _BINARY = (

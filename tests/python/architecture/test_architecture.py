@@ -227,6 +227,27 @@ def test_the_front_end_is_in_layers() -> None:
     assert not upwards
 
 
+#: The folders of the CPU kernels from the bottom to the top; the files beside them choose, and stand above all of them.
+KERNEL_LAYERS = ("words", "reading", "families")
+
+
+def _kernel_layer(module: str) -> int:
+    folder = module.removeprefix("dycl_tvm.backends.tir_cpu.").split(".")[0]
+    return KERNEL_LAYERS.index(folder) if folder in KERNEL_LAYERS else len(KERNEL_LAYERS)
+
+
+def test_kernels_know_nothing_of_what_chooses_them() -> None:
+    modules = {name: path for name, path in _modules().items() if name.startswith("dycl_tvm.backends.tir_cpu.")}
+    assert {_kernel_layer(name) for name in modules} == set(range(len(KERNEL_LAYERS) + 1))
+    upwards = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {to}"
+        for name, path in modules.items()
+        for to, line in _imported_modules(path, modules)
+        if _kernel_layer(to) > _kernel_layer(name)
+    ]
+    assert not upwards
+
+
 def test_front_ends_do_not_know_each_other() -> None:
     modules = _modules()
     for name, path in modules.items():

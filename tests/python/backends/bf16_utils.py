@@ -19,8 +19,10 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from kernel_utils import Kernel, pack, relu_with_bias, unpack, windows
 
-from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
-from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.families.family import W
+from dycl_tvm.backends.tir_cpu.options import Accuracy
+from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Epilogue, Tensor
 
 U = 2.0**-8
 
@@ -51,6 +53,11 @@ def check(
         assert (np.abs(actual - finish(product(_rounded(x), _rounded(w)))) <= (k + 8) * 2.0**-23 * magnitudes).all()
 
 
+def typed(work: W, accuracy: Accuracy = "bf16") -> W:
+    """Return a workload with factors of the types that an accuracy allows."""
+    return work.with_weights({"bf16": "bfloat16", "bf16x3": "bfloat16x3"}[accuracy])
+
+
 def matmul(x: Any, w: Any) -> Any:
     return x.astype("float64") @ w.astype("float64")
 
@@ -72,10 +79,14 @@ class Checker:
     def machine(self) -> Machine:
         return machine_of(self.target)
 
+    def typed(self, work: W) -> W:
+        """Return a workload with factors of the types that are checked."""
+        return typed(work, self.accuracy)
+
     def run_dense(
         self,
         work: Dense,
-        plan: Plan,
+        plan: Any,
         x: Any,
         w: Any,
         epilogue: Epilogue | None = None,
@@ -84,22 +95,24 @@ class Checker:
     ) -> Any:
         """Return the product by the kernel of a plan; ``machine`` is another one than the target's."""
         family, machine = self.products, machine or self.machine
-        packed = Kernel(family.pack(work, plan, machine))([w], family.packed_shape(work, plan, machine))
+        work = self.typed(work)
+        packed = Kernel(family.pack(work, plan, machine))([w], family.packed(work, plan, machine).physical)
         kernel = Kernel(family.kernel(work, plan, machine, *([epilogue] if epilogue else [])), self.target)
         return kernel([x, packed, *operands], (work.batch, work.m, work.n))
 
-    def check_dense(self, work: Dense, plan: Plan) -> None:
+    def check_dense(self, work: Dense, plan: Any) -> None:
         x, w, bias = array(work.batch, work.m, work.k), array(work.k, work.n), array(1, 1, work.n)
         y = self.run_dense(work, plan, x, w, _bias_relu(work), (bias,))
         check(y, matmul, x, w, work.k, self.accuracy, lambda sums: np.maximum(sums + bias, 0))
 
-    def run_conv(self, work: Conv2D, plan: Plan, x: Any, w: Any, epilogue: Epilogue | None = None, operands: tuple[Any, ...] = ()) -> Any:
+    def run_conv(self, work: Conv2D, plan: Any, x: Any, w: Any, epilogue: Epilogue | None = None, operands: tuple[Any, ...] = ()) -> Any:
         family, machine = self.convolutions, self.machine
-        packed = Kernel(family.pack(work, plan, machine))([w], family.packed_shape(work, plan, machine))
+        work = self.typed(work)
+        packed = Kernel(family.pack(work, plan, machine))([w], family.packed(work, plan, machine).physical)
         kernel = Kernel(family.kernel(work, plan, machine, *([epilogue] if epilogue else [])), self.target)
         return unpack(kernel([pack(x, 16), packed, *operands], work.y.physical), work.y)
 
-    def check_conv(self, work: Conv2D, plan: Plan) -> None:
+    def check_conv(self, work: Conv2D, plan: Any) -> None:
         x, weights = array(*work.x.shape), array(*work.weight_shape)
         bias, other = array(work.y.shape[1]), array(*work.y.shape)
         plain = relu_with_bias(work.y)
@@ -115,7 +128,7 @@ class Checker:
         assert expected[1] == 1 and expected[2] == 1 + 2**-6 and expected[3] == 1 + 2**-7
         n = len(values)
         work = Dense(1, n, n, n)
-        plan = self.products.plans(work, self.machine, self.accuracy)[0]
+        plan = self.products.plans(self.typed(work), self.machine)[0]
         one = np.eye(n, dtype="float32")
         np.testing.assert_array_equal(self.run_dense(work, plan, np.diag(values)[None], one)[0].diagonal(), expected)
         np.testing.assert_array_equal(self.run_dense(work, plan, one[None], np.diag(values))[0].diagonal(), expected)
@@ -123,7 +136,7 @@ class Checker:
     def check_nan_and_infinity(self) -> None:
         """They stay, and stay in their rows and columns."""
         work = Dense(1, 4, 5, 7)
-        plan = self.products.plans(work, self.machine, self.accuracy)[0]
+        plan = self.products.plans(self.typed(work), self.machine)[0]
         x, w = array(1, 4, 7), np.abs(array(7, 5))
         # a NaN whose set bits would all be rounded away, or carried into the sign
         x[0, 1, 2], x[0, 2, 3], x[0, 3] = np.uint32(0x7F800001).view("float32"), np.inf, np.abs(x[0, 3])

@@ -13,8 +13,8 @@ import numpy as np
 import tvm
 from hypothesis import strategies as st
 
-from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Tensor
 
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 AVX512 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})

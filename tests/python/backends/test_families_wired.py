@@ -46,6 +46,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], dict[str, int]]] 
 }
 
 
+def test_without_the_backend_tvm_makes_all_kernels(tmp_path: Path) -> None:
+    net, x = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(80, 4)), _randn(1, 3, 6, 6)
+    found, families = _build(net.eval(), (x,), tmp_path, disable_backends=["tir_cpu"])
+    assert not families
+    torch.testing.assert_close(torch.as_tensor(found), net(x).detach())
+    assert _build(net, (x,), tmp_path)[1]
+
+
 def _all(*tensors: Tensor) -> list[Any]:
     rest, found = list(tensors), []
     for fn, args, _ in CASES.values():

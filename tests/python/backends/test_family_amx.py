@@ -13,18 +13,20 @@ import numpy as np
 import pytest
 import tvm
 from amx_emulation import CPU, emulated
-from bf16_utils import CASES, Checker, array, check, conv, matmul, workloads
+from bf16_utils import CASES, Checker, array, check, conv, matmul, typed, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu import tuning
 from dycl_tvm.backends.tir_cpu.database import key_of
-from dycl_tvm.backends.tir_cpu.families import amx, amx_conv, amx_dense, bf16_dense
-from dycl_tvm.backends.tir_cpu.families.amx import Tiles, even_rows
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.families import amx_conv, amx_dense, bf16_dense
+from dycl_tvm.backends.tir_cpu.families.family import Candidate
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.words import amx
+from dycl_tvm.backends.tir_cpu.words.amx import Tiles, even_rows
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime.trailer import cpu_flags
 
@@ -52,7 +54,7 @@ def tiles() -> Iterator[Any]:
 )
 @BOTH
 def test_products(work: Dense, checker: Checker, tiles: Any) -> None:
-    plans = amx_dense.FAMILY.plans(work, MACHINE, checker.accuracy)
+    plans = amx_dense.FAMILY.plans(checker.typed(work), MACHINE)
     assert plans == sorted(plans, key=lambda p: p.seconds)
     before = tiles.amx_emulator_products() if tiles else 0
     for plan in plans:
@@ -66,7 +68,7 @@ def test_products(work: Dense, checker: Checker, tiles: Any) -> None:
 @given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 150), st.integers(1, 90), st.integers(0, 3))
 def test_random_products(checker: Checker, tiles: Any, batch: int, m: int, n: int, k: int, choice: int) -> None:
     work = Dense(batch, m + (batch == 1), n, k)
-    plans = amx_dense.FAMILY.plans(work, MACHINE, checker.accuracy)
+    plans = amx_dense.FAMILY.plans(checker.typed(work), MACHINE)
     checker.check_dense(work, plans[choice % len(plans)])
 
 
@@ -74,8 +76,7 @@ def test_random_products(checker: Checker, tiles: Any, batch: int, m: int, n: in
 @pytest.mark.parametrize("high, wide", [(1, 1), (1, 3), (2, 2)])
 def test_rows_in_blocks_and_pieces(high: int, wide: int, tiles: Any) -> None:
     work = Dense(1, 165, 70, 100)
-    params = {"high": high, "wide": wide, "row_pieces": 2, "column_pieces": 2, "planes": 1}
-    plan = Plan("amx", tuple(params.items()), 0.0)
+    plan = amx_dense.AmxDensePlan(0.0, **{"high": high, "wide": wide, "row_pieces": 2, "column_pieces": 2})
     small = replace(MACHINE, l2=3 * 2 * 128 * 16 * 4)  # a few tiles of rows fit
     x, w = array(1, work.m, work.k), array(work.k, work.n)
     check(CHECKER.run_dense(work, plan, x, w, machine=small), matmul, x, w, work.k)
@@ -96,7 +97,7 @@ def test_three_planes_hold_a_float32(tiles: Any) -> None:
     """Products with one are exact: on both sides, over all exponents whose last plane is no denormal number."""
     n = 60
     work = Dense(1, n, n, n)
-    plan = amx_dense.FAMILY.plans(work, MACHINE, "bf16x3")[0]
+    plan = amx_dense.FAMILY.plans(typed(work, "bf16x3"), MACHINE)[0]
     random = np.random.default_rng(0)
     values = np.float32(random.uniform(1, 2, n) * 2.0 ** random.integers(-100, 127, n) * random.choice([-1, 1], n))
     values[:3] = 1 + 2**-23, 2 - 2**-23, 1 + 2**-8 + 2**-16 + 2**-23
@@ -108,7 +109,7 @@ def test_three_planes_hold_a_float32(tiles: Any) -> None:
 @CPU
 def test_three_planes_keep_nan_and_make_nan_of_infinity(tiles: Any) -> None:
     work = Dense(1, 4, 5, 7)
-    plan = amx_dense.FAMILY.plans(work, MACHINE, "bf16x3")[0]
+    plan = amx_dense.FAMILY.plans(typed(work, "bf16x3"), MACHINE)[0]
     x, w = array(1, 4, 7), array(7, 5)
     x[0, 1, 2], x[0, 2, 3] = np.uint32(0x7F800001).view("float32"), -np.inf
     y = SPLIT.run_dense(work, plan, x, w)
@@ -129,7 +130,7 @@ SEVERAL = {name: work for name, work in CASES.items() if name != "mostly_padding
 @pytest.mark.parametrize("name", SEVERAL)
 def test_convolutions(name: str, checker: Checker, tiles: Any) -> None:
     work = SEVERAL[name]
-    plans = amx_conv.FAMILY.plans(work, MACHINE, checker.accuracy)
+    plans = amx_conv.FAMILY.plans(checker.typed(work), MACHINE)
     assert plans == sorted(plans, key=lambda p: p.seconds)
     checker.check_conv(work, plans[0])
 
@@ -138,20 +139,20 @@ def test_convolutions(name: str, checker: Checker, tiles: Any) -> None:
 @pytest.mark.parametrize(
     "name, values",
     [
-        ("channels_no_multiple", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3, "planes": 1}),
-        ("stride_2", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 4, "planes": 1}),
-        ("3x3", {"high": 2, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2, "planes": 1}),
-        ("3x3", {"high": 1, "wide": 2, "flat": 0, "output_parts": 1, "parts": 5, "planes": 1}),
-        ("groups_of_blocks", {"high": 1, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2, "planes": 1}),
-        ("odd_blocks", {"high": 2, "wide": 2, "flat": 0, "output_parts": 3, "parts": 2, "planes": 1}),
-        ("pointwise", {"high": 2, "wide": 2, "flat": 1, "output_parts": 1, "parts": 4, "planes": 1}),
-        ("pointwise_stride_padding", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3, "planes": 1}),
-        ("one_dimension", {"high": 1, "wide": 1, "flat": 1, "output_parts": 1, "parts": 4, "planes": 1}),
-        ("long_rows", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 1, "planes": 1}),
+        ("channels_no_multiple", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3}),
+        ("stride_2", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 4}),
+        ("3x3", {"high": 2, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2}),
+        ("3x3", {"high": 1, "wide": 2, "flat": 0, "output_parts": 1, "parts": 5}),
+        ("groups_of_blocks", {"high": 1, "wide": 2, "flat": 1, "output_parts": 2, "parts": 2}),
+        ("odd_blocks", {"high": 2, "wide": 2, "flat": 0, "output_parts": 3, "parts": 2}),
+        ("pointwise", {"high": 2, "wide": 2, "flat": 1, "output_parts": 1, "parts": 4}),
+        ("pointwise_stride_padding", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 3}),
+        ("one_dimension", {"high": 1, "wide": 1, "flat": 1, "output_parts": 1, "parts": 4}),
+        ("long_rows", {"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 1}),
     ],
 )
 def test_other_tiles(name: str, values: dict[str, int], tiles: Any) -> None:
-    CHECKER.check_conv(SEVERAL[name], Plan("amx", tuple(values.items()), 0.0))
+    CHECKER.check_conv(SEVERAL[name], amx_conv.AmxConvPlan(0.0, **values))
 
 
 @CPU
@@ -159,7 +160,7 @@ def test_other_tiles(name: str, values: dict[str, int], tiles: Any) -> None:
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(workloads(), st.integers(0, 11))
 def test_random_convolutions(checker: Checker, tiles: Any, work: Conv2D, choice: int) -> None:
-    plans = amx_conv.FAMILY.plans(work, MACHINE, checker.accuracy)
+    plans = amx_conv.FAMILY.plans(checker.typed(work), MACHINE)
     if plans:
         checker.check_conv(work, plans[choice % len(plans)])
 
@@ -168,7 +169,7 @@ def test_random_convolutions(checker: Checker, tiles: Any, work: Conv2D, choice:
 def test_infinity_reaches_the_windows_that_hold_it_only(tiles: Any) -> None:
     """Tiles read positions beside a window, whose weights would be zero: infinity times zero is no number."""
     for work in (SEVERAL["3x3"], SEVERAL["odd_blocks"], SEVERAL["stride_2"]):
-        plan = amx_conv.FAMILY.plans(work, MACHINE, "bf16")[0]
+        plan = amx_conv.FAMILY.plans(typed(work), MACHINE)[0]
         x, weights = np.abs(array(*work.x.shape)), np.abs(array(*work.weight_shape))
         x[0, 5, 3, 4] = np.inf
         y = CHECKER.run_conv(work, plan, x, weights)
@@ -184,8 +185,8 @@ def test_infinity_reaches_the_windows_that_hold_it_only(tiles: Any) -> None:
 
 
 def test_the_instructions_are_in_the_object(tmp_path: Path) -> None:
-    work = Dense(1, 32, 32, 64)
-    fn = amx_dense.FAMILY.kernel(work, amx_dense.FAMILY.plans(work, MACHINE, "bf16")[0], MACHINE)
+    work = typed(Dense(1, 32, 32, 64))
+    fn = amx_dense.FAMILY.kernel(work, amx_dense.FAMILY.plans(work, MACHINE)[0], MACHINE)
     module = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), target=TARGET)
     path = tmp_path / "kernel.o"
     getattr(module, "mod", module).write_to_file(str(path))
@@ -231,16 +232,14 @@ def test_the_cpu_decides() -> None:
 def test_only_who_asks_gets_it(work: Any, tmp_path: Path) -> None:
     family = amx_dense.FAMILY if isinstance(work, Dense) else amx_conv.FAMILY
     without = replace(MACHINE, amx=False)
-    assert (
-        not family.plans(work, MACHINE, "default") and not family.plans(work, without, "bf16x3") and not family.plans(work, without, "bf16")
-    )
+    assert not family.plans(work, MACHINE) and not any(family.plans(typed(work, a), without) for a in ("bf16", "bf16x3"))
 
     def chosen(machine: Any, accuracy: Any, disabled: frozenset[str] = frozenset()) -> str:
         options = KernelOptions(accuracy=accuracy, database=str(tmp_path / "none.json"), disabled_families=disabled)
         selector = Selector(machine, options, TARGET)
         found = selector.product(work) if isinstance(work, Dense) else selector.convolution(work)
         assert found is not None
-        return str(found[0].name)
+        return found.name
 
     assert chosen(MACHINE, "bf16") == "amx"
     assert "amx" not in (chosen(MACHINE, "default"), chosen(without, "bf16"), chosen(MACHINE, "bf16", frozenset({"amx"})))
@@ -251,17 +250,17 @@ def test_only_who_asks_gets_it(work: Any, tmp_path: Path) -> None:
 def test_not_taken() -> None:
     # one row: bound by the stream of the weights
     for work in (Dense(1, 1, 1000, 2048), Dense(1, 4, 4, 4, constant=False), Dense(2, 4, 4, 4, shared=False)):
-        assert not amx_dense.FAMILY.plans(work, MACHINE, "bf16")
-    assert bf16_dense.FAMILY.plans(Dense(1, 1, 1000, 2048), MACHINE, "bf16")
+        assert not amx_dense.FAMILY.plans(typed(work), MACHINE)
+    assert bf16_dense.FAMILY.plans(typed(Dense(1, 1, 1000, 2048)), MACHINE)
     plain = replace(CASES["3x3"], x=replace(CASES["3x3"].x, block=1))
     for work in (plain, conv((32, 32), (5, 5), (3, 3), groups=8), CASES["mostly_padding"]):
-        assert not amx_conv.FAMILY.plans(work, MACHINE, "bf16")
+        assert not amx_conv.FAMILY.plans(typed(work), MACHINE)
 
 
 @pytest.mark.skipif("amx_tile" in cpu_flags(), reason="this CPU has AMX")
 def test_tuning_without_the_registers_is_refused() -> None:
     work = Dense(1, 32, 32, 32)
-    plans = [(amx_dense.FAMILY, p) for p in amx_dense.FAMILY.plans(work, MACHINE, "bf16")]
+    candidates = [Candidate(typed(work), amx_dense.FAMILY, p) for p in amx_dense.FAMILY.plans(typed(work), MACHINE)]
     with pytest.raises(UsageError, match="does not give the registers of AMX"):
-        tuning.measure(work, plans, MACHINE, TARGET)
+        tuning.measure(candidates, MACHINE, TARGET)
     assert amx.FEATURE == "amx-bf16"

@@ -16,7 +16,7 @@ from kernel_utils import AVX2, AVX512, Kernel, machine, relu_with_bias
 from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel, wins
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 RNG = np.random.default_rng(3)
 U = 2.0**-24

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import tvm
-from bf16_utils import CASES, Checker, array, check, conv, matmul, workloads
+from bf16_utils import CASES, Checker, array, check, conv, matmul, typed, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_utils import AVX512
 
-from dycl_tvm.backends.tir_cpu.database import key_of
+from dycl_tvm.backends.tir_cpu.database import Choice, key_of
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, bf16_dense
-from dycl_tvm.backends.tir_cpu.machine import machine_of
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 from dycl_tvm.runtime.trailer import cpu_flags
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"})
@@ -37,7 +37,7 @@ CHECKER = Checker(bf16_dense.FAMILY, bf16_conv.FAMILY, TARGET)
     ids=str,
 )
 def test_products(work: Dense) -> None:
-    plans = bf16_dense.FAMILY.plans(work, MACHINE, "bf16")
+    plans = bf16_dense.FAMILY.plans(typed(work), MACHINE)
     assert plans == sorted(plans, key=lambda p: p.seconds)
     for plan in {plans[0], plans[len(plans) // 2]}:
         CHECKER.check_dense(work, plan)
@@ -48,16 +48,14 @@ def test_products(work: Dense) -> None:
 @given(st.integers(1, 3), st.integers(1, 20), st.integers(1, 150), st.integers(1, 70), st.integers(0, 11))
 def test_random_products(batch: int, m: int, n: int, k: int, choice: int) -> None:
     work = Dense(batch, m, n, k)
-    plans = bf16_dense.FAMILY.plans(work, MACHINE, "bf16")
+    plans = bf16_dense.FAMILY.plans(typed(work), MACHINE)
     CHECKER.check_dense(work, plans[choice % len(plans)])
 
 
 @CPU
 def test_rows_in_blocks() -> None:
     work = Dense(1, 61, 40, 100)
-    plan = bf16_dense.FAMILY.plans(work, MACHINE, "bf16")[0]
-    params = {**dict(plan.params), "rows": 4, "vectors": 1, "splits": 1, "row_pieces": 2, "column_pieces": 1}
-    plan = Plan("bf16", tuple(params.items()), 0.0)
+    plan = bf16_dense.Bf16DensePlan(0.0, rows=4, vectors=1, splits=1, row_pieces=2, column_pieces=1)
     small = replace(MACHINE, l2=3 * 2 * work.k * 4 * 3)  # three tiles of rows fit
     x, w = array(1, work.m, work.k), array(work.k, work.n)
     check(CHECKER.run_dense(work, plan, x, w, machine=small), matmul, x, w, work.k)
@@ -80,7 +78,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions(name: str) -> None:
     work = CASES[name]
-    plans = bf16_conv.FAMILY.plans(work, MACHINE, "bf16")
+    plans = bf16_conv.FAMILY.plans(typed(work), MACHINE)
     assert plans == sorted(plans, key=lambda p: p.seconds)
     CHECKER.check_conv(work, plans[0])
 
@@ -99,14 +97,14 @@ def test_convolutions(name: str) -> None:
     ],
 )
 def test_other_tiles(name: str, values: dict[str, int]) -> None:
-    CHECKER.check_conv(CASES[name], Plan("bf16", tuple(values.items()), 0.0))
+    CHECKER.check_conv(CASES[name], bf16_conv.Bf16ConvPlan(0.0, **values))
 
 
 @CPU
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(workloads(), st.integers(0, 11))
 def test_random_convolutions(work: Conv2D, choice: int) -> None:
-    plans = bf16_conv.FAMILY.plans(work, MACHINE, "bf16")
+    plans = bf16_conv.FAMILY.plans(typed(work), MACHINE)
     CHECKER.check_conv(work, plans[choice % len(plans)])
 
 
@@ -126,24 +124,24 @@ def test_the_cpu_decides() -> None:
 @pytest.mark.parametrize("work", [Dense(1, 16, 768, 768), Dense(1, 1, 1000, 2048), conv((64, 256), (32, 32), (1, 1))], ids=str)
 def test_only_who_asks_gets_it(work: Any, tmp_path: Any) -> None:
     family = bf16_dense.FAMILY if isinstance(work, Dense) else bf16_conv.FAMILY
-    assert family.plans(work, MACHINE, "bf16")
-    assert not family.plans(work, MACHINE, "default") and not family.plans(work, MACHINE, "strict")
-    assert not family.plans(work, machine_of(AVX512), "bf16")
+    assert family.plans(typed(work), MACHINE)
+    assert not family.plans(work, MACHINE)
+    assert not family.plans(typed(work), machine_of(AVX512))
     for accuracy, bf16 in (("strict", False), ("default", False), ("bf16", True)):
         selector = Selector(MACHINE, KernelOptions(accuracy=accuracy, database=str(tmp_path / "none.json")), TARGET)
         chosen = selector.product(work) if isinstance(work, Dense) else selector.convolution(work)
-        assert chosen is not None and (chosen[0].name == "bf16") == bf16
+        assert chosen is not None and (chosen.name == "bf16") == bf16
     # a measured choice holds for CPUs with the instructions only
-    selector.database.keep(key_of(work, MACHINE, "bf16"), chosen[1], 1e-6)
+    selector.database.keep(key_of(work, MACHINE, "bf16"), Choice(chosen.name, chosen.plan.params, 1e-6))
     selector.database.save()
     other = Selector(machine_of(AVX512), selector.options, AVX512)
     chosen = other.product(work) if isinstance(work, Dense) else other.convolution(work)
-    assert chosen is not None and chosen[0].name != "bf16"
+    assert chosen is not None and chosen.name != "bf16"
 
 
 def test_not_taken() -> None:
-    assert not bf16_dense.FAMILY.plans(Dense(1, 4, 4, 4, constant=False), MACHINE, "bf16")
-    assert not bf16_dense.FAMILY.plans(Dense(2, 4, 4, 4, shared=False), MACHINE, "bf16")
+    assert not bf16_dense.FAMILY.plans(typed(Dense(1, 4, 4, 4, constant=False)), MACHINE)
+    assert not bf16_dense.FAMILY.plans(typed(Dense(2, 4, 4, 4, shared=False)), MACHINE)
     plain = replace(CASES["3x3"], x=replace(CASES["3x3"].x, block=1))
     for work in (plain, conv((32, 32), (5, 5), (3, 3), groups=8)):
-        assert not bf16_conv.FAMILY.plans(work, MACHINE, "bf16")
+        assert not bf16_conv.FAMILY.plans(typed(work), MACHINE)

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from legalized import fused, prim_func, prim_funcs
 
-from dycl_tvm.backends.tir_cpu.channelwise_op import channelwise
-from dycl_tvm.backends.tir_cpu.expression import elementwise
 from dycl_tvm.backends.tir_cpu.families.channelwise import kernel
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.reading.channelwise_op import channelwise
+from dycl_tvm.backends.tir_cpu.reading.expression import elementwise
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 
 def layout(tensor, block=8):

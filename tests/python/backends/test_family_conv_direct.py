@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, Kernel, conv, machine, pack, relu_with_bias, unpack, windows
 
 from dycl_tvm.backends.tir_cpu.families.conv_direct import FAMILY
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, cut
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import DirectPlan
+from dycl_tvm.backends.tir_cpu.words.convolution import Axis, cut
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
 
 ERROR = 2e-6
 
 
-def check(work: Conv2D, plan: Plan, target: Any = AVX2, residual: bool = False) -> None:
+def check(work: Conv2D, plan: DirectPlan, target: Any = AVX2, residual: bool = False) -> None:
     rng = np.random.default_rng(0)
     cpu = machine(target)
     x, weights = (rng.standard_normal(s, dtype="float32") for s in (work.x.shape, work.weight_shape))
@@ -35,7 +36,7 @@ def check(work: Conv2D, plan: Plan, target: Any = AVX2, residual: bool = False) 
     if residual:
         plain = epilogue
         epilogue = Epilogue((*plain.operands, work.y), lambda v, loads: plain.element(v + loads[1], loads[:1]), "residual")
-    packed = Kernel(FAMILY.pack(work, plan, cpu), target)([weights], FAMILY.packed_shape(work, plan, cpu))
+    packed = Kernel(FAMILY.pack(work, plan, cpu), target)([weights], FAMILY.packed(work, plan, cpu).physical)
     arrays = [pack(x, work.x.block), packed, pack(bias.reshape(1, -1, 1, 1), work.y.block)]
     if residual:
         arrays.append(pack(other, work.y.block))
@@ -47,10 +48,6 @@ def check(work: Conv2D, plan: Plan, target: Any = AVX2, residual: bool = False) 
     )
     expected = (expected + torch.from_numpy(other) if residual else expected).relu().numpy()
     np.testing.assert_allclose(ours, expected, rtol=0, atol=ERROR * max(1.0, abs(expected).max()))
-
-
-def changed(plan: Plan, **values: int) -> Plan:
-    return replace(plan, params=tuple((k, values.get(k, v)) for k, v in plan.params))
 
 
 CASES = {
@@ -89,13 +86,13 @@ def test_best_plan(name: str) -> None:
 )
 def test_other_tiles(values: dict[str, int]) -> None:
     work = conv((20, 24), (6, 4), (3, 3), padding=(1, 1, 1, 1))
-    check(work, changed(FAMILY.plans(work, machine())[0], **values), residual=True)
+    check(work, replace(FAMILY.plans(work, machine())[0], **values), residual=True)
 
 
 def test_wide_kernel_copies_padded_rows() -> None:
     work = conv((8, 8), (1, 90), (1, 61), padding=(0, 30, 0, 30))
     plan = FAMILY.plans(work, machine())[0]
-    assert plan["copy"] == 1
+    assert plan.copy == 1
     check(work, plan)
 
 
@@ -129,7 +126,7 @@ def test_plans_say_what_the_family_takes() -> None:
     assert not any(FAMILY.plans(work, machine()) for work in (depthwise, plain_output, narrow))
     plans = FAMILY.plans(conv((64, 64), (32, 32), (3, 3), padding=(1, 1, 1, 1)), machine())
     assert 1 < len(plans) <= 12 and [p.seconds for p in plans] == sorted(p.seconds for p in plans)
-    assert all(p["blocks"] * p["rows"] * p["columns"] + p["blocks"] < machine().registers for p in plans)
+    assert all(p.blocks * p.rows * p.columns + p.blocks < machine().registers for p in plans)
 
 
 def test_tiles_cover_an_axis_once() -> None:
@@ -156,4 +153,4 @@ def test_other_machines_get_objects() -> None:
         plan = FAMILY.plans(work, cpu)[0]
         fn = FAMILY.kernel(work, plan, cpu, relu_with_bias(work.y)).with_attr("global_symbol", "main")
         assert tvm.compile(tvm.IRModule({"main": fn}), target=target).mod is not None
-    assert math.prod(FAMILY.packed_shape(work, plan, cpu)) == 12 * 20 * 9
+    assert math.prod(FAMILY.packed(work, plan, cpu).physical) == 12 * 20 * 9

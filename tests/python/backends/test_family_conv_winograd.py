@@ -18,8 +18,11 @@ from kernel_utils import AVX2, AVX512, Kernel, pack, relu_with_bias, unpack
 from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import FAMILY
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import WinogradPlan
+from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
+from dycl_tvm.backends.tir_cpu.select import Selector
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 from dycl_tvm.errors import UsageError
 
 SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})
@@ -36,8 +39,8 @@ def conv(target: Any, n: int, ci: int, co: int, h: int, w: int, padding: tuple[i
     return ku.conv((ci, co), (h, w), (3, 3), padding=padding, batch=n, lanes=machine_of(target).lanes)
 
 
-def plan(m: int, oc: int = 1, cols: int = 1, blocks: int = 1, split: int = 0) -> Plan:
-    return Plan("winograd", (("m", m), ("oc", oc), ("cols", cols), ("blocks", blocks), ("split", split)), 0.0)
+def plan(m: int, oc: int = 1, cols: int = 1, blocks: int = 1, split: int = 0) -> WinogradPlan:
+    return WinogradPlan(0.0, m, oc, cols, blocks, split)
 
 
 def residual(y: Tensor) -> Epilogue:
@@ -45,7 +48,7 @@ def residual(y: Tensor) -> Epilogue:
     return Epilogue((y,), lambda value, loads: tirx.max(value + loads[0], tirx.const(1, "float32")), "residual", 2)
 
 
-def error(target: Any, work: Conv2D, chosen: Plan, kind: str = "", seed: int = 0) -> float:
+def error(target: Any, work: Conv2D, chosen: WinogradPlan, kind: str = "", seed: int = 0) -> float:
     """Run a plan on normally distributed values; return max error / max abs output."""
     machine = machine_of(target)
     random = np.random.default_rng(seed)
@@ -61,7 +64,7 @@ def error(target: Any, work: Conv2D, chosen: Plan, kind: str = "", seed: int = 0
     elif kind == "residual":
         other = random.standard_normal(work.y.shape).astype("float32")
         operands, epilogue, expected = [other], residual(work.y), np.maximum(expected + other, 1)
-    u = Kernel(FAMILY.pack(work, chosen, machine), target)([w], FAMILY.packed_shape(work, chosen, machine))
+    u = Kernel(FAMILY.pack(work, chosen, machine), target)([w], FAMILY.packed(work, chosen, machine).physical)
     kernel = Kernel(FAMILY.kernel(work, chosen, machine, epilogue), target)
     y = unpack(kernel([pack(x, work.x.block), u, *(pack(o, work.y.block) for o in operands)], work.y.physical), work.y)
     return float(np.abs(y - expected).max() / np.abs(expected).max())
@@ -71,7 +74,7 @@ def error(target: Any, work: Conv2D, chosen: Plan, kind: str = "", seed: int = 0
 @pytest.mark.parametrize("m", [2, 4])
 def test_planned_kernels_are_right(target: Any, m: int) -> None:
     work = conv(target, 2, 19, 3 * machine_of(target).lanes - 1, 13, 17)
-    best = next(p for p in FAMILY.plans(work, machine_of(target)) if p["m"] == m)
+    best = next(p for p in FAMILY.plans(work, machine_of(target)) if p.m == m)
     assert error(target, work, best, "bias+relu") < BOUND[m]
 
 
@@ -101,7 +104,7 @@ def test_random_shapes(data: st.DataObject) -> None:
     work = conv(AVX2, n, ci, co, h, w, padding)
     chosen = data.draw(st.sampled_from(FAMILY.plans(work, machine_of(AVX2))))
     kind = data.draw(st.sampled_from(["", "bias+relu", "residual"]))
-    assert error(AVX2, work, chosen, kind) < BOUND[chosen["m"]]
+    assert error(AVX2, work, chosen, kind) < BOUND[chosen.m]
 
 
 @pytest.mark.parametrize("m", [2, 4])
@@ -111,19 +114,24 @@ def test_accuracy(m: int, channels: int) -> None:
     assert worst < BOUND[m]
 
 
-def test_strict_allows_only_the_small_tile() -> None:
+def test_strict_allows_only_the_small_tile(tmp_path: Path) -> None:
     work, machine = conv(AVX2, 1, 64, 64, 32, 32), machine_of(AVX2)
-    assert {p["m"] for p in FAMILY.plans(work, machine, "strict")} == {2}
-    assert {p["m"] for p in FAMILY.plans(work, machine, "default")} == {2, 4}
+    plans = FAMILY.plans(work, machine)
+    assert {p.m for p in plans} == {2, 4} and {p.m for p in plans if p.strict} == {2}
+    cases: tuple[tuple[Accuracy, int], ...] = (("strict", 2), ("default", 4))
+    for accuracy, m in cases:
+        options = KernelOptions(accuracy=accuracy, disabled_families=frozenset(("direct",)), database=str(tmp_path / "none.json"))
+        chosen = Selector(machine, options, AVX2).convolution(work)
+        assert chosen is not None and dict(chosen.plan.params)["m"] == m
 
 
 def test_the_estimate_knows_what_weights_cost() -> None:
     machine = replace(machine_of(AVX2), l3=16 << 20)
-    assert FAMILY.plans(conv(AVX2, 1, 64, 64, 32, 32), machine)[0]["m"] == 4
+    assert FAMILY.plans(conv(AVX2, 1, 64, 64, 32, 32), machine)[0].m == 4
     heavy = FAMILY.plans(conv(AVX2, 1, 512, 512, 4, 4), machine)
-    assert heavy[0]["m"] == 2
+    assert heavy[0].m == 2
     # more bytes than the caches hold come from memory, for all cores together no faster than this
-    seconds = min(plan.seconds for plan in heavy if plan["m"] == 4)
+    seconds = min(plan.seconds for plan in heavy if plan.m == 4)
     assert seconds > 36 * 512 * 512 * 4 / (machine.bandwidth * 1e9 * machine.cores)
 
 
@@ -139,7 +147,7 @@ def test_other_convolutions_are_left_to_others() -> None:
 
 
 @pytest.mark.parametrize("bad", [plan(3), plan(4, cols=5), plan(4, blocks=3), plan(4, oc=0)])
-def test_plans_that_do_not_fit_are_refused(bad: Plan) -> None:
+def test_plans_that_do_not_fit_are_refused(bad: WinogradPlan) -> None:
     with pytest.raises(UsageError, match="winograd"):
         FAMILY.kernel(conv(AVX2, 1, 8, 8, 8, 8), bad, machine_of(AVX2))
 

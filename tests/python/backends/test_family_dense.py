@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, Kernel, machine
 from tvm import tirx
 
-from dycl_tvm.backends.tir_cpu.families.dense import FAMILY
+from dycl_tvm.backends.tir_cpu.families.dense import FAMILY, DensePlan
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Dense, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
 RNG = np.random.default_rng(0)
 
@@ -39,11 +40,11 @@ def check(actual: Any, a: Any, b: Any, finish: Any = lambda v: v) -> None:
     assert (np.abs(actual - finish(exact)) <= bound).all()
 
 
-def run_dense(work: Dense, plan: Plan, target: Any = AVX2, fused: bool = True) -> None:
+def run_dense(work: Dense, plan: DensePlan, target: Any = AVX2, fused: bool = True) -> None:
     cpu = machine(target)
     x, w = array(work.batch, work.m, work.k), array(work.k, work.n)
     bias, residual = array(1, 1, work.n), array(work.batch, work.m, work.n)
-    packed = Kernel(FAMILY.pack(work, plan, cpu), target)([w], FAMILY.packed_shape(work, plan, cpu))
+    packed = Kernel(FAMILY.pack(work, plan, cpu), target)([w], FAMILY.packed(work, plan, cpu).physical)
     kernel = Kernel(FAMILY.kernel(work, plan, cpu, bias_relu_residual(work) if fused else NOTHING), target)
     y = kernel([x, packed, *([bias, residual] if fused else [])], (work.batch, work.m, work.n))
     check(y, x, w, (lambda v: np.maximum(v + bias, 0) + residual) if fused else lambda v: v)
@@ -76,15 +77,14 @@ def test_random_shapes(batch: int, m: int, n: int, k: int, fused: bool, random: 
 @pytest.mark.parametrize("k", [16, 203, 1024])
 def test_k_in_pieces(k: int) -> None:
     work = Dense(1, 2, 19, k)
-    params = dict(FAMILY.plans(work, machine())[0].params) | {"k_pieces": 4}
-    run_dense(work, Plan("dense", tuple(params.items()), 0.0))
+    run_dense(work, replace(FAMILY.plans(work, machine())[0], k_pieces=4))
 
 
 @pytest.mark.parametrize(
     ("work", "target"), [(Dense(1, 1, 90, 21), AVX2), (Dense(1, 2, 33, 8), AVX2), (Dense(3, 1, 150, 9), AVX512)], ids=str
 )
 def test_panels_side_by_side(work: Dense, target: Any) -> None:
-    plans = [p for p in FAMILY.plans(work, machine(target)) if p["streams"] > 1]
+    plans = [p for p in FAMILY.plans(work, machine(target)) if p.streams > 1]
     assert plans
     for plan in plans[:3]:
         run_dense(work, plan, target)
@@ -92,17 +92,17 @@ def test_panels_side_by_side(work: Dense, target: Any) -> None:
 
 def test_weights_in_memory_are_read_side_by_side_and_those_in_a_cache_are_not() -> None:
     for target in (AVX2, AVX512):
-        assert FAMILY.plans(Dense(1, 1, 4096, 4096), machine(target))[0]["streams"] > 1
-        assert FAMILY.plans(Dense(1, 1, 1000, 512), machine(target))[0]["streams"] == 1
+        assert FAMILY.plans(Dense(1, 1, 4096, 4096), machine(target))[0].streams > 1
+        assert FAMILY.plans(Dense(1, 1, 1000, 512), machine(target))[0].streams == 1
 
 
 def test_few_rows_are_one_tile_where_registers_allow() -> None:
     for m in (3, 6):
-        assert FAMILY.plans(Dense(1, m, 4096, 1024), machine(AVX512))[0]["rows"] == m
+        assert FAMILY.plans(Dense(1, m, 4096, 1024), machine(AVX512))[0].rows == m
 
 
 def test_a_long_k_over_few_columns_is_cut_and_many_rows_are_blocked() -> None:
-    assert FAMILY.plans(Dense(1, 1, 4, 1 << 20), machine())[0]["k_pieces"] > 1
+    assert FAMILY.plans(Dense(1, 1, 4, 1 << 20), machine())[0].k_pieces > 1
     # the rows do not fit L2 at once
     work = Dense(1, 150, 20, 1024)
     run_dense(work, FAMILY.plans(work, machine())[0])
@@ -118,7 +118,7 @@ def test_nan_and_infinity_stay_in_their_rows() -> None:
     plan = FAMILY.plans(work, machine())[0]
     x, w = array(1, 3, 7), np.abs(array(7, 5))
     x[0, 1, 2], x[0, 2, 3] = np.nan, np.inf
-    packed = Kernel(FAMILY.pack(work, plan, machine()))([w], FAMILY.packed_shape(work, plan, machine()))
+    packed = Kernel(FAMILY.pack(work, plan, machine()))([w], FAMILY.packed(work, plan, machine()).physical)
     y = Kernel(FAMILY.kernel(work, plan, machine()))([x, packed], (1, 3, 5))
     assert np.isfinite(y[0, 0]).all() and np.isnan(y[0, 1]).all() and np.isposinf(y[0, 2]).all()
 

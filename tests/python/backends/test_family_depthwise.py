@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu.families.depthwise import FAMILY
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
 def workload(n, c, size, kernel, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), block=8):
@@ -29,7 +29,7 @@ def check(work, target=ku.AVX2, plan=None, with_epilogue=True):
     machine = ku.machine(target)
     plans = FAMILY.plans(work, machine)
     assert plans == sorted(plans, key=lambda p: p.seconds)
-    plan = plans[0] if plan is None else next(p for p in plans if p["tile"] == plan)
+    plan = plans[0] if plan is None else next(p for p in plans if p.tile == plan)
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype("float32") for s in (work.x.shape, work.weight_shape))
     residual, bias = rng.standard_normal(work.y.shape).astype("float32"), rng.standard_normal((1, x.shape[1], 1, 1)).astype("float32")
@@ -42,7 +42,7 @@ def check(work, target=ku.AVX2, plan=None, with_epilogue=True):
         epilogue = Epilogue((*one.operands, work.y), lambda v, loads: one.element(v, loads[:1]) + loads[1], "bias+relu+add", 3)
         want = np.maximum(want + bias, 0) + residual
         extra = [ku.pack(bias, work.y.block), ku.pack(residual, work.y.block)]
-    packed = ku.Kernel(FAMILY.pack(work, plan, machine), target)([w], FAMILY.packed_shape(work, plan, machine))
+    packed = ku.Kernel(FAMILY.pack(work, plan, machine), target)([w], FAMILY.packed(work, plan, machine).physical)
     kernel = ku.Kernel(FAMILY.kernel(work, plan, machine, epilogue), target)
     got = ku.unpack(kernel([ku.pack(x, work.x.block), packed, *extra], work.y.physical), work.y)
     assert np.abs(got - want).max() <= math.prod(work.kernel) * 2e-6
@@ -83,7 +83,7 @@ def test_every_plan_of_another_width():
     if "avx512f" not in open("/proc/cpuinfo").read():
         pytest.skip("needs AVX-512")
     for plan in FAMILY.plans(work, ku.machine(ku.AVX512)):
-        check(work, ku.AVX512, plan["tile"], with_epilogue=False)
+        check(work, ku.AVX512, plan.tile, with_epilogue=False)
 
 
 def test_takes_only_what_it_can():

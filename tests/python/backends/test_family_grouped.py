@@ -16,9 +16,9 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dycl_tvm.backends.tir_cpu.families.grouped import FAMILY
-from dycl_tvm.backends.tir_cpu.machine import machine_of
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.families.grouped import FAMILY, GroupedPlan
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue
 
 SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 
@@ -46,9 +46,9 @@ def conv(
     return ku.conv((groups * channels[0], groups * channels[1]), size, kernel, stride, padding, dilation, groups, batch, **layout)
 
 
-def run(work: Conv2D, x: Any, w: Any, plan: Plan, target: Any, epilogue: Epilogue = NOTHING, extra: Any = ()) -> Any:
+def run(work: Conv2D, x: Any, w: Any, plan: GroupedPlan, target: Any, epilogue: Epilogue = NOTHING, extra: Any = ()) -> Any:
     cpu = ku.machine(target)
-    packed = ku.Kernel(FAMILY.pack(work, plan, cpu), target)([w], FAMILY.packed_shape(work, plan, cpu))
+    packed = ku.Kernel(FAMILY.pack(work, plan, cpu), target)([w], FAMILY.packed(work, plan, cpu).physical)
     kernel = ku.Kernel(FAMILY.kernel(work, plan, cpu, epilogue), target)
     return ku.unpack(kernel([ku.pack(x, work.x.block), packed, *extra], work.y.physical), work.y)
 

@@ -21,7 +21,7 @@ from dycl_tvm.backends.tir_cpu.families import concat
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Dense, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Tensor
 
 RNG = np.random.default_rng(0)
 UNIT = 2.0**-24

@@ -21,7 +21,7 @@ from tvm import te, tirx
 
 import dycl_tvm
 from dycl_tvm.backends.tir_cpu.families import reduction
-from dycl_tvm.backends.tir_cpu.reduction_op import REDUCER, reduction_op
+from dycl_tvm.backends.tir_cpu.reading.reduction_op import REDUCER, reduction_op
 from dycl_tvm.compare import difference
 from dycl_tvm.compile.ops import semantics
 

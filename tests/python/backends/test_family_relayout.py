@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu.families import concat, relayout
-from dycl_tvm.backends.tir_cpu.workload import Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 
 def check(shape, block=8, dtype="float32"):

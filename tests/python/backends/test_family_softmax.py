@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, Kernel, machine
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families import vector_math
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax
-from dycl_tvm.backends.tir_cpu.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.words import vector_math
+from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 
 RNG = np.random.default_rng(0)
 inf, nan = float("inf"), float("nan")

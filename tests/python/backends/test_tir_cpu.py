@@ -10,7 +10,7 @@ import tvm
 from hcfg_utils import host_target, record
 
 from dycl_tvm.backends.tir_cpu import schedule
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.compile import pipeline
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.importer import import_sub_dnns

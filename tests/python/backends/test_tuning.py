@@ -17,11 +17,11 @@ from torch import nn
 
 import dycl_tvm
 from dycl_tvm.backends.tir_cpu import database, tuning
-from dycl_tvm.backends.tir_cpu.database import FORMAT, SHIPPED, Database, key_of
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.database import FORMAT, SHIPPED, Choice, Database, key_of
 from dycl_tvm.backends.tir_cpu.options import FAMILIES, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, DTypes, Tensor
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 MACHINE = machine_of(TARGET)
@@ -37,7 +37,7 @@ def test_a_measured_choice_is_kept_and_found(tmp_path: Path) -> None:
     second = Selector(MACHINE, KernelOptions(tune=30.0, database=str(path)), TARGET)
     found = second.convolution(WORK)
     assert second.measured == 0 and found is not None
-    assert (found[0].name, found[1].params) == (chosen[0].name, chosen[1].params)
+    assert (found.name, found.plan.params) == (chosen.name, chosen.plan.params)
 
 
 def test_the_budget_ends_tuning(tmp_path: Path) -> None:
@@ -49,24 +49,24 @@ def test_the_budget_ends_tuning(tmp_path: Path) -> None:
 
 def test_a_choice_in_the_file_is_obeyed(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
-    plans = [
-        (f, p) for f in (Selector(MACHINE, KernelOptions(), TARGET).convolution(WORK),) if f for p in f[0].plans(WORK, MACHINE, "default")
-    ]
-    worst = max((p for _, p in plans), key=lambda p: p.seconds)
+    asked = Selector(MACHINE, KernelOptions(), TARGET)
+    asked.convolution(WORK)
+    ((_, candidates),) = asked.workloads()
+    worst = max(candidates, key=lambda c: c.plan.seconds)
     database = Database(str(path))
-    database.keep(key_of(WORK, MACHINE, "default"), worst, 1.0)
+    database.keep(key_of(WORK, MACHINE, "default"), Choice(worst.name, worst.plan.params, 1.0))
     database.save()
     found = Selector(MACHINE, KernelOptions(database=str(path)), TARGET).convolution(WORK)
-    assert found is not None and found[1].params == worst.params
+    assert found is not None and (found.name, found.plan.params) == (worst.name, worst.plan.params)
 
 
 def test_a_plan_that_its_family_would_not_make_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     fresh = Selector(MACHINE, KernelOptions(database=str(path)), TARGET).convolution(WORK)
     assert fresh is not None
-    old = Plan(fresh[1].family, (*fresh[1].params, ("no_such_tile", 3)), 1e-9)
+    old = Choice(fresh.name, (*fresh.plan.params, ("no_such_tile", 3)), 1e-9)
     database = Database(path)
-    database.keep(key_of(WORK, MACHINE, "default"), old, 1e-9)
+    database.keep(key_of(WORK, MACHINE, "default"), old)
     database.save()
     found = Selector(MACHINE, KernelOptions(database=str(path)), TARGET)
     assert found.convolution(WORK) == fresh and found.found == 0
@@ -75,6 +75,13 @@ def test_a_plan_that_its_family_would_not_make_is_not_taken(tmp_path: Path) -> N
 def test_a_choice_for_another_description_of_the_cpu_is_not_taken() -> None:
     heads = {key_of(WORK, m, "default") for m in (MACHINE, replace(MACHINE, l2=1 << 21), replace(MACHINE, cores=8))}
     assert len(heads) == 3
+
+
+def test_a_choice_for_other_types_is_not_taken() -> None:
+    works = [WORK, WORK.with_weights("bfloat16"), replace(WORK, x=replace(WORK.x, dtype="uint8"), weights="int8", accumulator="int32")]
+    assert len({key_of(work, MACHINE, "default") for work in works}) == 3
+    product = Dense(1, 2, 3, 4)
+    assert key_of(product, MACHINE, "default") != key_of(replace(product, dtypes=DTypes(y="bfloat16")), MACHINE, "default")
 
 
 def test_the_shipped_database_is_of_today() -> None:
@@ -95,9 +102,10 @@ def test_a_shipped_choice_is_used_and_reported(tmp_path: Path, monkeypatch: pyte
     assert (before.report().measured, before.report().estimated) == (0, 1)
     estimated = Selector(MACHINE, KernelOptions(database=str(nowhere)), TARGET)
     estimated.convolution(WORK)
-    ((_, plans),) = estimated.workloads()
+    ((_, candidates),) = estimated.workloads()
+    other = next(c for c in candidates if c.family is not candidates[0].family)
     shipped = Database(tmp_path / "shipped.json")
-    shipped.keep(key_of(WORK, MACHINE, "default"), next(p for f, p in plans if f is not plans[0][0]), 1e-5)
+    shipped.keep(key_of(WORK, MACHINE, "default"), Choice(other.name, other.plan.params, 1e-5))
     shipped.save()
     monkeypatch.setattr(database, "SHIPPED", shipped.path)
     after = dycl_tvm.build(net, x, target=TARGET, tuning_file=nowhere)
@@ -116,8 +124,8 @@ def test_measurements_use_as_many_threads_as_they_are_asked_for(monkeypatch: pyt
 def test_files_of_two_builds_are_merged(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     a, b = Database(str(path)), Database(str(path))
-    a.keep("one", Plan("direct", (("rows", 1),), 1.0), 1e-5)
-    b.keep("two", Plan("direct", (("rows", 2),), 1.0), 2e-5)
+    a.keep("one", Choice("direct", (("rows", 1),), 1e-5))
+    b.keep("two", Choice("direct", (("rows", 2),), 2e-5))
     a.save()
     b.save()
     assert set(json.loads(path.read_text())["choices"]) == {"one", "two"}

@@ -12,7 +12,7 @@ from hcfg_utils import Kernels, host_target, record, run_sub_dnn
 from op_cases import CASES
 from tvm import tirx
 
-from dycl_tvm.backends.tir_cpu.stages import size_of
+from dycl_tvm.backends.tir_cpu.reading.stages import size_of
 from dycl_tvm.compile import pipeline
 from dycl_tvm.compile.call_list import CallList, call_list
 from dycl_tvm.compile.importer import import_sub_dnns

@@ -13,7 +13,8 @@ from hcfg_utils import Kernels, host_target, record, run_sub_dnn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dycl_tvm.backends.tir_cpu import scan, sort
+from dycl_tvm.backends.tir_cpu.families import scan, sort
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.compile import pipeline
 from dycl_tvm.compile.call_list import call_list
 from dycl_tvm.compile.importer import import_sub_dnns
@@ -151,7 +152,7 @@ def test_scans_are_those_of_torch_bit_by_bit(op: Callable[..., torch.Tensor]) ->
 def test_long_axes_have_parallel_rows() -> None:
     x, y = tensor((64, 1000), torch.float32), tensor((500, 200), torch.float32)
     target = host_target()
-    machine = pipeline.tir_cpu.machine.machine_of(target)
+    machine = machine_of(target)
     assert "T.parallel" in sort.kernel(64, 1000, 1, "float32", False, True, True, machine).script()
     assert "T.parallel" in scan.kernel(1, 500, 200, "float32", 0, lambda a, b: a + b, machine).script()
     assert "T.parallel" not in sort.kernel(2, 4, 1, "float32", False, True, True, machine).script()

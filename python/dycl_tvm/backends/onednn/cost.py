@@ -11,10 +11,10 @@ import tvm
 from dycl_tvm.backends.onednn.source import read
 from dycl_tvm.backends.onednn.steps import Step, shape_of
 from dycl_tvm.backends.registry import Region
-from dycl_tvm.backends.tir_cpu.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Tensor
 
 #: oneDNN's share of the peak where arithmetic bounds it, measured on convolutions of 64 to 512 channels.
 _EFFICIENCY = 0.8
@@ -51,7 +51,7 @@ def families_seconds(step: Step, target: tvm.target.Target) -> float:
     machine = selector.machine
     work = _convolution(step, machine.lanes) if step.is_convolution else _product(step)
     chosen = selector.convolution(work) if isinstance(work, Conv2D) else selector.product(work)
-    return chosen[1].seconds if chosen is not None else 2e-9 * work.macs / (_GENERIC * machine.gflops * machine.cores)
+    return chosen.plan.seconds if chosen is not None else 2e-9 * work.macs / (_GENERIC * machine.gflops * machine.cores)
 
 
 def _borders(region: Region, machine: Machine) -> float:

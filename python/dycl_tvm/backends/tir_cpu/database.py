@@ -7,11 +7,13 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.options import Accuracy
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, Conv2D, Dense
 from dycl_tvm.errors import UsageError
 
 #: Changes when plans of older files no longer mean the same.
@@ -36,7 +38,8 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
         isa += "+bf16" * machine.bf16 + "+amx" * machine.amx
     caches = "+".join(f"{size >> 10}K" for size in (machine.l1, machine.l2, machine.l3))
     cpu = f"{isa} {machine.registers}x{machine.vector_bytes} {caches} {machine.cores} cores"
-    head = f"{cpu} {accuracy}{' cold' if cold else ''}"
+    types = "" if work.dtypes == FLOAT32 else f" {work.dtypes.x}*{work.dtypes.weights}+{work.dtypes.accumulator}->{work.dtypes.y}"
+    head = f"{cpu} {accuracy}{' cold' if cold else ''}{types}"
     if isinstance(work, Dense):
         return f"{head} dense {work.batch}x{work.m}x{work.n}x{work.k}"
     x, y = ("x".join(map(str, t.shape)) + f"/{t.block}" for t in (work.x, work.y))
@@ -44,6 +47,15 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
         f"{word}{','.join(map(str, v))}" for word, v in (("k", work.kernel), ("s", work.stride), ("p", work.padding), ("d", work.dilation))
     )
     return f"{head} conv2d {x} {y} {window} g{work.groups}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan as the file has it: the family's name, the tile sizes by name, the seconds that were measured."""
+
+    family: str
+    params: tuple[tuple[str, int], ...]
+    seconds: float
 
 
 class Database:
@@ -67,20 +79,20 @@ class Database:
         self._own = _read(self.path)
         self._shipped = _read(shipped or SHIPPED)
 
-    def find(self, key: str) -> Plan | None:
+    def find(self, key: str) -> Choice | None:
         """Return the choice for a workload."""
         entry = self._own.get(key) or self._shipped.get(key)
         if entry is None:
             return None
-        return Plan(entry["family"], tuple((k, int(v)) for k, v in entry["params"].items()), float(entry["seconds"]))
+        return Choice(entry["family"], tuple((k, int(v)) for k, v in entry["params"].items()), float(entry["seconds"]))
 
     def own(self, key: str) -> bool:
         """Whether the user's file has the workload: then it need not be measured again."""
         return key in self._own
 
-    def keep(self, key: str, plan: Plan, seconds: float) -> None:
+    def keep(self, key: str, choice: Choice) -> None:
         """Remember a measured choice; :meth:`save` writes it."""
-        self._own[key] = {"family": plan.family, "params": dict(plan.params), "seconds": float(f"{seconds:.3g}")}
+        self._own[key] = {"family": choice.family, "params": dict(choice.params), "seconds": float(f"{choice.seconds:.3g}")}
 
     def save(self) -> None:
         """Write the user's file, in one step; what others wrote meanwhile is kept."""

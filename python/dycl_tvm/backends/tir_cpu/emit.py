@@ -14,8 +14,8 @@ from dycl_tvm.backends.tir_cpu.families import relayout
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels, Rows
-from dycl_tvm.backends.tir_cpu.loops import NAME, ROWS
-from dycl_tvm.backends.tir_cpu.workload import Tensor
+from dycl_tvm.backends.tir_cpu.words.loops import NAME, ROWS
+from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 
 class ModuleEmitter:

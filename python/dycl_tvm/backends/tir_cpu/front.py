@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.ir.expr import Var
 
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted
-from dycl_tvm.backends.tir_cpu.loops import LAUNCHES
+from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
 #: Of a function: what is wanted of its one output, as rows (dimension, number of the size's input, factor, constant).
 FRONT = "dycl.front"

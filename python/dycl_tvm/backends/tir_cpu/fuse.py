@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import ALONE, Graph, Node, Var
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 #: Element-wise nodes of one epilogue; an operand that several of them read is written out each time.
 _LONGEST = 12

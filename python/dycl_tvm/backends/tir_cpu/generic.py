@@ -17,8 +17,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.tir_cpu.loops import LAUNCHES, SCHEDULED
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES, SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 
 #: Floating point operations below which a kernel stays serial (a parallel launch costs microseconds).
 _PARALLEL_FLOPS = 100_000

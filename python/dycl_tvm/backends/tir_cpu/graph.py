@@ -15,12 +15,12 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu import rms_norm
-from dycl_tvm.backends.tir_cpu.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.families.attention import Attention
-from dycl_tvm.backends.tir_cpu.families.channelwise import ChannelwiseOp, channelwise
-from dycl_tvm.backends.tir_cpu.loops import SCHEDULED
-from dycl_tvm.backends.tir_cpu.stages import transposes
-from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, channelwise
+from dycl_tvm.backends.tir_cpu.reading.expression import Elementwise, elementwise
+from dycl_tvm.backends.tir_cpu.reading.stages import transposes
+from dycl_tvm.backends.tir_cpu.words.loops import SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.workload import Epilogue, Tensor
 
 #: Operators that the families take as they are.
 ANCHORS = (

@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from dycl_tvm.backends.partition import Offload
+from dycl_tvm.backends.offload import Offload
 from dycl_tvm.backends.tir_cpu import match, rms_norm
 from dycl_tvm.backends.tir_cpu.families import attention, channelwise, concat
+from dycl_tvm.backends.tir_cpu.families.family import Candidate
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax
 from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
-from dycl_tvm.backends.tir_cpu.loops import in_place
-from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.select import Selector
+from dycl_tvm.backends.tir_cpu.words.loops import in_place
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Epilogue, Tensor
 
 
 class Want(enum.Enum):
@@ -131,29 +132,26 @@ class Kernels:
     def _emit_convolution(self, node: Node, work: Conv2D, out: Emitter) -> str:
         chosen = self.selector.convolution(work)
         assert chosen is not None
-        family, plan = chosen
-        machine = self.machine
-        operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, machine.lanes)) for v, s in operands_of(node)]
+        operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, self.machine.lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         x, w = node.inputs
-        weights = self._packed_weights(work, chosen, out.read(w, Tensor(work.weight_shape)), out)
+        weights = self._packed_weights(chosen, out.read(w, Tensor(work.weight_shape, w.tensor.dtype)), out)
         args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
         result = out.call(
-            _name(f"conv2d_{family.name}", node),
-            (work, plan, epilogue.key, epilogue.operands),
-            lambda: family.kernel(work, plan, machine, epilogue),
+            _name(f"conv2d_{chosen.name}", node),
+            (chosen.work, chosen.plan, epilogue.key, epilogue.operands),
+            lambda: chosen.kernel(self.machine, epilogue),
             args,
             work.y,
             [_BATCH, (), *(_BATCH for _ in operands)],
         )
         out.write(node.last, work.y, result)
-        return str(family.name)
+        return chosen.name
 
-    def _packed_weights(self, work: Conv2D | Dense, chosen: Chosen, plain: Any, out: Emitter) -> Any:
+    def _packed_weights(self, chosen: Candidate[Any], plain: Any, out: Emitter) -> Any:
         """Emit the packing of weights as the chosen kernel reads them; the build runs it."""
-        family, plan = chosen
-        packed = Tensor(tuple(family.packed_shape(work, plan, self.machine)))
-        return out.call(f"pack_{family.name}", ("pack", work, plan), lambda: family.pack(work, plan, self.machine), [plain], packed)
+        key = ("pack", chosen.work, chosen.plan)
+        return out.call(f"pack_{chosen.name}", key, lambda: chosen.pack(self.machine), [plain], chosen.packed(self.machine))
 
     def _read_operands(self, node: Node, operands: Sequence[Tensor], out: Emitter) -> list[Any]:
         return [out.read(v, t) for (v, _), t in zip(operands_of(node), operands)]
@@ -273,9 +271,9 @@ class Kernels:
         a, b = node.inputs
         source = match.transposed_source(b)
         right = (work.k, work.n) if source is None else (work.n, work.k)
-        y = Tensor(match.product_shape(work))
+        y = work.y
         args = [
-            out.read(a, Tensor((work.batch, work.m, work.k))),
+            out.read(a, work.x),
             out.read(source or b, Tensor(right if work.shared else (work.batch, *right))),
             *self._read_operands(node, epilogue.operands, out),
         ]
@@ -298,27 +296,25 @@ class Kernels:
         chosen = self.selector.product(work) if work is not None else None
         if work is None or chosen is None or node.output is None:
             return ""
-        family, plan = chosen
         epilogue = self._product_epilogue(node, work)
         if epilogue is None:
             return ""
         operands = epilogue.operands
         x, w = node.inputs
-        y = Tensor(match.product_shape(work))
-        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n)))
-        weights = self._packed_weights(work, chosen, plain, out)
-        args = [out.read(x, Tensor((work.batch, work.m, work.k))), weights, *self._read_operands(node, operands, out)]
-        key = (work, plan, epilogue.key, epilogue.operands)
+        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n), w.tensor.dtype))
+        weights = self._packed_weights(chosen, plain, out)
+        args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
+        key = (chosen.work, chosen.plan, epilogue.key, epilogue.operands)
         result = out.call(
-            _name(f"{'conv2d' if match.is_product(node) else 'matmul'}_{family.name}", node),
+            _name(f"{'conv2d' if match.is_product(node) else 'matmul'}_{chosen.name}", node),
             key,
-            lambda: family.kernel(work, plan, self.machine, epilogue),
+            lambda: chosen.kernel(self.machine, epilogue),
             args,
-            y,
-            [(0, 1), (), *(_same(t, y) for t in operands)],
+            work.y,
+            [(0, 1), (), *(_same(t, work.y) for t in operands)],
         )
-        out.write(node.last, y, result)
-        return str(family.name)
+        out.write(node.last, work.y, result)
+        return chosen.name
 
 
 def macs_of(node: Node) -> int:

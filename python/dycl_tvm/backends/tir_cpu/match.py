@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Tensor
 
 #: Inputs of at most this many channels are read in plain layout: a packed block of them would be mostly zeros.
 FEW_CHANNELS = 4
@@ -94,11 +94,6 @@ def transposed_source(var: Var) -> Var | None:
     return node.inputs[0] if node is not None and node.transposes and node.host is None and not var.constant else None
 
 
-def product_shape(work: Dense) -> tuple[int, int, int]:
-    """Return the shape of the output of a product as its kernel sees it."""
-    return (work.batch, work.m, work.n)
-
-
 def product_operand(tensor: Tensor, out: tuple[int, ...], work: Dense) -> tuple[int, int, int] | None:
     """Return the shape of an epilogue operand as the kernel of a product sees it, or None if it cannot be one.
 
@@ -114,7 +109,7 @@ def product_operand(tensor: Tensor, out: tuple[int, ...], work: Dense) -> tuple[
     while len(out) > 2 and out[-1] == 1 and shape[-1] == 1:  # an image of one pixel
         out, shape = out[:-1], shape[:-1]
     if shape == out:
-        return product_shape(work)
+        return (work.batch, work.m, work.n)
     if math.prod(shape[:-1]) == 1:
         return (1, 1, shape[-1])
     if shape[-1] == 1 and shape[:-1] == out[:-1]:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+Accuracy = Literal["strict", "default", "bf16", "bf16x3", "fp16"]
 
 #: Names that ``disabled_families`` may have.
 FAMILIES = frozenset(

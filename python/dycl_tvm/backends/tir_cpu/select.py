@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu import tuning
-from dycl_tvm.backends.tir_cpu.database import Database, key_of
+from dycl_tvm.backends.tir_cpu.database import Choice, Database, key_of
 from dycl_tvm.backends.tir_cpu.families import (
     amx_conv,
     amx_dense,
@@ -22,11 +22,13 @@ from dycl_tvm.backends.tir_cpu.families import (
     depthwise,
     grouped,
 )
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.options import KernelOptions
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.families.family import Candidate, Family, W
+from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, Conv2D, Dense
 
-CONVOLUTIONS: tuple[Any, ...] = (
+CONVOLUTIONS: tuple[Family[Conv2D, Any], ...] = (
     conv_direct.FAMILY,
     conv_winograd.FAMILY,
     depthwise.FAMILY,
@@ -34,9 +36,10 @@ CONVOLUTIONS: tuple[Any, ...] = (
     bf16_conv.FAMILY,
     amx_conv.FAMILY,
 )
-PRODUCTS: tuple[Any, ...] = (dense.FAMILY, bf16_dense.FAMILY, amx_dense.FAMILY)
+PRODUCTS: tuple[Family[Dense, Any], ...] = (dense.FAMILY, bf16_dense.FAMILY, amx_dense.FAMILY)
 
-Chosen = tuple[Any, Plan]
+#: The types that factors may be rounded to, beside their own.
+_ROUNDED: dict[Accuracy, tuple[str, ...]] = {"bf16": ("bfloat16",), "bf16x3": ("bfloat16x3",)}
 
 #: What streaming of weights reaches, over the machine's bandwidth; and the part of the shorter of streaming and computing that the longer
 #: does not hide.
@@ -75,27 +78,30 @@ class Selector:
         self.cold = 2 * weight_bytes > machine.l3  # packed arrays of Winograd are two to four times as large
         self.measured = self.found = 0  # choices by measurements of this build, and of a database
         self._seconds = 0.0
-        self._chosen: dict[Any, Chosen | None] = {}
+        self._convolutions: dict[Conv2D, Candidate[Conv2D] | None] = {}
+        self._products: dict[Dense, Candidate[Dense] | None] = {}
 
-    def convolution(self, work: Conv2D) -> Chosen | None:
-        """Return (family, plan) for a convolution, or None if no family takes it."""
-        return self._choose(work, CONVOLUTIONS)
+    def convolution(self, work: Conv2D) -> Candidate[Conv2D] | None:
+        """Return how a convolution is computed, or None if no family takes it."""
+        return self._choose(self._convolutions, work, CONVOLUTIONS)
 
-    def product(self, work: Dense) -> Chosen | None:
-        """Return (family, plan) for a product with constant right side, or None."""
-        return self._choose(work, PRODUCTS)
+    def product(self, work: Dense) -> Candidate[Dense] | None:
+        """Return how a product with constant right side is computed, or None."""
+        return self._choose(self._products, work, PRODUCTS)
 
     def choices(self) -> int:
         """Return for how many workloads a plan was chosen."""
-        return sum(chosen is not None for chosen in self._chosen.values())
+        return sum(chosen is not None for chosen in (*self._convolutions.values(), *self._products.values()))
 
-    def workloads(self) -> list[tuple[Conv2D | Dense, list[Chosen]]]:
-        """Return what was asked for, each with all plans, the chosen one first."""
-        found = []
-        for work, chosen in self._chosen.items():
-            plans = self._plans(work, CONVOLUTIONS if isinstance(work, Conv2D) else PRODUCTS)
+    def workloads(self) -> list[tuple[Conv2D | Dense, list[Candidate[Any]]]]:
+        """Return what was asked for, each with all that could compute it, the chosen one first."""
+        found: list[tuple[Conv2D | Dense, list[Candidate[Any]]]] = []
+        for work, conv in self._convolutions.items():
+            if conv is not None:
+                found.append((work, [conv, *(c for c in self._candidates(work, CONVOLUTIONS) if c != conv)]))
+        for product, chosen in self._products.items():
             if chosen is not None:
-                found.append((work, [chosen, *(p for p in plans if p != chosen)]))
+                found.append((product, [chosen, *(c for c in self._candidates(product, PRODUCTS) if c != chosen)]))
         return found
 
     def save(self) -> None:
@@ -103,54 +109,59 @@ class Selector:
         if self.measured:
             self.database.save()
 
-    def _choose(self, work: Any, families: Sequence[Any]) -> Chosen | None:
-        if work not in self._chosen:
-            self._chosen[work] = self._best(work, families)
-        return self._chosen[work]
+    def _choose(self, known: dict[W, Candidate[W] | None], work: W, families: Sequence[Family[W, Any]]) -> Candidate[W] | None:
+        if work not in known:
+            known[work] = self._best(work, families)
+        return known[work]
 
-    def _best(self, work: Any, families: Sequence[Any]) -> Chosen | None:
-        plans = self._plans(work, families)
-        if not plans:
+    def _best(self, work: W, families: Sequence[Family[W, Any]]) -> Candidate[W] | None:
+        candidates = self._candidates(work, families)
+        if not candidates:
             return None
         key = key_of(work, self.machine, self.options.accuracy, self.cold)
-        tuning_allowed = len(plans) > 1 and not self.options.disabled_families and self._seconds < self.options.tune
+        tuning_allowed = len(candidates) > 1 and not self.options.disabled_families and self._seconds < self.options.tune
         if tuning_allowed and not self.database.own(key):
-            return self._tuned(work, key, plans)
+            return self._tuned(key, candidates)
         known = self.database.find(key)
         # a plan that its family would not make today may not mean the same any more
-        family = next((f for f, p in plans if known is not None and (f.name, p.params) == (known.family, known.params)), None)
-        if family is not None and known is not None:
+        same = next((c for c in candidates if known is not None and (c.name, c.plan.params) == (known.family, known.params)), None)
+        if same is not None and known is not None:
             self.found += 1
-            return family, known
-        single = self._of_one_image(work, families) if self.varied and isinstance(work, Conv2D) else {}
+            return replace(same, plan=replace(same.plan, seconds=known.seconds))
+        single: dict[str, float] = self._of_one_image(work) if self.varied and isinstance(work, Conv2D) else {}
         # the least product of two times is the least mean of their ratios
-        return min(plans, key=lambda p: self._seconds_of(work, *p) * single.get(p[0].name, 1.0))
+        return min(candidates, key=lambda c: self._seconds_of(c) * single.get(c.name, 1.0))
 
-    def _of_one_image(self, work: Conv2D, families: Sequence[Any]) -> dict[str, float]:
+    def _of_one_image(self, work: Conv2D) -> dict[str, float]:
         """Return the seconds that each family would take for one image of a batch."""
         one = replace(work, x=replace(work.x, shape=(1, *work.x.shape[1:])), y=replace(work.y, shape=(1, *work.y.shape[1:])))
         found: dict[str, float] = {}
-        for family, plan in self._plans(one, families):
-            found[family.name] = min(found.get(family.name, math.inf), self._seconds_of(one, family, plan))
+        for candidate in self._candidates(one, CONVOLUTIONS):
+            found[candidate.name] = min(found.get(candidate.name, math.inf), self._seconds_of(candidate))
         return found
 
-    def _plans(self, work: Any, families: Sequence[Any]) -> list[Chosen]:
+    def _candidates(self, work: W, families: Sequence[Family[W, Any]]) -> list[Candidate[W]]:
+        """Return all ways to compute a workload, in all types that the accuracy allows."""
+        typed: list[W] = [work]
+        if work.dtypes == FLOAT32:
+            typed += [work.with_weights(dtype) for dtype in _ROUNDED.get(self.options.accuracy, ())]
         allowed = [f for f in families if f.name not in self.options.disabled_families]
-        return [(f, p) for f in allowed for p in f.plans(work, self.machine, self.options.accuracy)]
+        found = [Candidate(w, f, p) for w in typed for f in allowed for p in f.plans(w, self.machine)]
+        return [c for c in found if c.plan.strict or self.options.accuracy != "strict"]
 
-    def _seconds_of(self, work: Any, family: Any, plan: Plan) -> float:
+    def _seconds_of(self, candidate: Candidate[Any]) -> float:
         """Return the estimate of a plan, with its weights read from memory if they are not in a cache."""
+        seconds = candidate.plan.seconds
         if not self.cold:
-            return plan.seconds
-        stream = 4 * math.prod(family.packed_shape(work, plan, self.machine)) / (_STREAM * 1e9 * self.machine.bandwidth)
-        return max(plan.seconds, stream) + _OVERLAP * min(plan.seconds, stream)
+            return seconds
+        return overlapped(seconds, candidate.packed(self.machine).nbytes / (_STREAM * 1e9 * self.machine.bandwidth), _OVERLAP)
 
-    def _tuned(self, work: Any, key: str, plans: Sequence[Chosen]) -> Chosen:
+    def _tuned(self, key: str, candidates: Sequence[Candidate[W]]) -> Candidate[W]:
         if self.progress is not None:
             self.progress("tune", int(self._seconds), int(self.options.tune))
         start = time.perf_counter()
-        family, plan, seconds = tuning.measure(work, plans, self.machine, self.target, self.cold)
+        fastest, seconds = tuning.measure(candidates, self.machine, self.target, self.cold)
         self._seconds += time.perf_counter() - start
-        self.database.keep(key, plan, seconds)
+        self.database.keep(key, Choice(fastest.name, fastest.plan.params, seconds))
         self.measured += 1
-        return family, plan
+        return fastest

@@ -8,15 +8,17 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tvm
 
 from dycl_tvm.backends.lowering_passes import compile_kernels
-from dycl_tvm.backends.tir_cpu.families import amx
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.families.family import Candidate
+from dycl_tvm.backends.tir_cpu.words import amx
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+
+C = TypeVar("C", bound=Candidate[Any])
 
 #: Candidates of one workload that are measured, best estimates first.
 _CANDIDATES = 10
@@ -25,43 +27,43 @@ _BURST = 0.008
 _ROUNDS = 3
 
 
-def shortlist(plans: Sequence[tuple[Any, Plan]], count: int = _CANDIDATES) -> list[tuple[Any, Plan]]:
+def shortlist(candidates: Sequence[C], count: int = _CANDIDATES) -> list[C]:
     """Return the candidates worth a measurement: each family's best estimate, then the best of all."""
-    best = sorted(plans, key=lambda p: p[1].seconds)
+    best: list[C] = sorted(candidates, key=lambda c: c.plan.seconds)
     # every family has its chance: estimates of different algorithms are the least comparable
-    firsts = [next(p for p in best if p[0] is family) for family in dict.fromkeys(p[0] for p in best)]
-    return list(dict.fromkeys([*firsts, *best]))[:count]
+    firsts: list[C] = []
+    for candidate in best:
+        if all(candidate.family is not first.family for first in firsts):
+            firsts.append(candidate)
+    return [*firsts, *(c for c in best if c not in firsts)][:count]
 
 
-def measure(
-    work: Conv2D | Dense, plans: Sequence[tuple[Any, Plan]], machine: Machine, target: Any, cold: bool = False
-) -> tuple[Any, Plan, float]:
-    """Return (family, plan, seconds) of the fastest candidate.
+def measure(candidates: Sequence[C], machine: Machine, target: Any, cold: bool = False) -> tuple[C, float]:
+    """Return the fastest of those that are worth a measurement, and its seconds.
 
     Parameters
     ----------
-    work : Conv2D or Dense
-    plans : sequence of (family, Plan)
-        Not empty.
+    candidates : sequence of Candidate
+        Of one workload, not empty.
     machine : Machine
     target : tvm.target.Target
         The CPU of this machine.
     cold : bool
         Each call finds its weights in memory, as in a network whose weights do not fit into the caches.
     """
-    chosen = shortlist(plans)
-    times = Candidates(work, chosen, machine, target, cold).seconds(_ROUNDS)
+    chosen = shortlist(candidates)
+    times = Compiled(chosen, machine, target, cold).seconds(_ROUNDS)
     k = int(np.argmin(times))
-    return (*chosen[k], times[k])
+    return chosen[k], times[k]
 
 
-class Candidates:
+class Compiled:
     """Compiled candidates of one workload; the parameters are those of :func:`measure`."""
 
-    def __init__(self, work: Conv2D | Dense, plans: Sequence[tuple[Any, Plan]], machine: Machine, target: Any, cold: bool = False) -> None:
+    def __init__(self, candidates: Sequence[Candidate[Any]], machine: Machine, target: Any, cold: bool = False) -> None:
         self.machine = machine
-        names = [f"candidate_{k}" for k in range(len(plans))]
-        kernels = [family.kernel(work, plan, machine, NOTHING).with_attr("global_symbol", n) for n, (family, plan) in zip(names, plans)]
+        names = [f"candidate_{k}" for k in range(len(candidates))]
+        kernels = [c.kernel(machine).with_attr("global_symbol", n) for n, c in zip(names, candidates)]
         if amx.used_by(kernels):
             amx.request()
         module = compile_kernels(dict(zip(names, kernels)), target)
@@ -110,9 +112,11 @@ def _with_threads(threads: int, measurement: Callable[[], list[float]]) -> list[
 
 
 def _array(buffer: Any) -> Any:
-    shape = [int(d) for d in buffer.shape]
+    shape, dtype, random = [int(d) for d in buffer.shape], np.dtype(str(buffer.dtype)), np.random.default_rng(0)
+    if np.issubdtype(dtype, np.integer):
+        return tvm.runtime.tensor(random.integers(0, 100, shape, dtype))
     # small values: sums stay far from denormal numbers and infinities
-    return tvm.runtime.tensor(np.random.default_rng(0).uniform(-0.1, 0.1, shape).astype("float32"))
+    return tvm.runtime.tensor(random.uniform(-0.1, 0.1, shape).astype(dtype))
 
 
 class _Run:

@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.stages import Stage, inlined, loads_of, read_stages, replace_loads, substitute, uses
+from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages, replace_loads, substitute, uses
 from dycl_tvm.backends.tir_cuda.blocks import threads_for
 from dycl_tvm.backends.tir_cuda.cost import Mma, adding_up, mma_cycles
 from dycl_tvm.backends.tir_cuda.device import Gpu, gpu_of

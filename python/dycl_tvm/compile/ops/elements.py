@@ -10,8 +10,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.compile.ops.context import OpContext
 
 #: Seconds of one step of such a loop, roughly.

@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from dycl_tvm.backends.tir_cpu.families import vector_math
+from dycl_tvm.backends.tir_cpu.words import vector_math
 from dycl_tvm.compile.ops import semantics
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import store
+from dycl_tvm.backends.tir_cpu.words.loops import store
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_for_cpu
 from dycl_tvm.compile.ops.elements import element_by_element

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from dycl_tvm.backends.tir_cpu.reduction_op import REDUCER
+from dycl_tvm.backends.tir_cpu.reading.reduction_op import REDUCER
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import OpContext, axes_of, axis_of, converter, in_float32, int64
 

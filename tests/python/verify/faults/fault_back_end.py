@@ -226,6 +226,7 @@ WHOLE = program("whole", whole, [(torch.tensor([[-7, 5, -3]]),), (torch.tensor([
 WINDOWS = program("windows", windows, [(torch.full((2, 4), float("nan")),)])
 SWAPPING, TURNING = program("swapping", swapping), program("turning", turning)
 _OPS, _CPU, _KERNELS = "dycl_tvm.compile.ops.", "dycl_tvm.backends.tir_cpu.", "dycl_tvm.backends.tir_cpu.families."
+_WORDS = _CPU + "words."
 
 IMPORT = [
     ("the operands of rsub change places", ARITHMETIC, _OPS + "elementwise:_rsub", "(ctx, b, a, alpha)", "(ctx, a, b, alpha)"),
@@ -239,8 +240,8 @@ IMPORT = [
     ("an average counts the padding", POOLED, _OPS + "pooling:_avg_pool", "if not count_pad:", "if count_pad:"),
 ]
 KERNELS = [
-    ("softmax without its maximum", WIDE, _KERNELS + "softmax:softmax_row", ' + tirx.const(-1, "float32") * peak[0]', ""),
-    ("the rest of a row is left out", WIDE, _KERNELS + "softmax:along", "if n > done:", "if n > done and not done:"),
+    ("softmax without its maximum", WIDE, _WORDS + "softmax_row:softmax_row", ' + tirx.const(-1, "float32") * peak[0]', ""),
+    ("the rest of a row is left out", WIDE, _WORDS + "vectors:along", "if n > done:", "if n > done and not done:"),
     ("the epilogue is dropped", CONVOLUTIONS, _CPU + "fuse:epilogue_of", "if not node.absorbed:", "if True:"),
     (
         "a layout conversion mixes channels",
@@ -249,8 +250,8 @@ KERNELS = [
         "channel * self.points",
         "(channel ^ 1) * self.points",
     ),
-    ("padding on the wrong side", CONVOLUTIONS, _KERNELS + "conv_direct_tiles:Axis.at", "- self.pad", "- self.pad + 1"),
-    ("attention leaves out the last keys", ATTENDS, _KERNELS + "dense:pieces", "if total % size:", "if total % size > 5:"),
+    ("padding on the wrong side", CONVOLUTIONS, _WORDS + "convolution:Axis.at", "- self.pad", "- self.pad + 1"),
+    ("attention leaves out the last keys", ATTENDS, _WORDS + "tiles:pieces", "if total % size:", "if total % size > 5:"),
     (
         "Winograd's output transform has a wrong sign",
         WINOGRAD,

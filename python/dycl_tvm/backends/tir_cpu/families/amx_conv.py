@@ -10,34 +10,38 @@ Error: see :mod:`amx`; tested within 4e-3 of the largest output.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families import bf16_dense
-from dycl_tvm.backends.tir_cpu.families.amx import (
+from dycl_tvm.backends.tir_cpu.words import bf16
+from dycl_tvm.backends.tir_cpu.words.amx import (
+    PLANES,
     ROWS,
     Tiles,
-    allowed,
     amx_func,
     cycles_per_second,
     even_rows,
-    planes_of,
+    has_tiles,
     products,
     release,
     scratch,
     split,
     split_weights,
 )
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS
-from dycl_tvm.backends.tir_cpu.families.bf16_conv import Band, Emitter
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, narrow_groups, problem
-from dycl_tvm.backends.tir_cpu.families.dense import block_of
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, narrow_groups, problem
+from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.padded_copy import Band, PaddedCopy
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 #: Cycles to round and copy a vector.
 _ROUNDING = 3.0
@@ -46,34 +50,44 @@ _COPY_SHARE = 2
 _MOST_PLANS = 12
 
 
+@dataclass(frozen=True)
+class AmxConvPlan(Plan):
+    """Tiles of sums below and beside each other; whether positions run over the ends of rows; parts of the outputs and the positions."""
+
+    high: int
+    wide: int
+    flat: int
+    output_parts: int
+    parts: int
+
+
 class _AmxConv:
     """The family ``amx`` of convolutions."""
 
     name = "amx"
 
-    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Conv2D, machine: Machine) -> list[AmxConvPlan]:
         """Return tile choices, best estimate first.
 
-        [] unless AMX is allowed, input and output are packed float32, groups are whole blocks of channels, and there are several positions.
+        [] unless factors are bfloat16, images are packed float32, groups are whole blocks of channels, and there are several positions.
         """
-        if not allowed(machine, accuracy) or not work.macs or narrow_groups(work):
-            return []
-        if any((t.dtype, t.block) != ("float32", LANES) for t in (work.x, work.y)):
+        planes = PLANES.get(work.dtypes)
+        if planes is None or not has_tiles(machine) or not work.macs or narrow_groups(work) or {work.x.block, work.y.block} != {LANES}:
             return []
         p = problem(work)
         if p.rows.out * p.columns.out == 1:
             return []
-        return sorted(_plans(p, machine, planes_of(accuracy)), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
+        return sorted(_plans(p, machine, planes), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
 
-    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Conv2D, plan: AmxConvPlan, machine: Machine) -> Tensor:
         """Return (blocks of outputs of all groups, steps of the sum, planes, pairs of a step, outputs of a block)."""
         p = problem(work)
         window = _window(p)
-        return (p.groups * p.outputs, window.steps, plan["planes"], window.pairs, LANES)
+        return Tensor((p.groups * p.outputs, window.steps, PLANES[work.dtypes], window.pairs, LANES))
 
-    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Conv2D, plan: AmxConvPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), words)."""
-        p, shape, window = problem(work), self.packed_shape(work, plan, machine), _window(problem(work))
+        p, shape, window = problem(work), self.packed(work, plan, machine).physical, _window(problem(work))
 
         def body(weights: Any, packed: Any) -> None:
             blocks, _, planes, pairs, lanes = shape
@@ -92,9 +106,9 @@ class _AmxConv:
 
         return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
 
-    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Conv2D, plan: AmxConvPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, words, operands of the epilogue, y)."""
-        buffers = weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical)
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
             _AmxEmitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
@@ -150,14 +164,20 @@ def _flat_ever(p: Problem) -> bool:
     return all(axis.kernel == 1 or axis.stride == 1 for axis in (p.rows, p.columns))
 
 
-class _AmxEmitter(Emitter):
+class _AmxEmitter(PaddedCopy):
     """Writes one kernel."""
+
+    def __init__(
+        self, work: Conv2D, plan: AmxConvPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
+    ) -> None:
+        super().__init__(work, machine, epilogue, x, weights, operands, y)
+        self.plan = plan
 
     def emit(self) -> None:
         p, plan, window = self.p, self.plan, _window(self.p)
-        parts, out_parts = plan["parts"], plan["output_parts"]
-        self.window, self.tiles = window, _tiles(p, plan["high"], plan["wide"], plan["flat"], parts, plan["planes"])
-        with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, plan["planes"])) as piece:
+        parts, out_parts, planes = plan.parts, plan.output_parts, PLANES[self.work.dtypes]
+        self.window, self.tiles = window, _tiles(p, plan.high, plan.wide, plan.flat, parts, planes)
+        with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, planes)) as piece:
             self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
             part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
             along_rows = p.rows.out > 1
@@ -166,16 +186,16 @@ class _AmxEmitter(Emitter):
             self.pitch = self.columns.extent
             # the last tile may reach beyond the last position
             beyond = (self.tiles.rows - 1) * self.columns.step * window.words
-            self.copy = scratch((plan["planes"], self.rows.extent * self.pitch * window.words + beyond), "int32")
+            self.copy = scratch((planes, self.rows.extent * self.pitch * window.words + beyond), "int32")
             self.sums = scratch((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), "float32")
             self.tiles.configure()
-            self.groups(out_part, out_parts, -(-p.outputs // plan["wide"]))
+            self.groups(out_part, out_parts, -(-p.outputs // plan.wide))
             release()
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
-        """Emit the store of a block of channels, rounded, at a place of the copy; by default of zeros."""
+        """See :class:`PaddedCopy`."""
         at = T.ramp((i * self.pitch + j) * self.window.words + c * PAIRS, 1, PAIRS)
-        split(values, self.plan["planes"], lambda plane, words: store(self.copy, [plane, at], words))
+        split(values, self.tiles.planes, lambda plane, words: store(self.copy, [plane, at], words))
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         p, wide = self.p, self.tiles.wide
@@ -190,7 +210,7 @@ class _AmxEmitter(Emitter):
         """Emit the outputs of ``across`` blocks at all positions of the band."""
         rows, high = self.tiles.rows, self.tiles.high
         height, width = self.rows.end - self.rows.begin, self.columns.end - self.columns.begin
-        if self.plan["flat"]:
+        if self.plan.flat:
             count = _ceil_div((height - 1) * self.pitch + width, rows)
         else:
             count = height * _ceil_div(width, rows)
@@ -228,7 +248,7 @@ class _AmxEmitter(Emitter):
     def start(self, tile: Any) -> Any:
         """Return where the first position of a tile of the band reaches the copy first."""
         rows = self.tiles.rows
-        if self.plan["flat"]:
+        if self.plan.flat:
             return tile * rows
         across = _ceil_div(self.columns.end - self.columns.begin, rows)
         return tile // across * self.rows.step * self.pitch + tile % across * rows * self.columns.step
@@ -237,7 +257,7 @@ class _AmxEmitter(Emitter):
         """Return row and column of a position in the band, and whether it is one."""
         rows = self.tiles.rows
         height, width = self.rows.end - self.rows.begin, self.columns.end - self.columns.begin
-        if self.plan["flat"]:
+        if self.plan.flat:
             at = tile * rows + r
             row, column = at // self.pitch, at % self.pitch
             return row, column, tirx.all(row < height, column < width)
@@ -280,7 +300,7 @@ def _work_seconds(p: Problem, machine: Machine, planes: int) -> float:
     return len(products(planes)) * positions * p.outputs * _window(p).steps / cycles_per_second(machine)
 
 
-def _plans(p: Problem, machine: Machine, planes: int) -> list[Plan]:
+def _plans(p: Problem, machine: Machine, planes: int) -> list[AmxConvPlan]:
     window, clock = _window(p), cycles_per_second(machine)
     along = p.rows.out if p.rows.out > 1 else p.columns.out
     serial = _work_seconds(p, machine, planes) <= 3 * machine.launch
@@ -304,11 +324,10 @@ def _plans(p: Problem, machine: Machine, planes: int) -> list[Plan]:
                     copies = rows * pitch * p.inputs * p.groups * (1 if p.groups > 1 else output_parts) * planes * _ROUNDING
                     passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
                     moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
-                    computed = p.images * parts * (band * p.groups / clock + copies / bf16_dense.cycles_per_second(machine))
+                    computed = p.images * parts * (band * p.groups / clock + copies / bf16.cycles_per_second(machine))
                     alone = (max(computed, moved) + 0.1 * moved) * (1.0 if fits else 1.1)
-                    largest = -(-across // output_parts) / across / parts
-                    turns = -(-pieces // machine.cores) * largest / p.images
-                    seconds = alone if serial or pieces == 1 else alone * max(turns, 1 / machine.cores) + machine.launch
-                    params = {"high": high, "wide": wide, "flat": flat, "output_parts": output_parts, "parts": parts, "planes": planes}
-                    found.append(Plan("amx", tuple(params.items()), seconds + 2e-8 * pieces + 0.02 * alone / pieces))
+                    # `band` is that of the longest part already
+                    busy = turns(pieces, p.images, [(across, output_parts), (parts, parts)], machine)
+                    seconds = shared_pieces(alone, pieces, busy, serial, machine)
+                    found.append(AmxConvPlan(seconds, high, wide, flat, output_parts, parts))
     return found

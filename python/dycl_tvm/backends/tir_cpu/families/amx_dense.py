@@ -9,20 +9,21 @@ Error: see :mod:`amx`; tested within 4e-3 of the largest output.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families import bf16_dense
-from dycl_tvm.backends.tir_cpu.families.amx import (
+from dycl_tvm.backends.tir_cpu.words import bf16
+from dycl_tvm.backends.tir_cpu.words.amx import (
+    PLANES,
     ROWS,
     Tiles,
-    allowed,
     amx_func,
     cycles_per_second,
     even_rows,
-    planes_of,
+    has_tiles,
     products,
     release,
     scratch,
@@ -30,14 +31,28 @@ from dycl_tvm.backends.tir_cpu.families.amx import (
     split,
     split_weights,
 )
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, round_row
-from dycl_tvm.backends.tir_cpu.families.dense import block_of, pieces_of, row_at, store_rows
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, round_row
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
+from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
 #: The share of L2 that rounded rows may take while the panels pass by.
 _ROWS_SHARE = 3
+
+
+@dataclass(frozen=True)
+class AmxDensePlan(Plan):
+    """Tiles of sums below and beside each other; pieces of the rows and of the columns."""
+
+    high: int
+    wide: int
+    row_pieces: int
+    column_pieces: int
 
 
 class _AmxDense:
@@ -45,29 +60,27 @@ class _AmxDense:
 
     name = "amx"
 
-    def plans(self, work: Dense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
-        """Return tile choices, best estimate first; [] unless AMX is allowed, there are rows, and the right side is one weight."""
-        total, planes = work.batch * work.m, planes_of(accuracy)
-        if not (allowed(machine, accuracy) and work.constant and work.shared and work.macs and total > 1):
+    def plans(self, work: Dense, machine: Machine) -> list[AmxDensePlan]:
+        """Return tile choices, best estimate first; [] unless factors are bfloat16, there are rows, and the right side is one weight."""
+        planes = PLANES.get(work.dtypes)
+        if planes is None or not (has_tiles(machine) and work.constant and work.shared and work.macs and work.batch * work.m > 1):
             return []
-        found: dict[tuple[tuple[str, int], ...], Plan] = {}
+        found: dict[tuple[tuple[str, int], ...], AmxDensePlan] = {}
         for high, wide in shapes(_row_tiles(work), -(-work.n // LANES)):
             blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
             alone, rounding = _seconds(work, machine, high, wide, planes), planes * _rounding(work, machine)
-            p, q = pieces_of(blocks, panels, machine)
-            cut = -(-blocks // p) * -(-panels // q) * p * q / (blocks * panels)
-            shared = alone * cut / min(machine.cores, p * q) + rounding * q / machine.cores + machine.launch
-            params = (("high", high), ("wide", wide), ("row_pieces", p), ("column_pieces", q), ("planes", planes))
-            found[params] = Plan(self.name, params, shared if alone > 3 * machine.launch else alone + rounding)
+            pieces = pieces_of(blocks, panels, machine)
+            plan = AmxDensePlan(shared_product(alone, blocks, panels, pieces, machine, rounding), high, wide, *pieces)
+            found[plan.params] = plan
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))
 
-    def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Tensor:
         """Return (tiles of columns, steps of k, planes, pairs of a step, columns of a tile)."""
-        return (-(-work.n // LANES), _steps(work), plan["planes"], _pairs(work), LANES)
+        return Tensor((-(-work.n // LANES), _steps(work), PLANES[work.dtypes], _pairs(work), LANES))
 
-    def pack(self, work: Dense, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), words)."""
-        shape = self.packed_shape(work, plan, machine)
+        shape = self.packed(work, plan, machine).physical
 
         def body(w: Any, packed: Any) -> None:
             tiles, steps, planes, pairs, lanes = shape
@@ -82,19 +95,18 @@ class _AmxDense:
 
         return prim_func([("w", (work.k, work.n), "float32"), ("packed", shape, "float32")], body)
 
-    def kernel(self, work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), words, epilogue operands, y (batch, m, n))."""
-        shape = self.packed_shape(work, plan, machine)
-        buffers = weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n))
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
         return amx_func(buffers, lambda x, w, *rest: _body(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
 
 
 FAMILY = _AmxDense()
 
 
-def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Any, y: Any) -> None:
-    total, steps, pairs, planes = work.batch * work.m, _steps(work), _pairs(work), plan["planes"]
-    high, wide, row_pieces, column_pieces = plan["high"], plan["wide"], plan["row_pieces"], plan["column_pieces"]
+def _body(work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Any, y: Any) -> None:
+    total, steps, pairs, planes = work.batch * work.m, _steps(work), _pairs(work), PLANES[work.dtypes]
+    high, wide, row_pieces, column_pieces = plan.high, plan.wide, plan.row_pieces, plan.column_pieces
     tiles = _tiles(work, high, wide, planes)
     rows, column_tiles = tiles.rows, -(-work.n // LANES)
     blocks, panels = -(-_row_tiles(work) // high), -(-column_tiles // wide)
@@ -188,7 +200,7 @@ def _tiles(work: Dense, high: int, wide: int, planes: int) -> Tiles:
 
 def _rounding(work: Dense, machine: Machine) -> float:
     """Estimate the time to round the left side once: two cycles a vector."""
-    return 2.0 * work.batch * work.m * work.k / LANES / bf16_dense.cycles_per_second(machine)
+    return 2.0 * work.batch * work.m * work.k / LANES / bf16.cycles_per_second(machine)
 
 
 def _seconds(work: Dense, machine: Machine, high: int, wide: int, planes: int) -> float:
@@ -198,4 +210,4 @@ def _seconds(work: Dense, machine: Machine, high: int, wide: int, planes: int) -
     compute = blocks * panels * (steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide)) / cycles_per_second(machine)
     weights = 4.0 * planes * panels * wide * LANES * steps * tiles.pairs
     stream = weights / machine.stream_rate(weights)
-    return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
+    return overlapped(compute, stream) + 2e-7

@@ -24,13 +24,15 @@ from tvm.ir.expr import Var
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Extent
-from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, multiply_add, pieces, vectors, zeros
-from dycl_tvm.backends.tir_cpu.families.matmul import dots
-from dycl_tvm.backends.tir_cpu.families.softmax import softmax_row
-from dycl_tvm.backends.tir_cpu.families.transposition import transpose_block, with_transposition
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.softmax_row import softmax_row
+from dycl_tvm.backends.tir_cpu.words.sums import add_splits, dots, multiply_add
+from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles, pieces
+from dycl_tvm.backends.tir_cpu.words.transposition import transpose_block, with_transposition
+from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 #: Rows up to which keys are read as they lie.
 _DOT_ROWS = 3

@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Direct convolutions in bfloat16, as products without a matrix of patches.
 
-A piece (a band of output positions of an image) rounds the input that it reaches to a padded copy of bfloat16 pairs; so all tiles
-of outputs (blocks of channels x rows x columns, in registers) are alike, and each factor is rounded once, not once a tap.
+A piece rounds the input that it reaches to a padded copy of bfloat16 pairs (:mod:`padded_copy`), of which all tiles of outputs (blocks
+of channels x rows x columns, in registers) read.
 Error: see :mod:`bf16`; tested within 4e-3 of the largest output.
 """
 
@@ -15,12 +15,15 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, pairs, word
-from dycl_tvm.backends.tir_cpu.families.bf16_dense import cycles_per_second
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Axis, Problem, Run, cut, narrow_groups, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, ROUNDED, bf16_func, cycles_per_second, dot, has_instructions, pairs, word
+from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Problem, cut, narrow_groups, problem, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.padded_copy import Band, PaddedCopy
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 #: Sums that must be under way to hide the latency of an instruction.
 _IN_FLIGHT = 7
@@ -35,39 +38,48 @@ _COPY_SHARE = 2
 _MOST_PLANS = 12
 
 
+@dataclass(frozen=True)
+class Bf16ConvPlan(Plan):
+    """Blocks of outputs, rows and columns of a tile; parts of the outputs and of the positions."""
+
+    blocks: int
+    rows: int
+    columns: int
+    output_parts: int
+    parts: int
+
+
 class _Bf16Conv:
     """The family ``bf16`` of convolutions."""
 
     name = "bf16"
 
-    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Conv2D, machine: Machine) -> list[Bf16ConvPlan]:
         """Return tile choices, best estimate first.
 
-        [] unless bfloat16 is allowed, input and output are packed float32, and groups are whole blocks of channels.
+        [] unless factors are bfloat16, input and output are packed float32, and groups are whole blocks of channels.
         """
-        if not allowed(machine, accuracy) or not work.macs:
+        if not has_instructions(machine) or work.dtypes != ROUNDED or not work.macs:
             return []
-        if any((t.dtype, t.block) != ("float32", LANES) for t in (work.x, work.y)):
-            return []
-        if narrow_groups(work):
+        if {work.x.block, work.y.block} != {LANES} or narrow_groups(work):
             return []
         p = problem(work)
         found = sorted((plan for tile in _tiles(p, machine) for plan in _cuts(work, p, tile, machine)[:2]), key=lambda plan: plan.seconds)
         return found[:_MOST_PLANS]
 
-    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Conv2D, plan: Bf16ConvPlan, machine: Machine) -> Tensor:
         """Vectors of words in the order in which the kernel reads them."""
         p = problem(work)
-        return (p.groups * p.outputs * _steps(p), LANES)
+        return Tensor((p.groups * p.outputs * _steps(p), LANES))
 
-    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Conv2D, plan: Bf16ConvPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), words): tile of outputs by tile, block of inputs, tap, pair,
         one vector for each block of outputs."""
         p, (kh, kw) = problem(work), work.kernel
         count = _pairs(p)
 
         def body(weights: Any, packed: Any) -> None:
-            for run in cut(p.outputs, plan["blocks"]):
+            for run in cut(p.outputs, plan.blocks):
                 with T.serial(0, p.groups) as g, T.serial(0, run.last - run.first) as t, T.serial(0, p.inputs) as c:
                     with T.serial(0, kh) as i, T.serial(0, kw) as k, T.serial(0, count) as e:
                         first = g * p.outputs + run.start + t * run.size
@@ -82,14 +94,15 @@ class _Bf16Conv:
 
                             store(packed, [at + j, lane], word(weight(channel), weight(channel + 1)))
 
-        return prim_func([("weights", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")], body)
+        shape = self.packed(work, plan, machine).physical
+        return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
 
-    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Conv2D, plan: Bf16ConvPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, words, operands of the epilogue, y)."""
-        buffers = weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical)
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
-            Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
+            _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
 
         return bf16_func(buffers, body)
 
@@ -107,81 +120,31 @@ def _steps(p: Problem) -> int:
     return p.inputs * p.rows.kernel * p.columns.kernel * _pairs(p)
 
 
-class Band:
-    """The positions of one axis that a piece computes, and the part of the input that they reach, as it lies in the copy."""
-
-    def __init__(self, axis: Axis, tile: int, part: Any, parts: int) -> None:
-        self.axis, self.runs = axis, cut(axis.out, tile)
-        count = tiles(self.runs)
-        self.begin, self.end = share(part, parts, count)
-        # a kernel of one tap skips what lies between strides
-        self.source_step, self.step = (axis.stride, 1) if axis.kernel == 1 else (1, axis.stride)
-        small, large = divmod(axis.out, count)
-        self.first = self.begin * small + (tirx.min(self.begin, large) if large and parts > 1 else 0)
-        longest = axis.out if parts == 1 else -(-count // parts) * (small + bool(large))
-        self.extent = (longest - 1) * self.step + (axis.kernel - 1) * axis.dilation + 1
-        self.source = axis.at(self.first, 0)
-        # places of the copy in [inside, outside) lie in the input
-        ceil = -tirx.floordiv(self.source, self.source_step) if parts > 1 else -(self.source // self.source_step)
-        last = axis.size - 1 - self.source
-        end = (tirx.floordiv(last, self.source_step) if parts > 1 else last // self.source_step) + 1
-        self.inside = self.clip(ceil)
-        self.outside = self.clip(end)
-
-    def clip(self, place: Any) -> Any:
-        if isinstance(place, int):
-            return min(max(place, 0), self.extent)
-        return tirx.min(tirx.max(place, 0), self.extent)
-
-    def each(self) -> Iterator[tuple[Run, Any]]:
-        """Yield runs of like tiles with the first position of a tile, inside the loop over the run's tiles in the band."""
-        for run in self.runs:
-            if isinstance(self.begin, int) and isinstance(self.end, int):
-                low, high = max(self.begin, run.first), min(self.end, run.last)
-                extent: Any = max(0, high - low)
-            else:
-                low, high = tirx.max(self.begin, run.first), tirx.min(self.end, run.last)
-                extent = tirx.max(0, high - low)
-            with T.serial(0, extent) as t:
-                yield run, run.position(low + t)
-
-
-class Emitter:
+class _Emitter(PaddedCopy):
     """Writes one kernel."""
 
     def __init__(
-        self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
+        self, work: Conv2D, plan: Bf16ConvPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
     ) -> None:
-        self.work, self.plan, self.machine, self.epilogue = work, plan, machine, epilogue
-        self.x, self.weights, self.operands, self.y = x, weights, operands, y
-        self.p = problem(work)
-        self.lane = T.ramp(0, 1, LANES)
+        super().__init__(work, machine, epilogue, x, weights, operands, y)
+        self.plan, self.lane = plan, T.ramp(0, 1, LANES)
 
     def emit(self) -> None:
         p, plan = self.p, self.plan
-        parts, out_parts = plan["parts"], plan["output_parts"]
+        parts, out_parts = plan.parts, plan.output_parts
         seconds = work_seconds(p, self.machine)
         with parallel(p.images * out_parts * parts, self.machine, seconds) as piece:
             self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
             part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
             along_rows = p.rows.out > 1
-            self.rows = Band(p.rows, plan["rows"], part if along_rows else 0, parts if along_rows else 1)
-            self.columns = Band(p.columns, plan["columns"], 0 if along_rows else part, 1 if along_rows else parts)
+            self.rows = Band(p.rows, plan.rows, part if along_rows else 0, parts if along_rows else 1)
+            self.columns = Band(p.columns, plan.columns, 0 if along_rows else part, 1 if along_rows else parts)
             self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent, PAIRS), "int32")
-            self.groups(out_part, out_parts, tiles(cut(p.outputs, plan["blocks"])))
-
-    def groups(self, out_part: Any, out_parts: int, count: int) -> None:
-        """Emit a share of the groups, or of the ``count`` tiles of outputs of the only one."""
-        if self.p.groups > 1:
-            begin, end = share(out_part, out_parts, self.p.groups)
-            with T.serial(0, end - begin) as g:
-                self.group(begin + g, (0, count))
-        else:
-            self.group(0, share(out_part, out_parts, count))
+            self.groups(out_part, out_parts, tiles(cut(p.outputs, plan.blocks)))
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         self.round(g)
-        for out in cut(self.p.outputs, self.plan["blocks"]):
+        for out in cut(self.p.outputs, self.plan.blocks):
             low, high = tirx.max(span[0], out.first), tirx.min(span[1], out.last)
             with T.serial(0, tirx.max(0, high - low)) as t:
                 block = g * self.p.outputs + out.position(low + t)
@@ -190,34 +153,9 @@ class Emitter:
                         self.tile(g, block, out.size, rows.size, row, columns.size, column)
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
-        """Emit the store of a block of channels, rounded, at a place of the copy; by default of zeros."""
+        """See :class:`PaddedCopy`."""
         words = T.broadcast(T.int32(0), PAIRS) if values is None else pairs(values)
         store(self.copy, [c, i, j, T.ramp(0, 1, PAIRS)], words)
-
-    def round(self, g: Any) -> None:
-        """Emit the copy of what the piece reaches of a group of the input."""
-        p, rows, columns = self.p, self.rows, self.columns
-
-        def zeros(c: Any, i: Any, begin: Any, end: Any) -> None:
-            with T.serial(0, end - begin) as j:
-                self.put(c, i, begin + j)
-
-        def row_of_input(c: Any, i: Any) -> None:
-            zeros(c, i, 0, columns.inside)
-            with T.serial(0, tirx.max(0, columns.outside - columns.inside)) as j:
-                at = columns.inside + j
-                row, column = rows.source + i * rows.source_step, columns.source + at * columns.source_step
-                image, row, column = p.place(self.n, row, column)
-                self.put(c, i, at, self.x[image, g * p.inputs + c, row, column, self.lane])
-            zeros(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
-
-        with T.serial(0, p.inputs) as c:
-            with T.serial(0, rows.inside) as i:
-                zeros(c, i, 0, columns.extent)
-            with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as i:
-                row_of_input(c, rows.inside + i)
-            with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
-                zeros(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
 
     def tile(self, g: Any, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
         """Emit one tile of outputs."""
@@ -289,7 +227,7 @@ def _cycles(p: Problem, t: _Tile) -> float:
     return total * p.groups * p.images
 
 
-def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Plan]:
+def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Bf16ConvPlan]:
     """Return plans with this tile for different pieces, best first."""
     clock = cycles_per_second(machine)
     axis, tile = (p.rows, t.rows) if p.rows.out > 1 else (p.columns, t.columns)
@@ -313,11 +251,9 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Plan]:
             alone = max(cycles / clock, moved) + 0.1 * moved + copies
             if not fits:
                 alone *= 1.1
-            largest = -(-along // parts) / along * -(-across // output_parts) / across
-            turns = -(-pieces // machine.cores) * largest / p.images
-            seconds = alone if serial or pieces == 1 else alone * max(turns, 1 / machine.cores) + machine.launch
-            params = {"blocks": t.blocks, "rows": t.rows, "columns": t.columns, "output_parts": output_parts, "parts": parts}
-            plans.append(Plan("bf16", tuple(params.items()), seconds + 2e-8 * pieces + 0.02 * alone / pieces))
+            busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
+            seconds = shared_pieces(alone, pieces, busy, serial, machine)
+            plans.append(Bf16ConvPlan(seconds, t.blocks, t.rows, t.columns, output_parts, parts))
     return sorted(plans, key=lambda plan: plan.seconds)
 
 

@@ -8,23 +8,50 @@ Error: see :mod:`bf16`; tested within 4e-3 of the largest output.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, allowed, bf16_func, dot, pairs, round_row, word
-from dycl_tvm.backends.tir_cpu.families.dense import add_splits, clear, even_tiles, pieces_of, row_at, store_rows, zeros
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.bf16 import (
+    LANES,
+    PAIRS,
+    ROUNDED,
+    bf16_func,
+    cycles_per_second,
+    dot,
+    has_instructions,
+    pairs,
+    round_row,
+    word,
+)
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
+from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.sums import add_splits, along_k
+from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
+from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
-#: Pairs in the body of the innermost loop.
-_UNROLL = 4
 #: Sums that must be under way to hide the latency of an instruction.
 _IN_FLIGHT = 7
 #: The share of L2 that rounded rows may take while the panels pass by.
 _ROWS_SHARE = 3
+
+
+@dataclass(frozen=True)
+class Bf16DensePlan(Plan):
+    """Rows and vectors of a tile, sums of each result; pieces of the rows and of the columns."""
+
+    rows: int
+    vectors: int
+    splits: int
+    row_pieces: int
+    column_pieces: int
 
 
 class _Bf16Dense:
@@ -32,31 +59,29 @@ class _Bf16Dense:
 
     name = "bf16"
 
-    def plans(self, work: Dense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
-        """Return tile choices, best estimate first; [] unless bfloat16 is allowed and the right side is a weight that the batch shares."""
-        if not (allowed(machine, accuracy) and work.constant and work.shared and work.macs):
+    def plans(self, work: Dense, machine: Machine) -> list[Bf16DensePlan]:
+        """Return tile choices, best estimate first; [] unless factors are bfloat16 and the right side is a weight that the batch shares."""
+        if not (has_instructions(machine) and work.dtypes == ROUNDED and work.constant and work.shared and work.macs):
             return []
         total = work.batch * work.m
-        found: dict[tuple[tuple[str, int], ...], Plan] = {}
+        found: dict[tuple[tuple[str, int], ...], Bf16DensePlan] = {}
         for rows, wide, splits in _tiles(total, work.n, machine):
             tiles, panels = -(-total // rows), -(-work.n // (wide * LANES))
             alone = _seconds(work, machine, rows, wide, splits)
-            p, q = pieces_of(tiles, panels, machine)
-            cut = -(-tiles // p) * -(-panels // q) * p * q / (tiles * panels)
-            rounding = _rounding(work, machine)
-            shared = alone * cut / min(machine.cores, p * q) + rounding * q / machine.cores + machine.launch
-            params = (("rows", rows), ("vectors", wide), ("splits", splits), ("row_pieces", p), ("column_pieces", q))
-            found[params] = Plan(self.name, params, shared if alone > 3 * machine.launch else alone + rounding)
+            pieces = pieces_of(tiles, panels, machine)
+            seconds = shared_product(alone, tiles, panels, pieces, machine, _rounding(work, machine))
+            plan = Bf16DensePlan(seconds, rows, wide, splits, *pieces)
+            found[plan.params] = plan
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
 
-    def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Dense, plan: Bf16DensePlan, machine: Machine) -> Tensor:
         """Return (panels, pairs of k, columns of a panel)."""
-        width = plan["vectors"] * LANES
-        return (-(-work.n // width), -(-work.k // 2), width)
+        width = plan.vectors * LANES
+        return Tensor((-(-work.n // width), -(-work.k // 2), width))
 
-    def pack(self, work: Dense, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Dense, plan: Bf16DensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), words)."""
-        panels, steps, width = self.packed_shape(work, plan, machine)
+        panels, steps, width = self.packed(work, plan, machine).physical
 
         def body(w: Any, packed: Any) -> None:
             with T.serial(0, panels) as p, T.serial(0, steps) as i, T.serial(0, width) as j:
@@ -70,10 +95,10 @@ class _Bf16Dense:
 
         return prim_func([("w", (work.k, work.n), "float32"), ("packed", (panels, steps, width), "float32")], body)
 
-    def kernel(self, work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Dense, plan: Bf16DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), words, epilogue operands, y (batch, m, n))."""
-        rows, splits, width = plan["rows"], plan["splits"], plan["vectors"] * LANES
-        row_pieces, column_pieces = plan["row_pieces"], plan["column_pieces"]
+        rows, splits, width = plan.rows, plan.splits, plan.vectors * LANES
+        row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
         total = work.batch * work.m
         tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // 2)
         words = -(-work.k // LANES) * PAIRS
@@ -97,13 +122,7 @@ class _Bf16Dense:
                             acc = sums[r * splits + split]
                             store(acc, [lane], dot(acc[lane], rounded[row - start + r, k], w[panel, k, lane]))
 
-                unroll = -(-_UNROLL // splits) * splits
-                if steps >= unroll:
-                    with T.serial(0, steps // unroll) as outer:
-                        for e in range(unroll):
-                            step(outer * unroll + e, e % splits)
-                for k in range(steps - steps % unroll, steps):
-                    step(k, k % splits)
+                along_k(steps, splits, step)
                 store_rows(work, width, LANES, epilogue, operands, y, add_splits(sums, width, LANES, splits), row, panel)
 
             def block_of(first: Any, end: Any, columns: Any, rounded: Any) -> None:
@@ -118,7 +137,7 @@ class _Bf16Dense:
                 with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
                     even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, rounded, start))
 
-            with parallel(row_pieces * column_pieces, machine, _seconds(work, machine, rows, plan["vectors"], splits)) as piece:
+            with parallel(row_pieces * column_pieces, machine, _seconds(work, machine, rows, plan.vectors, splits)) as piece:
                 part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
                 rounded = T.alloc_buffer((block * rows, words), "int32")
                 first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
@@ -128,8 +147,7 @@ class _Bf16Dense:
                     with T.serial(0, (end - first + block - 1) // block) as b:
                         block_of(first + b * block, tirx.min(first + (b + 1) * block, end), columns, rounded)
 
-        shape = self.packed_shape(work, plan, machine)
-        buffers = weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n))
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
         return bf16_func(buffers, body)
 
 
@@ -155,11 +173,6 @@ def _rounding(work: Dense, machine: Machine) -> float:
     return 2.0 * work.batch * work.m * work.k / LANES / cycles_per_second(machine)
 
 
-def cycles_per_second(machine: Machine) -> float:
-    """Return the instructions on whole vectors that a core does in a second."""
-    return machine.gflops * 1e9 / (2 * LANES)
-
-
 def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -> float:
     """Estimate the time of one core without the rounding."""
     total, width = work.batch * work.m, wide * LANES
@@ -169,4 +182,4 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -
     compute = total * panels * wide * steps * slots / cycles_per_second(machine) + 2e-9 * tiles * panels * rows * wide
     weights = 4.0 * panels * width * steps
     stream = weights / machine.stream_rate(weights)
-    return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
+    return overlapped(compute, stream) + 2e-7

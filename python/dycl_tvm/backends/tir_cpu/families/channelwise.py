@@ -18,11 +18,12 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.channelwise_op import ChannelwiseOp, channelwise
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.ranges import Decider, branches, conjunction, is_conditional
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, channelwise
+from dycl_tvm.backends.tir_cpu.reading.ranges import Decider, branches, conjunction, is_conditional
+from dycl_tvm.backends.tir_cpu.words.epilogue import epilogue_buffers, finish
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 __all__ = ["ChannelwiseOp", "channelwise", "kernel"]
 

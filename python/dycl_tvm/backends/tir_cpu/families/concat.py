@@ -9,9 +9,10 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.epilogue import epilogue_buffers, finish
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 
 def takes(parts: Sequence[Tensor], y: Tensor) -> bool:

@@ -19,11 +19,13 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, direct_plans, one_core, unrolled_lanes
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, DirectPlan, direct_plans, unrolled_lanes
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import one_core
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
 class _Direct:
@@ -31,23 +33,23 @@ class _Direct:
 
     name = "direct"
 
-    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Conv2D, machine: Machine) -> list[DirectPlan]:
         """Return the tile choices for any float32 convolution with packed output whose groups are whole blocks."""
         return direct_plans(work, machine)
 
-    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Conv2D, plan: DirectPlan, machine: Machine) -> Tensor:
         """Vectors of weights in the order in which the kernel reads them."""
         p = problem(work)
-        return (p.groups * p.outputs * p.reduction, p.lanes)
+        return Tensor((p.groups * p.outputs * p.reduction, p.lanes))
 
-    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Conv2D, plan: DirectPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), packed): tile of outputs by tile, step by step of
         its sum, one vector for each block of outputs."""
         p = problem(work)
         kh, kw = work.kernel
 
         def body(weights: Any, packed: Any) -> None:
-            for run in cut(p.outputs, plan["blocks"]):
+            for run in cut(p.outputs, plan.blocks):
                 with T.serial(0, p.groups) as g, _serial(run.first, run.last) as t:
                     first = g * p.outputs + run.position(t)
                     with T.serial(0, p.inputs) as c, T.serial(0, kh) as i, T.serial(0, kw) as k, T.serial(0, p.block) as e:
@@ -58,11 +60,12 @@ class _Direct:
                             value = tirx.if_then_else(known, weights[out, inp, i, k], T.float32(0))
                             store(packed, [first * p.reduction + step * run.size + j, lane], value)
 
-        return prim_func([("weights", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")], body)
+        shape = self.packed(work, plan, machine).physical
+        return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
 
-    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue) -> Any:
+    def kernel(self, work: Conv2D, plan: DirectPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, operands of the epilogue, y)."""
-        buffers = weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical)
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
             _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
@@ -77,24 +80,24 @@ class _Emitter:
     """Writes one kernel."""
 
     def __init__(
-        self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
+        self, work: Conv2D, plan: DirectPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
     ) -> None:
         self.work, self.plan, self.machine, self.epilogue = work, plan, machine, epilogue
         self.x, self.weights, self.operands, self.y = x, weights, operands, y
         p = self.p = problem(work)
-        self.copied = bool(plan["copy"])
-        self.columns = cut(p.columns.out, plan["columns"], None if self.copied else p.columns)
-        self.one_row = plan["rows"] == 1
-        self.rows = [Run(0, p.rows.out, 0, 1)] if self.one_row else cut(p.rows.out, plan["rows"], p.rows)
-        self.outputs = cut(p.outputs, plan["blocks"])
-        self.chunk = plan["inputs"] or p.inputs
+        self.copied = bool(plan.copy)
+        self.columns = cut(p.columns.out, plan.columns, None if self.copied else p.columns)
+        self.one_row = plan.rows == 1
+        self.rows = [Run(0, p.rows.out, 0, 1)] if self.one_row else cut(p.rows.out, plan.rows, p.rows)
+        self.outputs = cut(p.outputs, plan.blocks)
+        self.chunk = plan.inputs or p.inputs
         self.chunks = -(-p.inputs // self.chunk)
         self.lane = T.ramp(0, 1, p.lanes)
         self.zero = T.broadcast(T.float32(0), p.lanes)
 
     def emit(self) -> None:
         p, plan = self.p, self.plan
-        out_parts, parts = plan["output_parts"], plan["parts"]
+        out_parts, parts = plan.output_parts, plan.parts
         pieces = p.images * out_parts * parts
         with parallel(pieces, self.machine, one_core(self.work, self.machine)) as piece:
             n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
@@ -143,7 +146,7 @@ class _Emitter:
         if self.chunks > 1:
             other = tiles(self.columns) if p.rows.out > 1 else 1
             self.slots = other
-            vectors = tiles_of_piece * other * plan["blocks"] * plan["rows"] * plan["columns"]
+            vectors = tiles_of_piece * other * plan.blocks * plan.rows * plan.columns
             self.partial = T.alloc_buffer((vectors, p.lanes), "float32")
 
     def fill_copy(self, n: Any, row_span: tuple[Any, Any]) -> None:
@@ -176,7 +179,7 @@ class _Tile:
         self.e, self.n, self.g, self.block, self.blocks, self.rows, self.columns = e, n, g, block, blocks, rows, columns
         self.row, self.column = rows.position(i), columns.position(j)
         self.points = [(a, b) for a in range(rows.size) for b in range(columns.size)]
-        size = e.plan["blocks"] * e.plan["rows"] * e.plan["columns"]
+        size = e.plan.blocks * e.plan.rows * e.plan.columns
         (row_begin, _), (column_begin, _) = e.spans
         self.slot = ((i - row_begin) * e.slots + j - column_begin) * size if e.chunks > 1 else 0
 
@@ -246,7 +249,7 @@ class _Tile:
         if not any(taps):
             return
         # the last block may hold fewer channels than the others
-        interleaved = e.plan["interleaved"]
+        interleaved = e.plan.interleaved
         unroll, lanes = unrolled_lanes(p, len(self.acc) * (kernel if interleaved else 1))
         count = tirx.min(p.block, p.channels - c * p.block) if lanes is None else lanes // unroll
         if interleaved:
@@ -265,7 +268,7 @@ class _Tile:
     def tap(self, c: Any, lane: Any, i: Any, k: Any, points: list[tuple[int, int]]) -> None:
         """Emit the multiply-adds of one tap: weight vectors times broadcast elements."""
         e, p = self.e, self.e.p
-        ahead = e.plan["ahead"]
+        ahead = e.plan.ahead
         first = self.block * p.reduction + _step(p, e.plan, c, i, k, lane) * self.blocks
         for j in range(self.blocks if ahead and points else 0):
             address = T.address_of(e.weights[first + j + ahead, 0])
@@ -277,10 +280,10 @@ class _Tile:
                 store(acc, [e.lane], acc[e.lane] + T.broadcast(element, p.lanes) * e.weights[first + j, e.lane])
 
 
-def _step(p: Problem, plan: Plan, c: Any, i: Any, k: Any, lane: Any) -> Any:
+def _step(p: Problem, plan: DirectPlan, c: Any, i: Any, k: Any, lane: Any) -> Any:
     """Return which step of the sum a kernel position and an input channel are: the order in which the weights lie."""
     row = c * p.rows.kernel + i
-    return (row * p.block + lane) * p.columns.kernel + k if plan["interleaved"] else (row * p.columns.kernel + k) * p.block + lane
+    return (row * p.block + lane) * p.columns.kernel + k if plan.interleaved else (row * p.columns.kernel + k) * p.block + lane
 
 
 @contextmanager

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Problem, Run, cut, largest_divisor, narrow_groups, problem, tiles
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Plan
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, largest_divisor, narrow_groups, problem, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import PIECE, UNEVEN, one_core, turns
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, Conv2D
 
 #: Multiply-adds of one row of the kernel from which on its taps are a loop, where the tile reaches all of them.
 WIDE_TAPS = 300
@@ -35,6 +37,37 @@ _MOST_PLANS = 12
 
 
 @dataclass(frozen=True)
+class DirectPlan(Plan):
+    """How a direct convolution is cut.
+
+    Attributes
+    ----------
+    blocks, rows, columns : int
+        Of a tile of outputs.
+    interleaved : int
+        1: lanes outside and taps inside.
+    inputs : int
+        Blocks of inputs that are summed at a time; 0: all.
+    copy : int
+        1: a piece reads a padded copy of its rows.
+    output_parts, parts : int
+        Parts of the outputs and of the positions.
+    ahead : int
+        Vectors of weights that are asked for in advance; 0: none.
+    """
+
+    blocks: int
+    rows: int
+    columns: int
+    interleaved: int
+    inputs: int
+    copy: int
+    output_parts: int
+    parts: int
+    ahead: int
+
+
+@dataclass(frozen=True)
 class _Tile:
     blocks: int
     rows: int
@@ -47,11 +80,6 @@ class _Tile:
         return self.blocks * self.rows * self.columns
 
 
-def one_core(work: Conv2D, machine: Machine) -> float:
-    """Return about how long one core takes, in seconds: whether threads are worth it."""
-    return 2 * work.macs / (machine.gflops * 1e9)
-
-
 def unrolled_lanes(p: Problem, sums: int) -> tuple[int, int | None]:
     """Return how many lanes a loop over a block of inputs handles at a time, and how many there are (None: it depends on the block)."""
     if p.inputs > 1 and p.channels % p.block:
@@ -60,9 +88,9 @@ def unrolled_lanes(p: Problem, sums: int) -> tuple[int, int | None]:
     return largest_divisor(lanes, max(1, 80 // sums)), lanes
 
 
-def direct_plans(work: Conv2D, machine: Machine) -> list[Plan]:
+def direct_plans(work: Conv2D, machine: Machine) -> list[DirectPlan]:
     """Return the plans of a float32 convolution, best estimate first; [] if its groups are no whole blocks or its layouts are others."""
-    if (work.x.dtype, work.y.dtype) != ("float32", "float32") or work.y.block != machine.lanes or not work.macs:
+    if work.dtypes != FLOAT32 or work.y.block != machine.lanes or not work.macs:
         return []
     if work.x.block not in (1, machine.lanes) or narrow_groups(work):
         return []
@@ -79,15 +107,11 @@ def direct_plans(work: Conv2D, machine: Machine) -> list[Plan]:
     plans += _cuts(work, p, best, costs[0][0] * second, machine)[1:2]
     streamed = p.reduction * best.blocks * machine.vector_bytes
     if streamed * tiles(cut(p.outputs, best.blocks)) > machine.l2:  # the estimate says nothing for these two: they are there to be measured
-        plans.append(_with(plans[0], "ahead", 64, 1.01))
+        plans.append(replace(plans[0], seconds=plans[0].seconds * 1.01, ahead=64))
     if streamed > machine.l1 and p.inputs > 1 and not p.flat:
         chunk = max(1, machine.l1 // 2 * p.inputs // streamed)
-        plans.append(_with(plans[0], "inputs", chunk, 1.02))
+        plans.append(replace(plans[0], seconds=plans[0].seconds * 1.02, inputs=chunk))
     return sorted(plans, key=lambda plan: plan.seconds)[:_MOST_PLANS]
-
-
-def _with(plan: Plan, name: str, value: int, factor: float) -> Plan:
-    return replace(plan, params=tuple((k, value if k == name else v) for k, v in plan.params), seconds=plan.seconds * factor)
 
 
 def _tiles(p: Problem, machine: Machine, copy: bool) -> Iterator[_Tile]:
@@ -161,7 +185,7 @@ def _slots(p: Problem, t: _Tile, machine: Machine) -> float:
     return total * p.groups * p.images + (p.groups * p.inputs * p.rows.size * p.columns.size * p.block * p.images if t.copy else 0)
 
 
-def _cuts(work: Conv2D, p: Problem, t: _Tile, seconds: float, machine: Machine) -> list[Plan]:
+def _cuts(work: Conv2D, p: Problem, t: _Tile, seconds: float, machine: Machine) -> list[DirectPlan]:
     """Return plans with this tile for different parallel pieces, best first."""
     outputs, rows, columns = _axes(p, t)
     along = tiles(rows if p.rows.out > 1 else columns)
@@ -176,26 +200,14 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, seconds: float, machine: Machine) 
                 continue
             if parts * output_parts > most or (parts * output_parts > 1 and pieces > 8 * most):
                 continue
-            largest = -(-along // parts) / along * -(-across // output_parts) / across
-            turns = -(-pieces // machine.cores) * largest / p.images
+            busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
             fits = work.x.nbytes / p.images / parts < machine.l2 / 2
             traffic = weights * parts * p.images if weights / output_parts > machine.l2 / 2 else weights * machine.cores
             traffic += work.x.nbytes * (output_parts if fits else tiles(outputs))
             moved = traffic / machine.cores / (machine.bandwidth * 1e9 * _SHARED_CACHE)
             serial = one_core(work, machine) <= 3 * machine.launch or pieces == 1
-            cost = seconds if serial else max(seconds * turns, moved) + 0.1 * moved + machine.launch
+            cost = seconds if serial else max(seconds * busy, moved) + 0.1 * moved + machine.launch
             # a piece's own cost, and that threads of other numbers than `cores` share them well
-            cost += (pieces - 1) * 2e-8 + (0.02 * seconds / pieces)
-            params = {
-                "blocks": t.blocks,
-                "rows": t.rows,
-                "columns": t.columns,
-                "interleaved": int(t.interleaved),
-                "inputs": 0,
-                "copy": int(t.copy),
-                "output_parts": output_parts,
-                "parts": parts,
-                "ahead": 0,
-            }
-            plans.append(Plan("direct", tuple(params.items()), cost))
+            cost += (pieces - 1) * PIECE + (UNEVEN * seconds / pieces)
+            plans.append(DirectPlan(cost, t.blocks, t.rows, t.columns, int(t.interleaved), 0, int(t.copy), output_parts, parts, 0))
     return sorted(plans, key=lambda plan: plan.seconds)

@@ -7,7 +7,7 @@ for m = 4. The sum over input channels makes the products a batch of a * a matri
 0, +-sqrt(1/2), +-sqrt(2) and infinity: their error is a quarter of that of the usual 0, +-1, +-2 (symmetric reciprocal points: Alam
 et al., "Winograd Convolution for Deep Neural Networks: Efficient Point Selection", 2022), at the same number of operations.
 
-Accuracy, max error / max abs output against float64: F(2,3) stays below 2e-6, F(4,3) below 8e-6, for up to 512 channels of normally
+max error / max abs output against float64: F(2,3) stays below 2e-6, F(4,3) below 8e-6, for up to 512 channels of normally
 distributed values (tested; the medians over random shapes are 6e-7 and 1.7e-6). "strict" allows no F(4,3).
 
 The loops, for a block of tile rows at a time (its V stays in the second level cache)::
@@ -30,10 +30,11 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_cost import candidates, launches, seconds_of, work_of
-from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape
-from dycl_tvm.backends.tir_cpu.loops import prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape, WinogradPlan
+from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Conv2D, Epilogue, Tensor
 
 
 class _ConvWinograd:
@@ -41,34 +42,34 @@ class _ConvWinograd:
 
     name = "winograd"
 
-    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Conv2D, machine: Machine) -> list[WinogradPlan]:
         """Return the plans for a convolution, best estimate first; [] if the family does not take it."""
         if not _takes(work, machine):
             return []
-        found: dict[tuple[int, ...], Plan] = {}
-        for m in (2,) if accuracy == "strict" else (2, 4):
+        found: dict[tuple[int, ...], WinogradPlan] = {}
+        for m in (2, 4):
             for oc, cols, blocks, split in candidates(work, machine, m):
-                params = (("m", m), ("oc", oc), ("cols", cols), ("blocks", blocks), ("split", split))
-                plan = Plan(self.name, params, seconds_of(Shape(work, m, oc, cols, blocks, machine.lanes), split, machine))
+                seconds = seconds_of(Shape(work, m, oc, cols, blocks, machine.lanes), split, machine)
+                plan = WinogradPlan(seconds, m, oc, cols, blocks, split)
                 way = (m, blocks, split)
                 if way not in found or plan.seconds < found[way].seconds:
                     found[way] = plan  # register tiles that differ a little would crowd out what differs much
         ranked = sorted(found.values(), key=lambda plan: plan.seconds)
-        return sorted((p for m in (2, 4) for p in [q for q in ranked if q["m"] == m][:6]), key=lambda plan: plan.seconds)
+        return sorted((p for m in (2, 4) for p in [q for q in ranked if q.m == m][:6]), key=lambda plan: plan.seconds)
 
-    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Conv2D, plan: WinogradPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
         s = Shape.of(work, plan, machine)
-        seconds = [each for _, each in launches(s, plan["split"], work_of(s, machine))]
-        kernel = Loops(s, machine, epilogue, plan["split"], seconds)
-        return prim_func(weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical), kernel.emit)
+        seconds = [each for _, each in launches(s, plan.split, work_of(s, machine))]
+        kernel = Loops(s, machine, epilogue, plan.split, seconds)
+        return prim_func(weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y), kernel.emit)
 
-    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, int]:
+    def packed(self, work: Conv2D, plan: WinogradPlan, machine: Machine) -> Tensor:
         """Vectors in the order in which they are used, [group, x, input channel, output block of the group], and their lanes."""
         s = Shape.of(work, plan, machine)
-        return s.oc_blocks * s.transform.a**2 * s.ci, s.lanes
+        return Tensor((s.oc_blocks * s.transform.a**2 * s.ci, s.lanes))
 
-    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Conv2D, plan: WinogradPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights, packed weights): U = G g G^T, computed in float64."""
         s = Shape.of(work, plan, machine)
         t, a = s.transform, s.transform.a
@@ -92,7 +93,7 @@ class _ConvWinograd:
                         zero = tirx.const(0, "float32")
                         store(u, (at, e), value if inside is True else tirx.if_then_else(inside, value, zero))
 
-        return prim_func([("w", work.weight_shape, "float32"), ("u", self.packed_shape(work, plan, machine), "float32")], body)
+        return prim_func([("w", work.weight_shape, "float32"), ("u", self.packed(work, plan, machine).physical, "float32")], body)
 
 
 FAMILY = _ConvWinograd()
@@ -114,6 +115,6 @@ def _takes(work: Conv2D, machine: Machine) -> bool:
         and work.dilation == (1, 1)
         and work.groups == 1
         and work.x.block == work.y.block == machine.lanes
-        and work.x.dtype == work.y.dtype == "float32"
+        and work.dtypes == FLOAT32
         and min(work.y.shape) > 0
     )

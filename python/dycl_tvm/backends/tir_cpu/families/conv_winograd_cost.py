@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Shape
-from dycl_tvm.backends.tir_cpu.loops import is_parallel
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Conv2D
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped
+from dycl_tvm.backends.tir_cpu.words.loops import is_parallel
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 
 #: Speeds of the caches, in units of the memory's.
 _L2, _L3 = 28.0, 7.0
@@ -38,7 +39,7 @@ class Work:
     @property
     def seconds(self) -> float:
         compute = self.input + self.output
-        return max(compute, self.stream) + 0.1 * min(compute, self.stream)  # hardware prefetches, but not perfectly
+        return overlapped(compute, self.stream)  # hardware prefetches, but not perfectly
 
 
 def work_of(s: Shape, machine: Machine) -> Work:

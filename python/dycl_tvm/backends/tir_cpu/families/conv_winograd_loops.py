@@ -11,9 +11,11 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
 from dycl_tvm.errors import UsageError
 
 _Vectors = Callable[[int], Any]
@@ -86,6 +88,22 @@ TRANSFORMS = {
 
 
 @dataclass(frozen=True)
+class WinogradPlan(Plan):
+    """F(m, 3); blocks of outputs and columns of a register tile; blocks of tile rows; whether each of these is split among threads."""
+
+    m: int
+    oc: int
+    cols: int
+    blocks: int
+    split: int
+
+    @property
+    def strict(self) -> bool:
+        """F(2,3) rounds like a direct sum, F(4,3) does not."""
+        return self.m == 2
+
+
+@dataclass(frozen=True)
 class Shape:
     """All sizes of a kernel."""
 
@@ -97,8 +115,8 @@ class Shape:
     lanes: int
 
     @staticmethod
-    def of(work: Conv2D, plan: Plan, machine: Machine) -> Shape:
-        s = Shape(work, plan["m"], plan["oc"], plan["cols"], plan["blocks"], machine.lanes)
+    def of(work: Conv2D, plan: WinogradPlan, machine: Machine) -> Shape:
+        s = Shape(work, plan.m, plan.oc, plan.cols, plan.blocks, machine.lanes)
         fits = s.m in TRANSFORMS and 1 <= s.oc <= s.oc_blocks and 1 <= s.blocks <= s.rows
         if not fits or not 1 <= s.cols <= s.rows // s.blocks * s.tiles[1]:
             raise UsageError(f"This plan of the family winograd does not fit {work.x.shape} -> {work.y.shape}: {dict(plan.params)}")

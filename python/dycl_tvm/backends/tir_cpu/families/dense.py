@@ -12,19 +12,24 @@ Error: one rounding per multiply-add, |error| <= k 2^-24 sum |x w| (less with sp
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import finish, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Dense, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
+from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.sums import add_products, add_splits, along_k, multiply_add, unrolled
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of, even_tiles
+from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Dense, Epilogue, Tensor
 
-#: Steps of k in the body of the innermost loop; more only lengthens the code.
-_UNROLL = 4
 #: Multiply-adds that must be under way to hide their latency, on cores with two units and latency 4.
 _IN_FLIGHT = 8
 #: Bytes of the left side that a block of rows may hold in L2 while the panels pass by.
@@ -39,140 +44,28 @@ _STREAMS, _STREAMED_ROWS = 4, 6
 _STREAM_GAIN, _CACHED_GAIN = 1.25, 0.94
 
 
-def zeros(count: int, width: int) -> list[Any]:
-    """Declare accumulators: one small buffer each, so that all of them live in registers."""
-    return [T.alloc_buffer((width,), "float32") for _ in range(count)]
+@dataclass(frozen=True)
+class DensePlan(Plan):
+    """Rows and vectors of a tile, sums of each result, panels side by side; pieces of the rows, the columns and the sum."""
 
-
-def vectors(width: int, lanes: int, emit: Callable[[Any], None]) -> None:
-    """Emit ``emit(element)`` for the elements of a row of ``width``, as whole vectors and at most one shorter one."""
-    for start in range(0, width, lanes):
-        size = min(lanes, width - start)
-        if size == 1:
-            emit(start)
-            continue
-        with T.vectorized(0, size) as v:
-            emit(start + v)
-
-
-def pieces(total: int, size: int, emit: Callable[[Any, int], None]) -> None:
-    """Emit ``emit(first, count)`` for pieces of ``size`` that cover ``total``: the whole ones in a loop, then what is left."""
-    whole = total // size
-    if whole:
-        with T.serial(0, whole) as index:
-            emit(index * size, size)
-    if total % size:
-        emit(whole * size, total % size)
-
-
-def block_of(index: Any, total: int, size: int, emit: Callable[[Any, int], None]) -> None:
-    """Emit ``emit(index, count)`` for one of the blocks of ``size`` that cover ``total``: ``count`` is what it has of it."""
-    whole, rest = divmod(total, size)
-    if not rest:
-        emit(index, size)
-    elif not whole:
-        emit(0, rest)
-    else:
-        with T.If(index < whole):
-            with T.Then():
-                emit(index, size)
-            with T.Else():
-                emit(whole, rest)
-
-
-def multiply_add(
-    accumulators: Sequence[Any],
-    width: int,
-    lanes: int,
-    steps: int,
-    left: Callable[[int, Any], Any],
-    right: Callable[[Any, Any], Any],
-    splits: int = 1,
-) -> None:
-    """Emit accumulators[row * splits + s][j] += sum over the k with k % splits == s of left(row, k) * right(k, j).
-
-    ``steps`` is the extent of k.
-    """
-
-    def step(k: Any, split: int) -> None:
-        add_products(accumulators[split::splits], width, lanes, lambda row: left(row, k), lambda j: right(k, j))
-
-    along_k(steps, splits, step)
-
-
-def add_products(totals: Sequence[Any], width: int, lanes: int, left: Callable[[int], Any], right: Callable[[Any], Any]) -> None:
-    """Emit totals[row][j] += left(row) * right(j): one step of a product."""
-    for start in range(0, width, lanes):
-        for row, total in enumerate(totals):
-            with T.vectorized(0, min(lanes, width - start)) as v:
-                j = start + v
-                store(total, [j], total[j] + left(row) * right(j))
-
-
-def along_k(steps: int, splits: int, step: Callable[[Any, int], None]) -> None:
-    """Emit ``step(k, k % splits)`` for all k < ``steps``, some in the body of the loop."""
-    unroll = -(-_UNROLL // splits) * splits
-    if steps >= unroll:
-        with T.serial(0, steps // unroll) as block:
-            for e in range(unroll):
-                step(block * unroll + e, e % splits)
-    for k in range(steps - steps % unroll, steps):
-        step(k, k % splits)
-
-
-def fill(buffer: Any, width: int, lanes: int, value: float = 0.0) -> None:
-    """Emit stores of one value."""
-    vectors(width, lanes, lambda j: store(buffer, [j], tirx.const(value, "float32")))
-
-
-def merge(into: Any, other: Any, width: int, lanes: int, combine: Callable[[Any, Any], Any], offset: int = 0) -> None:
-    """Emit into[j] = combine(into[j], other[offset + j])."""
-    vectors(width, lanes, lambda j: store(into, [j], combine(into[j], other[j + offset])))
-
-
-def clear(accumulators: Iterable[Any], width: int, lanes: int) -> None:
-    """Emit stores of zero."""
-    for total in accumulators:
-        fill(total, width, lanes)
-
-
-def add_splits(accumulators: Sequence[Any], width: int, lanes: int, splits: int) -> list[Any]:
-    """Emit the sum of each row's partial sums; return the rows' accumulators."""
-    for row in range(0, len(accumulators), splits):
-        first = accumulators[row]
-        span = splits
-        while span > 1:  # pairwise: a chain of additions would be waited for
-            half = (span + 1) // 2
-            for s in range(span - half):
-                merge(accumulators[row + s], accumulators[row + s + half], width, lanes, operator.add)
-            span = half
-        assert first is accumulators[row]
-    return list(accumulators[::splits])
-
-
-def even_tiles(total: int, size: int, index: Any, emit: Callable[[int, Any], None]) -> None:
-    """Emit ``emit(rows, first row)`` for tile ``index`` of ceil(total / size) tiles whose sizes differ by at most one."""
-    tiles = -(-total // size)
-    base, more = divmod(total, tiles)
-    if not more:
-        emit(base, index * base)
-        return
-    with T.If(index < more):
-        with T.Then():
-            emit(base + 1, index * (base + 1))
-        with T.Else():
-            emit(base, index * base + more)
+    rows: int
+    vectors: int
+    splits: int
+    streams: int
+    row_pieces: int
+    column_pieces: int
+    k_pieces: int
 
 
 class _Dense:
     name = "dense"
 
-    def plans(self, work: Dense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Dense, machine: Machine) -> list[DensePlan]:
         """Return tile choices, best estimate first; [] unless the right side is a weight that the batch shares."""
-        if not (work.constant and work.shared):
+        if not (work.constant and work.shared and work.dtypes == FLOAT32):
             return []
         total = work.batch * work.m
-        found: dict[tuple[tuple[str, int], ...], Plan] = {}
+        found: dict[tuple[tuple[str, int], ...], DensePlan] = {}
         for rows, wide, splits, streams in _tiles(total, work.n, machine):
             tiles, groups = -(-total // rows), _groups(-(-work.n // (wide * machine.lanes)), streams)
             alone = _seconds(work, machine, rows, wide, splits, streams)
@@ -180,24 +73,19 @@ class _Dense:
             if tiles * groups < machine.cores and alone > 4 * machine.launch and work.k >= 4096:
                 k_pieces = 2 * machine.cores
             pieces = pieces_of(tiles, groups, machine)
-            cut = max(-(-tiles // p) * -(-groups // q) * p * q / (tiles * groups) for p, q in [pieces])
-            shared = alone * cut / min(machine.cores, max(k_pieces, pieces[0] * pieces[1])) + machine.launch
-            seconds = shared if alone > 3 * machine.launch else alone
-            params = (
-                ("rows", rows), ("vectors", wide), ("splits", splits), ("streams", streams), ("row_pieces", pieces[0]),
-                ("column_pieces", pieces[1]), ("k_pieces", k_pieces),
-            )  # fmt: skip
-            found[params] = Plan(self.name, params, seconds)
+            seconds = shared_product(alone, tiles, groups, pieces, machine, along_k=k_pieces)
+            plan = DensePlan(seconds, rows, wide, splits, streams, *pieces, k_pieces)
+            found[plan.params] = plan
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
 
-    def packed_shape(self, work: Dense, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Dense, plan: DensePlan, machine: Machine) -> Tensor:
         """Return (panels, k, columns of a panel)."""
-        width = plan["vectors"] * machine.lanes
-        return (-(-work.n // width), work.k, width)
+        width = plan.vectors * machine.lanes
+        return Tensor((-(-work.n // width), work.k, width))
 
-    def pack(self, work: Dense, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Dense, plan: DensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), packed weights)."""
-        panels, k, width = self.packed_shape(work, plan, machine)
+        panels, k, width = self.packed(work, plan, machine).physical
 
         def body(w: Any, packed: Any) -> None:
             with T.serial(0, panels) as p, T.serial(0, k) as i, T.serial(0, width) as j:
@@ -209,50 +97,19 @@ class _Dense:
 
         return prim_func([("w", (work.k, work.n), "float32"), ("packed", (panels, k, width), "float32")], body)
 
-    def kernel(self, work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
-        shape = self.packed_shape(work, plan, machine)
-        buffers = weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n))
-        make = _split_body if plan["k_pieces"] > 1 else _body
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
+        make = _split_body if plan.k_pieces > 1 else _body
         return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
 
 
-def _row(work: Dense, r: Any) -> tuple[Any, Any]:
-    """Return the batch's index and the row in it of a row of all."""
-    if work.batch == 1:
-        return (0, r)
-    return (r, 0) if work.m == 1 else (r // work.m, r % work.m)
-
-
-def row_at(work: Dense, r: Any, k: Any) -> tuple[Any, Any, Any]:
-    return (*_row(work, r), k)
-
-
-def store_rows(
-    work: Dense, width: int, lanes: int, epilogue: Epilogue, operands: Sequence[Any], y: Any, sums: Sequence[Any], row: Any, panel: Any
-) -> None:
-    """Emit the epilogue of a tile; the last panel stores only the columns that there are."""
-    out = Tensor((work.batch, work.m, work.n))
-
-    def emit(panel: Any, valid: int) -> None:
-        for r, total in enumerate(sums):
-            at = _row(work, row + r)
-
-            def element(j: Any, total: Any = total, at: Any = at) -> None:
-                index = [*at, panel * width + j]
-                store(y, index, finish(epilogue, operands, out, total[j], index))
-
-            vectors(valid, lanes, element)
-
-    block_of(panel, work.n, width, emit)
-
-
-def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
-    lanes, rows, splits, streams = machine.lanes, plan["rows"], plan["splits"], plan["streams"]
-    width, total = plan["vectors"] * lanes, work.batch * work.m
+def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
+    lanes, rows, splits, streams = machine.lanes, plan.rows, plan.splits, plan.streams
+    width, total = plan.vectors * lanes, work.batch * work.m
     tiles, panels = -(-total // rows), -(-work.n // width)
     groups = _groups(panels, streams)
-    row_pieces, column_pieces = plan["row_pieces"], plan["column_pieces"]
+    row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
     block = max(1, machine.l2 // _ROWS_SHARE // (4 * work.k * rows))
 
     def tile(count: int, row: Any, first: Any, together: int) -> None:
@@ -296,7 +153,7 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
         with T.serial(0, (columns + 1) * groups // column_pieces - begin) as group:
             tiles_of(begin + group, first, end)
 
-    seconds = _seconds(work, machine, rows, plan["vectors"], splits, streams)
+    seconds = _seconds(work, machine, rows, plan.vectors, splits, streams)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
         first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
@@ -308,12 +165,14 @@ def _body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any,
                 panels_of(columns, first + b * block, tirx.min(first + (b + 1) * block, end))
 
 
-def _split_body(work: Dense, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
+def _split_body(
+    work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any
+) -> None:
     """Emit k in pieces: partial sums to memory, in parallel, then their sums."""
-    lanes, rows, splits, pieces = machine.lanes, plan["rows"], plan["splits"], plan["k_pieces"]
-    width, total = plan["vectors"] * lanes, work.batch * work.m
+    lanes, rows, splits, pieces = machine.lanes, plan.rows, plan.splits, plan.k_pieces
+    width, total = plan.vectors * lanes, work.batch * work.m
     tiles, panels = -(-total // rows), -(-work.n // width)
-    unroll = -(-_UNROLL // splits) * splits
+    unroll = unrolled(splits)
     length = -(-work.k // (pieces * unroll)) * unroll  # of all pieces but the last
     pieces = -(-work.k // length)
     partial = T.alloc_buffer((pieces, total, panels * width), "float32")
@@ -377,15 +236,6 @@ def _groups(panels: int, streams: int) -> int:
     return panels // streams + panels % streams
 
 
-def pieces_of(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:
-    """Return pieces of the rows and of the columns: 2 a core, of the columns first, as then no core reads another one's weights."""
-    wanted = 4 * machine.cores
-    columns = max((p for p in range(1, min(panels, wanted) + 1) if p % machine.cores == 0 or p == 1), default=1)
-    if panels >= 2 * wanted or tiles == 1:
-        return 1, columns
-    return min(tiles, max(1, wanted // columns)), columns
-
-
 def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, streams: int) -> float:
     """Estimate the time of one core."""
     total, width = work.batch * work.m, wide * machine.lanes
@@ -405,11 +255,11 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, s
         rate *= _STREAM_GAIN if from_memory else _CACHED_GAIN
     stream = weights / rate
     if total > _FEW_ROWS or machine.registers < 32:  # with 16 registers tiles of many rows are no gain (measured)
-        return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
+        return overlapped(compute, stream) + 2e-7
     # the first tile of rows waits for the panels, the others find them in a cache
     first = compute / tiles
     again = 0.0 if 4 * work.k * width * streams <= machine.l1 / 2 else weights / (7e9 * machine.bandwidth)
-    return max(first, stream) + 0.1 * min(first, stream) + (tiles - 1) * max(first, again) + 2e-7
+    return overlapped(first, stream) + (tiles - 1) * max(first, again) + 2e-7
 
 
 FAMILY = _Dense()

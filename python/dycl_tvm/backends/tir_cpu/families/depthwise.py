@@ -8,17 +8,27 @@ columns in registers, no test of the padding but at the borders. Weights (C, 1, 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.ir.expr import Var
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.channelwise_op import ChannelwiseOp, Reduction
 from dycl_tvm.backends.tir_cpu.families import channelwise
-from dycl_tvm.backends.tir_cpu.loops import prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan, Tensor
+from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, Reduction
+from dycl_tvm.backends.tir_cpu.words.cost import overlapped
+from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Conv2D, Epilogue, Tensor
+
+
+@dataclass(frozen=True)
+class DepthwisePlan(Plan):
+    """Columns of a tile."""
+
+    tile: int
 
 
 class Depthwise:
@@ -26,17 +36,17 @@ class Depthwise:
 
     name = "depthwise"
 
-    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Conv2D, machine: Machine) -> list[DepthwisePlan]:
         """Return tiles of columns. One output channel an input channel; input and output packed by the machine's lanes."""
         channels = work.x.shape[1]
         if work.groups != channels or work.y.shape[1] != channels or {work.x.block, work.y.block} != {machine.lanes}:
             return []
-        if {work.x.dtype, work.y.dtype} != {"float32"}:
+        if work.dtypes != FLOAT32:
             return []
         columns = work.y.shape[3]
         widths = {-(-columns // -(-columns // most)) for most in (4, 8, 12) if most <= machine.registers - 4}
-        plans = [Plan(self.name, (("tile", w),), self._seconds(work, w, machine)) for w in widths]
-        return sorted(plans, key=lambda p: (p.seconds, p["tile"]))
+        plans = [DepthwisePlan(self._seconds(work, w, machine), w) for w in widths]
+        return sorted(plans, key=lambda p: (p.seconds, p.tile))
 
     def _seconds(self, work: Conv2D, tile: int, machine: Machine) -> float:
         n, blocks, rows, columns, _ = work.y.physical
@@ -49,29 +59,29 @@ class Depthwise:
         # a core draws about four times the bandwidth of memory from the last cache, ten times from its own
         moving = moved / (machine.bandwidth * 1e9) / (10 if moved <= machine.l2 else 4 if moved <= machine.l3 / 2 else 1)
         pieces = min(machine.cores, n * blocks * rows)
-        return (max(computing, moving) + 0.1 * min(computing, moving)) / pieces + machine.launch / 2
+        return overlapped(computing, moving) / pieces + machine.launch / 2
 
-    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Conv2D, plan: DepthwisePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
         filters = Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes)
-        return channelwise.kernel(_operator(work), [work.x, filters, work.y], machine, epilogue, plan["tile"])
+        return channelwise.kernel(_operator(work), [work.x, filters, work.y], machine, epilogue, plan.tile)
 
-    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Conv2D, plan: DepthwisePlan, machine: Machine) -> Tensor:
         """Return the shape of the packed weights."""
-        return Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes).physical
+        return Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes)
 
-    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Conv2D, plan: DepthwisePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights, packed weights)."""
         lanes, channels = machine.lanes, work.x.shape[1]
 
         def body(w: Any, packed: Any) -> None:
-            _, blocks, kh, kw, _ = self.packed_shape(work, plan, machine)
+            _, blocks, kh, kw, _ = self.packed(work, plan, machine).physical
             with T.grid(blocks, kh, kw, lanes) as (cb, i, j, lane):
                 channel = cb * lanes + lane
                 value = w[tirx.min(channel, channels - 1), 0, i, j]
                 store(packed, [0, cb, i, j, lane], tirx.if_then_else(channel < channels, value, tirx.const(0, "float32")))
 
-        shapes = [("w", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")]
+        shapes = [("w", work.weight_shape, "float32"), ("packed", self.packed(work, plan, machine).physical, "float32")]
         return prim_func(shapes, body)
 
 

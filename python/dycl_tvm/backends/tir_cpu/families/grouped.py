@@ -15,16 +15,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import one_core
-from dycl_tvm.backends.tir_cpu.families.conv_direct_tiles import Run, cut, narrow_groups, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.loops import finish, is_parallel, parallel, prim_func, store, weighted_buffers
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Conv2D, Epilogue, Plan
+from dycl_tvm.backends.tir_cpu.words.convolution import Run, cut, narrow_groups, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.cost import one_core
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.loops import is_parallel, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Conv2D, Epilogue, Tensor
 
 #: Multiply-adds that the tiles of one row may unroll to.
 _CODE = 2000
@@ -34,18 +37,26 @@ _CODE = 2000
 _WIDE, _NARROW = (4, 0.15), (8, 0.4)
 
 
+@dataclass(frozen=True)
+class GroupedPlan(Plan):
+    """Columns of a tile; parts of an image's rows."""
+
+    columns: int
+    parts: int
+
+
 class Grouped:
     """The family; see ``families/__init__.py`` for its functions."""
 
     name = "grouped"
 
-    def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+    def plans(self, work: Conv2D, machine: Machine) -> list[GroupedPlan]:
         """Return tiles of columns. Any float32 convolution with packed output and several groups that are no whole blocks.
 
         Depthwise ones have a family of their own. Kernels too wide for their borders to be unrolled are left.
         """
         depthwise = work.groups == work.x.shape[1] == work.y.shape[1]
-        if (work.x.dtype, work.y.dtype) != ("float32", "float32") or work.y.block != machine.lanes or not work.macs:
+        if work.dtypes != FLOAT32 or work.y.block != machine.lanes or not work.macs:
             return []
         if work.x.block not in (1, machine.lanes) or depthwise or not narrow_groups(work):
             return []
@@ -56,14 +67,14 @@ class Grouped:
                 plans.append(_plan(work, columns, machine))
         return sorted(plans, key=lambda plan: plan.seconds)
 
-    def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
+    def packed(self, work: Conv2D, plan: GroupedPlan, machine: Machine) -> Tensor:
         """Return the shape of the packed weights: vectors in the order in which the kernel reads them."""
         lanes = machine.lanes
-        return (-(-work.y.shape[1] // lanes), work.kernel[0], work.x.shape[1] // work.groups, work.kernel[1], lanes)
+        return Tensor((-(-work.y.shape[1] // lanes), work.kernel[0], work.x.shape[1] // work.groups, work.kernel[1], lanes))
 
-    def pack(self, work: Conv2D, plan: Plan, machine: Machine) -> Any:
+    def pack(self, work: Conv2D, plan: GroupedPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), packed weights)."""
-        shape = self.packed_shape(work, plan, machine)
+        shape = self.packed(work, plan, machine).physical
         outputs = work.y.shape[1]
 
         def body(weights: Any, packed: Any) -> None:
@@ -74,9 +85,9 @@ class Grouped:
 
         return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
 
-    def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+    def kernel(self, work: Conv2D, plan: GroupedPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
-        buffers = weighted_buffers(work.x.physical, self.packed_shape(work, plan, machine), epilogue, work.y.physical)
+        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
             _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
@@ -104,13 +115,13 @@ class _Emitter:
     """Writes one kernel."""
 
     def __init__(
-        self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
+        self, work: Conv2D, plan: GroupedPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
     ) -> None:
         self.work, self.plan, self.machine, self.epilogue = work, plan, machine, epilogue
         self.x, self.weights, self.operands, self.y = x, weights, operands, y
         self.p, self.lanes = problem(work), machine.lanes
         self.inner, self.outer = work.x.shape[1] // work.groups, work.y.shape[1] // work.groups
-        self.columns = cut(self.p.columns.out, plan["columns"], self.p.columns)
+        self.columns = cut(self.p.columns.out, plan.columns, self.p.columns)
         self.lane = T.ramp(0, 1, self.lanes)
         self.n: Any = None
         self.block: Any = None
@@ -118,7 +129,7 @@ class _Emitter:
 
     def emit(self) -> None:
         """Emit the loops over images, blocks of outputs and shares of them, rows, and tiles of columns."""
-        p, parts, blocks = self.p, self.plan["parts"], -(-self.work.y.shape[1] // self.lanes)
+        p, parts, blocks = self.p, self.plan.parts, -(-self.work.y.shape[1] // self.lanes)
         with parallel(p.images * blocks * parts, self.machine, one_core(self.work, self.machine)) as piece:
             part, unit = piece % parts, piece // parts
             self.n, self.block = unit // blocks, unit % blocks
@@ -254,7 +265,7 @@ def _seconds(work: Conv2D, columns: int, machine: Machine) -> float:
     return slots * machine.lanes * 2 / machine.gflops * 1e-9
 
 
-def _plan(work: Conv2D, columns: int, machine: Machine) -> Plan:
+def _plan(work: Conv2D, columns: int, machine: Machine) -> GroupedPlan:
     p = problem(work)
     seconds, units = _seconds(work, columns, machine), p.images * -(-work.y.shape[1] // machine.lanes)
     along = p.rows.out if p.rows.out > 1 else tiles(cut(p.columns.out, columns, p.columns))
@@ -262,4 +273,4 @@ def _plan(work: Conv2D, columns: int, machine: Machine) -> Plan:
     parts = min(parts, along)
     if is_parallel(units * parts, machine, one_core(work, machine)):
         seconds = seconds / min(machine.cores, units * parts) + machine.launch
-    return Plan(Grouped.name, (("columns", columns), ("parts", parts)), seconds)
+    return GroupedPlan(seconds, columns, parts)

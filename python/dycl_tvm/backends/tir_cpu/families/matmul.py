@@ -8,17 +8,18 @@ Error: that of a float32 product, |error| <= k 2^-24 sum |a b|.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import block_of, clear, even_tiles, multiply_add, pieces, vectors, zeros
-from dycl_tvm.backends.tir_cpu.families.softmax import across
-from dycl_tvm.backends.tir_cpu.loops import epilogue_buffers, finish, parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import NOTHING, Dense, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.epilogue import epilogue_buffers, finish
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.sums import dots, multiply_add
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of, even_tiles
+from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
 #: Rows up to which a transposed right side is read in place.
 _DOT_ROWS = 4
@@ -35,27 +36,6 @@ def copy_transposed(source: Callable[[Any, Any], Any], target: Callable[[Any, An
     """Emit target(i, j) = source(j, i) for i < k and j < columns: a vector is gathered from ``lanes`` rows."""
     with T.serial(0, k) as i:
         vectors(columns, lanes, lambda j: target(i, j, source(j, i)))
-
-
-def dots(rows: int, columns: int, depth: int, lanes: int, left: Callable[[int, Any], Any], right: Callable[[int, Any], Any]) -> list[Any]:
-    """Emit the sums along d < depth of left(row, d) * right(column, d), a register each; return a buffer of the columns for each row."""
-    sums = zeros(rows * columns, lanes)
-    clear(sums, lanes, lanes)
-
-    def step(d: Any, size: int) -> None:
-        for k, total in enumerate(sums):
-
-            def add(v: Any, total: Any = total, r: int = k // columns, j: int = k % columns) -> None:
-                store(total, [v], total[v] + left(r, d + v) * right(j, d + v))
-
-            vectors(size, lanes, add)
-
-    pieces(depth, lanes, step)
-    found = [T.alloc_buffer((columns,), "float32") for _ in range(rows)]
-    for k, total in enumerate(sums):
-        across(total, lanes, operator.add)
-        store(found[k // columns], [k % columns], total[0])
-    return found
 
 
 def matmul(work: Dense, machine: Machine, epilogue: Epilogue = NOTHING, transposed: bool = False) -> Any:

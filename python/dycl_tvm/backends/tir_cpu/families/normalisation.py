@@ -16,11 +16,11 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import fill, merge
-from dycl_tvm.backends.tir_cpu.families.softmax import across, along, pieces_of
-from dycl_tvm.backends.tir_cpu.families.vector_math import let
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.cost import pieces_of_rows
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.vector_math import let
+from dycl_tvm.backends.tir_cpu.words.vectors import across, along, fill, merge
 
 #: Vectors of each sum that are under way at once.
 _CHAINS = 4
@@ -65,7 +65,7 @@ def _kernel(
         tables = [T.decl_buffer((groups * channels,), "float32", data=b.data) for b in rest[:-1]]
         x = T.decl_buffer((rows, n), "float32", data=x.data)
         y = T.decl_buffer((rows, n), "float32", data=rest[-1].data)
-        pieces = pieces_of(rows, machine)
+        pieces = pieces_of_rows(rows, machine)
         with (
             parallel(pieces, machine, rows * n * 1.5e-9 / lanes) as piece,
             T.serial(piece * rows // pieces, (piece + 1) * rows // pieces) as row,

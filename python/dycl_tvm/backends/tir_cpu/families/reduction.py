@@ -18,11 +18,12 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import block_of, vectors
-from dycl_tvm.backends.tir_cpu.families.softmax import along, pieces_of
-from dycl_tvm.backends.tir_cpu.loops import is_parallel, parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.reduction_op import Axis, Follower, ReductionOp, reduction_op
+from dycl_tvm.backends.tir_cpu.reading.reduction_op import Axis, Follower, ReductionOp, reduction_op
+from dycl_tvm.backends.tir_cpu.words.cost import pieces_of_rows
+from dycl_tvm.backends.tir_cpu.words.loops import is_parallel, parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.vectors import along, vectors
 
 #: Vectors that are under way at once.
 _CHAINS = 4
@@ -91,7 +92,7 @@ class _Emitter:
         """Emit what reads the result."""
         *outer, last = after.axes
         rows, n, y = math.prod(a.extent for a in outer), last.extent, self.flat[-1]
-        pieces = pieces_of(rows, self.machine)
+        pieces = pieces_of_rows(rows, self.machine)
         seconds = rows * (5e-9 + n * (1 + after.operations) * 1.2e-9 / self.lanes)
         first, end = (lambda p: p * rows // pieces), (lambda p: (p + 1) * rows // pieces)
         with parallel(pieces, self.machine, seconds) as piece, T.serial(first(piece), end(piece)) as row:
@@ -180,7 +181,7 @@ class _Emitter:
 
     def _inner(self) -> None:
         n = self.op.reduced[-1].extent
-        pieces = pieces_of(self.rows, self.machine)
+        pieces = pieces_of_rows(self.rows, self.machine)
         seconds = self._seconds(self.rows) + self.rows * 10e-9
         step = self.chains * self.lanes
         cut = -(-n // (4 * self.machine.cores * step)) * step
@@ -236,7 +237,7 @@ class _Emitter:
         tiles = -(-across // self.chains)
         width = -(-across // tiles) * self.lanes
         tiles = -(-columns // width)
-        pieces = pieces_of(rows * tiles, self.machine)
+        pieces = pieces_of_rows(rows * tiles, self.machine)
         first, last = (lambda p: p * (rows * tiles) // pieces), (lambda p: (p + 1) * (rows * tiles) // pieces)
         with parallel(pieces, self.machine, self._seconds(self.rows)) as piece, T.serial(first(piece), last(piece)) as unit:
             row, tile = unit // tiles, unit % tiles

@@ -13,10 +13,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import block_of
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Tensor
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 
 def kernel(source: Tensor, target: Tensor, machine: Machine) -> Any:

@@ -8,101 +8,19 @@ the absolute error of a log-softmax. Results under 1e-38 may be 0. NaN in a row,
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families import vector_math
-from dycl_tvm.backends.tir_cpu.families.dense import block_of, fill, merge, vectors
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-
-#: Vectors that are under way at once.
-_CHAINS = 4
-
-
-def larger(a: Any, b: Any) -> Any:
-    """Return the larger of two; b where one is NaN (a softmax's sum spreads NaN anyway)."""
-    return tirx.Select(a > b, a, b)
-
-
-def across(buffer: Any, lanes: int, combine: Callable[[Any, Any], Any]) -> None:
-    """Emit the reduction of a buffer's lanes into its first element."""
-    half = lanes // 2
-    while half:
-        merge(buffer, buffer, half, half, combine, half)
-        half //= 2
-
-
-def along(n: int, lanes: int, emit: Callable[[int, int, Any], None], chains: int = _CHAINS) -> None:
-    """Emit ``emit(chain, lane, element)`` for n elements in memory order, ``chains`` vectors at a time."""
-    step = chains * lanes
-    done = n // step * step
-
-    def block(base: Any, size: int) -> None:
-        for start in range(0, size, lanes):
-
-            def element(v: Any, start: int = start) -> None:
-                emit(start // lanes, v, base + start + v)
-
-            vectors(min(lanes, size - start), lanes, element)
-
-    if done:
-        with T.serial(0, n // step) as i:
-            block(i * step, step)
-    if n > done:
-        block(done, n - done)
-
-
-def pieces_of(rows: int, machine: Machine) -> int:
-    """Return in how many pieces independent rows are cut."""
-    return min(rows, 4 * machine.cores)
-
-
-def reduce_row(n: int, lanes: int, identity: float, value: Callable[[Any], Any], combine: Callable[[Any, Any], Any]) -> Any:
-    """Emit the reduction of ``value(element)`` over n elements; return a buffer whose first element is the result."""
-    chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(_CHAINS, -(-n // lanes)))]
-    for chain in chains:
-        fill(chain, lanes, lanes, identity)
-    along(n, lanes, lambda c, v, j: store(chains[c], [v], combine(chains[c][v], value(j))))
-    first = chains[0]
-    for chain in chains[1:]:
-        merge(first, chain, lanes, lanes, combine)
-    across(first, lanes, combine)
-    return first
-
-
-def softmax_row(
-    n: int,
-    lanes: int,
-    load: Callable[[Any], Any],
-    put: Callable[[Any, Any], None],
-    again: Callable[[Any], Any],
-    settle: Callable[[Any], None] = lambda peak: None,
-) -> tuple[Any, Any]:
-    """Emit one row: exponentials of ``load`` less its maximum to ``put``; return buffers with the maximum and the sum as first elements.
-
-    ``settle`` may change the maximum before it is used.
-    """
-    peak = reduce_row(n, lanes, -math.inf, load, larger)
-    settle(peak)
-    chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(_CHAINS, -(-n // lanes)))]
-    for chain in chains:
-        fill(chain, lanes, lanes)
-
-    def element(c: int, v: Any, j: Any) -> None:
-        put(j, vector_math.exp_of_difference(load(j) + tirx.const(-1, "float32") * peak[0]))
-        store(chains[c], [v], chains[c][v] + again(j))
-
-    along(n, lanes, element)
-    first = chains[0]
-    for chain in chains[1:]:
-        merge(first, chain, lanes, lanes, operator.add)
-    across(first, lanes, operator.add)
-    return peak, first
+from dycl_tvm.backends.tir_cpu.words import vector_math
+from dycl_tvm.backends.tir_cpu.words.cost import pieces_of_rows
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.softmax_row import larger, softmax_row
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.vectors import along, vectors
 
 
 def softmax(shape: Sequence[int], axis: int, machine: Machine, log: bool = False) -> Any:
@@ -118,10 +36,10 @@ def softmax(shape: Sequence[int], axis: int, machine: Machine, log: bool = False
     def body(x: Any, y: Any) -> None:
         x = T.decl_buffer((outer, n, inner), "float32", data=x.data)
         y = T.decl_buffer((outer, n, inner), "float32", data=y.data)
-        pieces = pieces_of(outer, machine)
+        pieces = pieces_of_rows(outer, machine)
         if outer == 1 and inner >= 2 * lanes:
             columns = -(-inner // lanes)
-            pieces = pieces_of(columns, machine)
+            pieces = pieces_of_rows(columns, machine)
             with parallel(pieces, machine, seconds) as piece, T.serial(piece * columns // pieces, (piece + 1) * columns // pieces) as c:
                 _column_block(x, y, 0, c, n, inner, lanes, log)
             return

@@ -19,9 +19,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 
 #: Lanes of the sums; elements that one instruction rounds.
 LANES = 16
@@ -61,9 +61,13 @@ define linkonce_odr hidden <8 x i32> @dycl_bf16_pairs(<16 x float> %x) alwaysinl
 """
 
 
-def allowed(machine: Machine, accuracy: Accuracy) -> bool:
-    """Whether the user asked for bfloat16 and the CPU computes with it."""
-    return accuracy == "bf16" and machine.bf16 and machine.lanes == LANES
+#: Types of workloads whose kernels round factors of float32 themselves.
+ROUNDED = DTypes(weights="bfloat16")
+
+
+def has_instructions(machine: Machine) -> bool:
+    """Whether the CPU computes with bfloat16."""
+    return machine.bf16 and machine.lanes == LANES
 
 
 def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], functions: str = "") -> Any:
@@ -129,3 +133,8 @@ def round_row(count: int, source: Callable[[Any], Any], target: Callable[[Any, A
         for j in range(rest):
             store(tail, [j], source(whole * LANES + j))
         target(whole * PAIRS, tail[lane])
+
+
+def cycles_per_second(machine: Machine) -> float:
+    """Return the instructions on whole vectors that a core does in a second."""
+    return machine.gflops * 1e9 / (2 * LANES)

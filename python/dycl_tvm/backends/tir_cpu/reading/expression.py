@@ -11,8 +11,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import Call, TensorLoad, Var
 
-from dycl_tvm.backends.tir_cpu.stages import inlined, loads_of, read_stages, replace_loads, substitute, tensor_of, uses
-from dycl_tvm.backends.tir_cpu.workload import Tensor
+from dycl_tvm.backends.tir_cpu.reading.stages import inlined, loads_of, read_stages, replace_loads, substitute, tensor_of, uses
+from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 #: What a call of a mathematical function costs, in additions.
 _CALL_COST = 12

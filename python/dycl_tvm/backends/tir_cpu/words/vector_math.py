@@ -25,7 +25,7 @@ from tvm import tirx
 from tvm.ir.expr import Call
 from tvm.tirx.op import register_intrin_lowering
 
-from dycl_tvm.backends.tir_cpu.families.vector_text import Function, Value
+from dycl_tvm.backends.tir_cpu.words.vector_text import Function, Value
 
 #: Lanes of the vectors that the functions are defined for: schedules take no longer ones.
 _LANES = tuple(range(1, 33))

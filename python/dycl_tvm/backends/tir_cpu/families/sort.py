@@ -18,9 +18,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.dense import vectors
-from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.vectors import vectors
 
 #: The longest row whose places are counted.
 _SHORT = 96

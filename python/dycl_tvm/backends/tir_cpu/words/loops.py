@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Small words for writing kernels with TVM's IR builder.
+"""A kernel as a function, its loops and stores, with TVM's IR builder.
 
 Kernels are loops over buffers, without schedule blocks. Rules that TVM's code generation for CPUs imposes:
 
@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.vector_math import with_functions
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.vector_math import with_functions
 
 #: A function with this attribute has its final loops: the generic schedule leaves it alone.
 SCHEDULED = "dycl.scheduled"
@@ -68,52 +66,3 @@ def parallel(extent: int, machine: Machine, seconds: float) -> Any:
     if not is_parallel(extent, machine, seconds):
         return T.serial(0, extent)
     return T.parallel(0, extent, annotations={LAUNCHES: max(1, int(seconds / (3 * machine.launch)))})
-
-
-def epilogue_buffers(epilogue: Epilogue) -> list[tuple[str, Sequence[int], str]]:
-    """Return the buffers of the operands, for :func:`prim_func`."""
-    return [(f"operand_{k}", t.physical, t.dtype) for k, t in enumerate(epilogue.operands)]
-
-
-def weighted_buffers(
-    x: Sequence[int], weights: Sequence[int], epilogue: Epilogue, y: Sequence[int]
-) -> list[tuple[str, Sequence[int], str]]:
-    """Return the buffers of a kernel with packed weights, for :func:`prim_func`: x, weights, operands of the epilogue, y."""
-    return [("x", x, "float32"), ("weights", weights, "float32"), *epilogue_buffers(epilogue), ("y", y, "float32")]
-
-
-def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = None) -> Any:
-    """Load an operand at an index of the output, of which the operand may be packed where the output is not.
-
-    Parameters
-    ----------
-    buffer : tvm.tirx.Buffer
-    tensor : Tensor
-        Dimensions of 1 are broadcast.
-    index : sequence
-        The output's logical index, or for a packed output the index of its array without the lane.
-    lane : optional
-        The lane of a packed output.
-    """
-    at = [0 if size == 1 else i for size, i in zip(tensor.shape, index)]
-    if lane is None and tensor.block > 1:
-        channel = at[1]
-        packed = (at[0], channel // tensor.block, *at[2:], channel % tensor.block)
-        return buffer[packed]
-    if lane is None:
-        return buffer[tuple(at)] if at else buffer[()]
-    if tensor.block > 1:
-        packed = (*at, lane)
-        return buffer[packed]
-    assert len(tensor.shape) < 2 or tensor.shape[1] == 1, "an operand with channels has the output's layout"
-    return buffer[tuple(at)] if at else buffer[()]
-
-
-def finish(epilogue: Epilogue, operands: Sequence[Any], y: Tensor, value: Any, index: Sequence[Any], lane: Any = None) -> Any:
-    """Return what is stored at an index of the output: the epilogue of ``value``, zero in the lanes beyond the last channel."""
-    loads = [load_operand(b, t, index, lane) for b, t in zip(operands, epilogue.operands)]
-    result = epilogue.element(value, loads)
-    if lane is not None and y.shape[1] % y.block:
-        zero = tirx.const(0, y.dtype)
-        result = tirx.Select(index[1] * y.block + lane < y.shape[1], result, zero)
-    return result

@@ -4,18 +4,19 @@
 Layouts. A tensor of logical shape (N, C, *spatial) is *plain* (``block`` 1: row-major) or *packed* (``block`` L: an array
 (N, ceil(C / L), *spatial, L), channel c at block c // L, lane c % L). Lanes beyond C are zero: every kernel that writes a packed
 tensor keeps that, every kernel that reads one may rely on it.
+
+Types. A workload says of which type its input, weights, sums and output are (:class:`DTypes`). Where the input is of another type than
+the weights, the kernel rounds its elements to the weights' type, as factors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
-
-Accuracy = Literal["strict", "default", "bf16", "bf16x3", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,32 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Bytes of the array in memory, for types of whole bytes."""
-        return math.prod(self.physical) * {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}.get(
-            self.dtype, 4
-        )
+        return math.prod(self.physical) * _ITEM_BYTES.get(self.dtype, 4)
+
+
+@dataclass(frozen=True)
+class DTypes:
+    """Element types of a workload; ``bfloat16x3`` are sums of three bfloat16.
+
+    Attributes
+    ----------
+    x : str
+        Of the input in memory.
+    weights : str
+        Of both factors of each product.
+    accumulator : str
+        Of the sums.
+    y : str
+        Of the output in memory.
+    """
+
+    x: str = "float32"
+    weights: str = "float32"
+    accumulator: str = "float32"
+    y: str = "float32"
+
+
+FLOAT32 = DTypes()
 
 
 @dataclass(frozen=True)
@@ -91,6 +115,17 @@ class Conv2D:
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    weights: str = "float32"
+    accumulator: str = "float32"
+
+    @property
+    def dtypes(self) -> DTypes:
+        """The types; those of input and output are the tensors' own."""
+        return DTypes(self.x.dtype, self.weights, self.accumulator, self.y.dtype)
+
+    def with_weights(self, dtype: str) -> Conv2D:
+        """Return the same with factors of another type."""
+        return replace(self, weights=dtype)
 
     @property
     def macs(self) -> int:
@@ -117,24 +152,23 @@ class Dense:
     k: int
     constant: bool = True
     shared: bool = True
+    dtypes: DTypes = FLOAT32
+
+    @property
+    def x(self) -> Tensor:
+        """The left side."""
+        return Tensor((self.batch, self.m, self.k), self.dtypes.x)
+
+    @property
+    def y(self) -> Tensor:
+        """The output as kernels see it."""
+        return Tensor((self.batch, self.m, self.n), self.dtypes.y)
+
+    def with_weights(self, dtype: str) -> Dense:
+        """Return the same with factors of another type."""
+        return replace(self, dtypes=replace(self.dtypes, weights=dtype))
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates."""
         return self.batch * self.m * self.n * self.k
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One way to compute a workload: the family, its tile sizes by name, and the cost model's estimate.
-
-    ``params`` are what tuning searches and what its database keeps; a family rebuilds the kernel from them alone.
-    ``seconds`` is the estimate with all of the machine's cores.
-    """
-
-    family: str
-    params: tuple[tuple[str, int], ...]
-    seconds: float
-
-    def __getitem__(self, name: str) -> int:
-        return dict(self.params)[name]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import tirx
 
-from dycl_tvm.backends.tir_cpu.workload import Conv2D
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 
 #: What a tile's positions reach: for each position and each kernel position, whether it lies inside the input.
 Reach = tuple[tuple[bool, ...], ...]

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 
-from dycl_tvm.backends.tir_cpu.workload import Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 #: Nodes of one expression: inlining repeats what is read several times, and must end.
 _MAX_NODES = 4000

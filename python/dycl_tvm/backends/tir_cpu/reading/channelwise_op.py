@@ -11,9 +11,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 
-from dycl_tvm.backends.tir_cpu.ranges import branches, conjunction, is_conditional
-from dycl_tvm.backends.tir_cpu.stages import Stage, inlined, loads_of, read_stages, replace_loads, substitute, tensor_of, uses
-from dycl_tvm.backends.tir_cpu.workload import Tensor
+from dycl_tvm.backends.tir_cpu.reading.ranges import branches, conjunction, is_conditional
+from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages, replace_loads, substitute, tensor_of, uses
+from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,10 +30,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.families.bf16 import LANES, PAIRS, bf16_func, pairs, rest, rest_of_weight, word
-from dycl_tvm.backends.tir_cpu.loops import INSTRUCTIONS, store
-from dycl_tvm.backends.tir_cpu.machine import Machine
-from dycl_tvm.backends.tir_cpu.workload import Accuracy
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, ROUNDED, bf16_func, has_instructions, pairs, rest, rest_of_weight, word
+from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, store
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 from dycl_tvm.errors import UsageError
 
 #: LLVM's name of the feature. Linux grants the registers only to processes that ask for them.
@@ -78,19 +78,18 @@ def _functions() -> str:
 _FUNCTIONS = _functions()
 
 
-def allowed(machine: Machine, accuracy: Accuracy) -> bool:
-    """Whether the user asked for bfloat16 and the CPU has tiles of it."""
-    return accuracy in ("bf16", "bf16x3") and machine.amx and machine.bf16 and machine.lanes == LANES
+#: Of the types of workloads that tiles compute, of how many bfloat16 each factor is the sum.
+PLANES = {ROUNDED: 1, DTypes(weights="bfloat16x3"): 3}
+
+
+def has_tiles(machine: Machine) -> bool:
+    """Whether the CPU has tiles of bfloat16."""
+    return machine.amx and has_instructions(machine)
 
 
 def used_by(kernels: Iterable[Any]) -> bool:
     """Whether one of some PrimFuncs uses tiles."""
     return any(FEATURE in fn.attrs.get(INSTRUCTIONS, ()) for fn in kernels)
-
-
-def planes_of(accuracy: Accuracy) -> int:
-    """Return of how many bfloat16 each factor is the sum."""
-    return 3 if accuracy == "bf16x3" else 1
 
 
 def products(planes: int) -> list[tuple[int, int]]:

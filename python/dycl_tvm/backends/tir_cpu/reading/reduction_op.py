@@ -17,10 +17,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 
-from dycl_tvm.backends.tir_cpu.channelwise_op import read_reduction
-from dycl_tvm.backends.tir_cpu.expression import operations_of
-from dycl_tvm.backends.tir_cpu.families.reducers import ArgExtreme, Extreme, Fold, Reducer
-from dycl_tvm.backends.tir_cpu.stages import Stage, inlined, loads_of, read_nests, read_stage, replace_loads, substitute, uses
+from dycl_tvm.backends.tir_cpu.reading.channelwise_op import read_reduction
+from dycl_tvm.backends.tir_cpu.reading.expression import operations_of
+from dycl_tvm.backends.tir_cpu.reading.reducers import ArgExtreme, Extreme, Fold, Reducer
+from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_nests, read_stage, replace_loads, substitute, uses
 
 #: The annotation of a block that computes pairs of an index and a value, ``argmax`` or ``argmin``: the index of the first NaN or else of
 #: the first extreme element along the only reduction axis, and that element.

@@ -1,0 +1,114 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Convolutions that read a padded copy of their input, rounded to the type of their factors.
+
+A piece (a band of output positions of an image) copies the input that it reaches, zeros around it, so that all tiles of outputs are
+alike and each factor is rounded once, not once a tap.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
+
+
+class Band:
+    """The positions of one axis that a piece computes, and the part of the input that they reach, as it lies in the copy."""
+
+    def __init__(self, axis: Axis, tile: int, part: Any, parts: int) -> None:
+        self.axis, self.runs = axis, cut(axis.out, tile)
+        count = tiles(self.runs)
+        self.begin, self.end = share(part, parts, count)
+        # a kernel of one tap skips what lies between strides
+        self.source_step, self.step = (axis.stride, 1) if axis.kernel == 1 else (1, axis.stride)
+        small, large = divmod(axis.out, count)
+        self.first = self.begin * small + (tirx.min(self.begin, large) if large and parts > 1 else 0)
+        longest = axis.out if parts == 1 else -(-count // parts) * (small + bool(large))
+        self.extent = (longest - 1) * self.step + (axis.kernel - 1) * axis.dilation + 1
+        self.source = axis.at(self.first, 0)
+        # places of the copy in [inside, outside) lie in the input
+        ceil = -tirx.floordiv(self.source, self.source_step) if parts > 1 else -(self.source // self.source_step)
+        last = axis.size - 1 - self.source
+        end = (tirx.floordiv(last, self.source_step) if parts > 1 else last // self.source_step) + 1
+        self.inside = self.clip(ceil)
+        self.outside = self.clip(end)
+
+    def clip(self, place: Any) -> Any:
+        if isinstance(place, int):
+            return min(max(place, 0), self.extent)
+        return tirx.min(tirx.max(place, 0), self.extent)
+
+    def each(self) -> Iterator[tuple[Run, Any]]:
+        """Yield runs of like tiles with the first position of a tile, inside the loop over the run's tiles in the band."""
+        for run in self.runs:
+            if isinstance(self.begin, int) and isinstance(self.end, int):
+                low, high = max(self.begin, run.first), min(self.end, run.last)
+                extent: Any = max(0, high - low)
+            else:
+                low, high = tirx.max(self.begin, run.first), tirx.min(self.end, run.last)
+                extent = tirx.max(0, high - low)
+            with T.serial(0, extent) as t:
+                yield run, run.position(low + t)
+
+
+class PaddedCopy(ABC):
+    """Writes one kernel."""
+
+    #: The band that a piece computes, and its image.
+    rows: Band
+    columns: Band
+    n: Any
+
+    def __init__(self, work: Conv2D, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any) -> None:
+        self.work, self.machine, self.epilogue = work, machine, epilogue
+        self.x, self.weights, self.operands, self.y = x, weights, operands, y
+        self.p = problem(work)
+
+    @abstractmethod
+    def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
+        """Emit the store of a block of channels, rounded, at a place of the copy; by default of zeros."""
+
+    @abstractmethod
+    def group(self, g: Any, span: tuple[Any, Any]) -> None:
+        """Emit a span of the tiles of outputs of a group, and before it the copy (:meth:`round`)."""
+
+    def groups(self, out_part: Any, out_parts: int, count: int) -> None:
+        """Emit a share of the groups, or of the ``count`` tiles of outputs of the only one."""
+        if self.p.groups > 1:
+            begin, end = share(out_part, out_parts, self.p.groups)
+            with T.serial(0, end - begin) as g:
+                self.group(begin + g, (0, count))
+        else:
+            self.group(0, share(out_part, out_parts, count))
+
+    def round(self, g: Any) -> None:
+        """Emit the copy of what the piece reaches of a group of the input."""
+        p, rows, columns = self.p, self.rows, self.columns
+
+        def zeros(c: Any, i: Any, begin: Any, end: Any) -> None:
+            with T.serial(0, end - begin) as j:
+                self.put(c, i, begin + j)
+
+        def row_of_input(c: Any, i: Any) -> None:
+            zeros(c, i, 0, columns.inside)
+            with T.serial(0, tirx.max(0, columns.outside - columns.inside)) as j:
+                at = columns.inside + j
+                row, column = rows.source + i * rows.source_step, columns.source + at * columns.source_step
+                image, row, column = p.place(self.n, row, column)
+                self.put(c, i, at, self.x[image, g * p.inputs + c, row, column, T.ramp(0, 1, p.block)])
+            zeros(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
+
+        with T.serial(0, p.inputs) as c:
+            with T.serial(0, rows.inside) as i:
+                zeros(c, i, 0, columns.extent)
+            with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as i:
+                row_of_input(c, rows.inside + i)
+            with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
+                zeros(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)

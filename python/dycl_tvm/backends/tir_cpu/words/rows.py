@@ -1,0 +1,44 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The rows of a product as its kernels count them, over the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish
+from dycl_tvm.backends.tir_cpu.words.loops import store
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.vectors import vectors
+from dycl_tvm.backends.tir_cpu.words.workload import Dense, Epilogue, Tensor
+
+
+def _row(work: Dense, r: Any) -> tuple[Any, Any]:
+    """Return the batch's index and the row in it of a row of all."""
+    if work.batch == 1:
+        return (0, r)
+    return (r, 0) if work.m == 1 else (r // work.m, r % work.m)
+
+
+def row_at(work: Dense, r: Any, k: Any) -> tuple[Any, Any, Any]:
+    """Return the index in (batch, m, k) of element ``k`` of row ``r`` of all."""
+    return (*_row(work, r), k)
+
+
+def store_rows(
+    work: Dense, width: int, lanes: int, epilogue: Epilogue, operands: Sequence[Any], y: Any, sums: Sequence[Any], row: Any, panel: Any
+) -> None:
+    """Emit the epilogue of a tile; the last panel stores only the columns that there are."""
+    out = Tensor((work.batch, work.m, work.n))
+
+    def emit(panel: Any, valid: int) -> None:
+        for r, total in enumerate(sums):
+            at = _row(work, row + r)
+
+            def element(j: Any, total: Any = total, at: Any = at) -> None:
+                index = [*at, panel * width + j]
+                store(y, index, finish(epilogue, operands, out, total[j], index))
+
+            vectors(valid, lanes, element)
+
+    block_of(panel, work.n, width, emit)

@@ -1,0 +1,97 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Sums of products: a tile of them in registers, step by step of their common extent k."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.words.loops import store
+from dycl_tvm.backends.tir_cpu.words.tiles import pieces
+from dycl_tvm.backends.tir_cpu.words.vectors import across, clear, merge, vectors, zeros
+
+#: Steps of k in the body of the innermost loop; more only lengthens the code.
+_UNROLL = 4
+
+
+def multiply_add(
+    accumulators: Sequence[Any],
+    width: int,
+    lanes: int,
+    steps: int,
+    left: Callable[[int, Any], Any],
+    right: Callable[[Any, Any], Any],
+    splits: int = 1,
+) -> None:
+    """Emit accumulators[row * splits + s][j] += sum over the k with k % splits == s of left(row, k) * right(k, j).
+
+    ``steps`` is the extent of k.
+    """
+
+    def step(k: Any, split: int) -> None:
+        add_products(accumulators[split::splits], width, lanes, lambda row: left(row, k), lambda j: right(k, j))
+
+    along_k(steps, splits, step)
+
+
+def add_products(totals: Sequence[Any], width: int, lanes: int, left: Callable[[int], Any], right: Callable[[Any], Any]) -> None:
+    """Emit totals[row][j] += left(row) * right(j): one step of a product."""
+    for start in range(0, width, lanes):
+        for row, total in enumerate(totals):
+            with T.vectorized(0, min(lanes, width - start)) as v:
+                j = start + v
+                store(total, [j], total[j] + left(row) * right(j))
+
+
+def unrolled(splits: int) -> int:
+    """Return the steps of k in the body of the loop of :func:`along_k`."""
+    return -(-_UNROLL // splits) * splits
+
+
+def along_k(steps: int, splits: int, step: Callable[[Any, int], None]) -> None:
+    """Emit ``step(k, k % splits)`` for all k < ``steps``, some in the body of the loop."""
+    unroll = unrolled(splits)
+    if steps >= unroll:
+        with T.serial(0, steps // unroll) as block:
+            for e in range(unroll):
+                step(block * unroll + e, e % splits)
+    for k in range(steps - steps % unroll, steps):
+        step(k, k % splits)
+
+
+def add_splits(accumulators: Sequence[Any], width: int, lanes: int, splits: int) -> list[Any]:
+    """Emit the sum of each row's partial sums; return the rows' accumulators."""
+    for row in range(0, len(accumulators), splits):
+        first = accumulators[row]
+        span = splits
+        while span > 1:  # pairwise: a chain of additions would be waited for
+            half = (span + 1) // 2
+            for s in range(span - half):
+                merge(accumulators[row + s], accumulators[row + s + half], width, lanes, operator.add)
+            span = half
+        assert first is accumulators[row]
+    return list(accumulators[::splits])
+
+
+def dots(rows: int, columns: int, depth: int, lanes: int, left: Callable[[int, Any], Any], right: Callable[[int, Any], Any]) -> list[Any]:
+    """Emit the sums along d < depth of left(row, d) * right(column, d), a register each; return a buffer of the columns for each row."""
+    sums = zeros(rows * columns, lanes)
+    clear(sums, lanes, lanes)
+
+    def step(d: Any, size: int) -> None:
+        for k, total in enumerate(sums):
+
+            def add(v: Any, total: Any = total, r: int = k // columns, j: int = k % columns) -> None:
+                store(total, [v], total[v] + left(r, d + v) * right(j, d + v))
+
+            vectors(size, lanes, add)
+
+    pieces(depth, lanes, step)
+    found = [T.alloc_buffer((columns,), "float32") for _ in range(rows)]
+    for k, total in enumerate(sums):
+        across(total, lanes, operator.add)
+        store(found[k // columns], [k % columns], total[0])
+    return found

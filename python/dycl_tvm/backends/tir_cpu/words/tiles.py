@@ -1,0 +1,48 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Loops over the pieces and tiles that cover an extent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+
+def pieces(total: int, size: int, emit: Callable[[Any, int], None]) -> None:
+    """Emit ``emit(first, count)`` for pieces of ``size`` that cover ``total``: the whole ones in a loop, then what is left."""
+    whole = total // size
+    if whole:
+        with T.serial(0, whole) as index:
+            emit(index * size, size)
+    if total % size:
+        emit(whole * size, total % size)
+
+
+def block_of(index: Any, total: int, size: int, emit: Callable[[Any, int], None]) -> None:
+    """Emit ``emit(index, count)`` for one of the blocks of ``size`` that cover ``total``: ``count`` is what it has of it."""
+    whole, rest = divmod(total, size)
+    if not rest:
+        emit(index, size)
+    elif not whole:
+        emit(0, rest)
+    else:
+        with T.If(index < whole):
+            with T.Then():
+                emit(index, size)
+            with T.Else():
+                emit(whole, rest)
+
+
+def even_tiles(total: int, size: int, index: Any, emit: Callable[[int, Any], None]) -> None:
+    """Emit ``emit(rows, first row)`` for tile ``index`` of ceil(total / size) tiles whose sizes differ by at most one."""
+    tiles = -(-total // size)
+    base, more = divmod(total, tiles)
+    if not more:
+        emit(base, index * base)
+        return
+    with T.If(index < more):
+        with T.Then():
+            emit(base + 1, index * (base + 1))
+        with T.Else():
+            emit(base, index * base + more)
