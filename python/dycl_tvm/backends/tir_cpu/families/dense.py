@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
+from dycl_tvm.backends.tir_cpu.words.cost import multiply_add_loss, overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -80,28 +80,38 @@ class _Dense:
 
     def packed(self, work: Dense, plan: DensePlan, machine: Machine) -> Tensor:
         """Return (panels, k, columns of a panel)."""
-        width = plan.vectors * machine.lanes
-        return Tensor((-(-work.n // width), work.k, width))
+        return packed_panels(work, plan.vectors * machine.lanes)
 
     def pack(self, work: Dense, plan: DensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), packed weights)."""
-        panels, k, width = self.packed(work, plan, machine).physical
-
-        def body(w: Any, packed: Any) -> None:
-            with T.serial(0, panels) as p, T.serial(0, k) as i, T.serial(0, width) as j:
-                column = p * width + j
-                value = w[i, column]
-                if work.n % width:
-                    value = tirx.if_then_else(column < work.n, w[i, tirx.min(column, work.n - 1)], tirx.const(0, "float32"))
-                store(packed, [p, i, j], value)
-
-        return prim_func([("w", (work.k, work.n), "float32"), ("packed", (panels, k, width), "float32")], body)
+        return pack_panels(work, plan.vectors * machine.lanes)
 
     def kernel(self, work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
         make = _split_body if plan.k_pieces > 1 else _body
         return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
+
+
+def packed_panels(work: Dense, width: int) -> Tensor:
+    """Return the array of the packed weights: (panels, k, columns of a panel)."""
+    return Tensor((-(-work.n // width), work.k, width))
+
+
+def pack_panels(work: Dense, width: int) -> Any:
+    """Return the PrimFunc (weights (k, n), packed weights)."""
+    packed_shape = packed_panels(work, width).physical
+    panels, k, _ = packed_shape
+
+    def body(w: Any, packed: Any) -> None:
+        with T.serial(0, panels) as p, T.serial(0, k) as i, T.serial(0, width) as j:
+            column = p * width + j
+            value = w[i, column]
+            if work.n % width:
+                value = tirx.if_then_else(column < work.n, w[i, tirx.min(column, work.n - 1)], tirx.const(0, "float32"))
+            store(packed, [p, i, j], value)
+
+    return prim_func([("w", (work.k, work.n), "float32"), ("packed", packed_shape, "float32")], body)
 
 
 def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
@@ -244,21 +254,24 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, s
     fma = 2.0 * total * panels * width * work.k / (machine.gflops * 1e9)
     columns = wide * streams
     waiting = _IN_FLIGHT / (rows * columns * splits)
-    loading = (rows + columns) / (rows * columns)
+    few = total <= _FEW_ROWS and machine.registers >= 32  # with 16 registers tiles of many rows are no gain (measured)
+    panel = 4 * work.k * width * streams
+    loss = max(1.06, (rows + columns) / (rows * columns)) if few else multiply_add_loss(rows, columns, panel, machine)
     # rows that lie a multiple of a page apart fall into few sets of L1, which has 8 ways of a page, and not for them alone
     crowded = _CROWDED if rows > 4 * _PAGE // math.gcd(_PAGE, 4 * work.k) else 1.0
-    compute = fma * max(1.06, waiting, loading) * crowded + 2e-9 * tiles * panels * rows * wide
+    compute = fma * max(waiting, loss) * crowded + 2e-9 * tiles * panels * rows * wide
     weights = 4.0 * panels * width * work.k
     from_memory = weights > machine.l3 / 2
     rate = machine.stream_rate(weights)
     if streams > 1:
         rate *= _STREAM_GAIN if from_memory else _CACHED_GAIN
     stream = weights / rate
-    if total > _FEW_ROWS or machine.registers < 32:  # with 16 registers tiles of many rows are no gain (measured)
-        return overlapped(compute, stream) + 2e-7
+    if not few:
+        again = weights * (tiles - 1) / machine.stream_rate(weights) if 2 * panel > machine.l2 else 0.0
+        return overlapped(compute, stream + again) + 2e-7
     # the first tile of rows waits for the panels, the others find them in a cache
     first = compute / tiles
-    again = 0.0 if 4 * work.k * width * streams <= machine.l1 / 2 else weights / (7e9 * machine.bandwidth)
+    again = 0.0 if panel <= machine.l1 / 2 else weights / (7e9 * machine.bandwidth)
     return overlapped(first, stream) + (tiles - 1) * max(first, again) + 2e-7
 
 

@@ -22,6 +22,15 @@ def overlapped(computing: float, moving: float, rest: float = 0.1) -> float:
     return max(computing, moving) + rest * min(computing, moving)
 
 
+def multiply_add_loss(rows: int, wide: int, panel_bytes: int, machine: Machine) -> float:
+    """Return what multiply-adds of tiles of ``rows`` and ``wide`` vectors cost, over the peak.
+
+    Each step loads its rows' factors and its panel's vectors. A panel that L1 does not keep comes from L2 for every tile, which more rows
+    share.
+    """
+    return max(1.06, (rows + wide) / (rows * wide)) + (0.35 / rows if 2 * panel_bytes > machine.l1 else 0.0)
+
+
 def pieces_of(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:
     """Return pieces of the rows and of the columns: 2 a core, of the columns first, as then no core reads another one's weights."""
     wanted = 4 * machine.cores
