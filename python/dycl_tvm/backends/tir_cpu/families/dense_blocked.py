@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families import dense
-from dycl_tvm.backends.tir_cpu.words.cost import multiply_add_loss, overlapped, pieces_of, shared_product
+from dycl_tvm.backends.tir_cpu.words.cost import MANY_ROWS, multiply_add_loss, overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prefetch, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -30,8 +30,6 @@ from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
 from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Dense, Epilogue, Tensor
 
-#: Rows from which a panel takes as long to compute as the next one takes to come from memory.
-_ROWS = 16
 #: Longest blocks of the sum: a row of one takes a tenth of L1.
 _DEPTH = 768
 #: Parts of L2: of a block of rows, and of a panel with the next one.
@@ -61,7 +59,7 @@ class _Blocked:
     def plans(self, work: Dense, machine: Machine) -> list[BlockedPlan]:
         """Return tile choices, best estimate first; [] unless many rows meet a weight that the batch shares."""
         total = work.batch * work.m
-        if not (work.constant and work.shared and work.dtypes == FLOAT32) or total < _ROWS:
+        if not (work.constant and work.shared and work.dtypes == FLOAT32) or total < MANY_ROWS:
             return []
         depth = _depth(work.k)
         found = []
@@ -69,7 +67,7 @@ class _Blocked:
             width = wide * machine.lanes
             if 2 * _FLOAT * depth * width > _PANELS_PART * machine.l2:
                 continue
-            most = (machine.registers - wide - 1) // wide
+            most = (machine.registers - wide - 1 - (wide == 1)) // wide
             rows = -(-total // -(-total // most))  # even tiles
             # rows a multiple of a page apart fall into few sets of L1, which has 8 ways of a page, and not for them alone
             copied = rows > 4 * _PAGE // math.gcd(_PAGE, _FLOAT * work.k)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 
+#: Rows from which a panel of weights takes as long to compute as the next one takes to come from memory.
+MANY_ROWS = 16
 #: Seconds of a piece, and the part of the work that it adds where threads of other numbers than the machine's cores share it.
 PIECE, UNEVEN = 2e-8, 0.02
 
