@@ -163,21 +163,21 @@ class _Kernel:
         self.block(first, end, columns, copy, done, self.work.k - done, begins=False, ends=True)
 
     def block(self, first: Any, end: Any, columns: Any, copy: Any, k: Any, steps: int, *, begins: bool, ends: bool) -> None:
-        """Emit all panels of a piece over one block of rows and of the sum, which are copied first if they have to be."""
+        """Emit all panels of a piece over one block of rows and of the sum; the first one finds rows that have to be copied."""
         rows, pieces = self.plan.rows, self.plan.column_pieces
-        if copy is not None:
-            with T.serial(0, end - first) as index:
-                even_tiles(self.total, rows, first + index, lambda count, row: self.copy(copy, index * rows, count, row, k, steps))
-
-        def left(at: Any, row: Any, step: Any) -> Any:
-            return self.x[row_at(self.work, row, k + step)] if copy is None else copy[at, step]
-
         begin = columns * self.panels // pieces
         with T.serial(0, (columns + 1) * self.panels // pieces - begin) as panel, T.serial(0, end - first) as index:
 
             def tile(count: int, row: Any) -> None:
-                factor = lambda r, step: left(index * rows + r, row + r, step)  # noqa: E731
-                self.tile(count, row, begin + panel, index, factor, k, steps, begins=begins, ends=ends)
+                at = index * rows
+                if copy is not None:
+                    with T.If(panel.equal(0)), T.Then():
+                        self.copy(copy, at, count, row, k, steps)
+
+                def left(r: int, step: Any) -> Any:
+                    return self.x[row_at(self.work, row + r, k + step)] if copy is None else copy[at + r, step]
+
+                self.tile(count, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
 
             even_tiles(self.total, rows, first + index, tile)
 
