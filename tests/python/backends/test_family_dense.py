@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, Kernel, machine
 from tvm import tirx
 
-from dycl_tvm.backends.tir_cpu.families.dense import FAMILY, DensePlan
+from dycl_tvm.backends.tir_cpu.families import dense_blocked
+from dycl_tvm.backends.tir_cpu.families.dense import FAMILY
+from dycl_tvm.backends.tir_cpu.families.family import Family
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
+from dycl_tvm.backends.tir_cpu.words.cost import MANY_ROWS
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
@@ -40,19 +43,19 @@ def check(actual: Any, a: Any, b: Any, finish: Any = lambda v: v) -> None:
     assert (np.abs(actual - finish(exact)) <= bound).all()
 
 
-def run_dense(work: Dense, plan: DensePlan, target: Any = AVX2, fused: bool = True) -> None:
+def run_dense(work: Dense, plan: Any, target: Any = AVX2, fused: bool = True, family: Family[Dense, Any] = FAMILY) -> None:
     cpu = machine(target)
     x, w = array(work.batch, work.m, work.k), array(work.k, work.n)
     bias, residual = array(1, 1, work.n), array(work.batch, work.m, work.n)
-    packed = Kernel(FAMILY.pack(work, plan, cpu), target)([w], FAMILY.packed(work, plan, cpu).physical)
-    kernel = Kernel(FAMILY.kernel(work, plan, cpu, bias_relu_residual(work) if fused else NOTHING), target)
+    packed = Kernel(family.pack(work, plan, cpu), target)([w], family.packed(work, plan, cpu).physical)
+    kernel = Kernel(family.kernel(work, plan, cpu, bias_relu_residual(work) if fused else NOTHING), target)
     y = kernel([x, packed, *([bias, residual] if fused else [])], (work.batch, work.m, work.n))
     check(y, x, w, (lambda v: np.maximum(v + bias, 0) + residual) if fused else lambda v: v)
 
 
 @pytest.mark.parametrize(
     "work",
-    [Dense(1, 1, 10, 512), Dense(1, 1, 2, 3), Dense(1, 1, 1, 1), Dense(4, 1, 33, 9), Dense(3, 5, 17, 21), Dense(1, 196, 40, 24)],
+    [Dense(1, 1, 10, 512), Dense(1, 1, 2, 3), Dense(1, 1, 1, 1), Dense(4, 1, 33, 9), Dense(3, 5, 17, 21), Dense(1, 15, 40, 24)],
     ids=str,
 )
 def test_every_other_plan(work: Dense) -> None:
@@ -62,7 +65,7 @@ def test_every_other_plan(work: Dense) -> None:
         run_dense(work, plan)
 
 
-@pytest.mark.parametrize("work", [Dense(1, 1, 100, 37), Dense(2, 13, 50, 20)], ids=str)
+@pytest.mark.parametrize("work", [Dense(1, 1, 100, 37), Dense(2, 7, 50, 20)], ids=str)
 def test_avx512(work: Dense) -> None:
     run_dense(work, FAMILY.plans(work, machine(AVX512))[0], AVX512)
 
@@ -71,7 +74,9 @@ def test_avx512(work: Dense) -> None:
 @given(st.integers(1, 3), st.integers(1, 20), st.integers(1, 70), st.integers(1, 50), st.booleans(), st.randoms(use_true_random=False))
 def test_random_shapes(batch: int, m: int, n: int, k: int, fused: bool, random: Any) -> None:
     work = Dense(batch, m, n, k)
-    run_dense(work, random.choice(FAMILY.plans(work, machine())), fused=fused)
+    family: Any = FAMILY if batch * m < MANY_ROWS else dense_blocked.FAMILY
+    assert bool(FAMILY.plans(work, machine())) != bool(dense_blocked.FAMILY.plans(work, machine()))
+    run_dense(work, random.choice(family.plans(work, machine())), fused=fused, family=family)
 
 
 @pytest.mark.parametrize("k", [16, 203, 1024])
@@ -101,11 +106,34 @@ def test_few_rows_are_one_tile_where_registers_allow() -> None:
         assert FAMILY.plans(Dense(1, m, 4096, 1024), machine(AVX512))[0].rows == m
 
 
-def test_a_long_k_over_few_columns_is_cut_and_many_rows_are_blocked() -> None:
+def test_a_long_k_over_few_columns_is_cut() -> None:
     assert FAMILY.plans(Dense(1, 1, 4, 1 << 20), machine())[0].k_pieces > 1
-    # the rows do not fit L2 at once
-    work = Dense(1, 150, 20, 1024)
-    run_dense(work, FAMILY.plans(work, machine())[0])
+
+
+@pytest.mark.parametrize(
+    ("work", "target"),
+    [
+        (Dense(1, 196, 40, 24), AVX512),
+        (Dense(2, 13, 16, 9), AVX2),  # one vector of columns
+        (Dense(16, 1, 33, 2), AVX512),  # less than a trip of the loop over the sum
+        (Dense(1, 40, 70, 1024), AVX512),  # rows a page apart, in two blocks of the sum
+        (Dense(3, 19, 50, 2311), AVX2),  # four blocks of the sum, the last one shorter
+        (Dense(1, 500, 20, 1536), AVX2),  # rows that do not fit L2 at once
+    ],
+    ids=str,
+)
+def test_many_rows(work: Dense, target: Any) -> None:
+    plans = dense_blocked.FAMILY.plans(work, machine(target))
+    assert plans == sorted(plans, key=lambda p: p.seconds)
+    for plan in plans:
+        run_dense(work, plan, target, family=dense_blocked.FAMILY)
+    run_dense(work, replace(plans[0], copied=1 - plans[0].copied, row_pieces=2), target, fused=False, family=dense_blocked.FAMILY)
+
+
+def test_rows_a_page_apart_are_copied_and_others_are_not() -> None:
+    for target in (AVX2, AVX512):
+        assert dense_blocked.FAMILY.plans(Dense(1, 128, 768, 3072), machine(target))[0].copied
+        assert not dense_blocked.FAMILY.plans(Dense(1, 128, 3072, 768), machine(target))[0].copied
 
 
 def test_not_taken() -> None:

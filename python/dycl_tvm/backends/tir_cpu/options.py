@@ -16,6 +16,7 @@ FAMILIES = frozenset(
         "bf16",
         "channelwise",
         "dense",
+        "dense_blocked",
         "depthwise",
         "direct",
         "grouped",

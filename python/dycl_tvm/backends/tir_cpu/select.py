@@ -19,6 +19,7 @@ from dycl_tvm.backends.tir_cpu.families import (
     conv_direct,
     conv_winograd,
     dense,
+    dense_blocked,
     depthwise,
     grouped,
 )
@@ -36,7 +37,7 @@ CONVOLUTIONS: tuple[Family[Conv2D, Any], ...] = (
     bf16_conv.FAMILY,
     amx_conv.FAMILY,
 )
-PRODUCTS: tuple[Family[Dense, Any], ...] = (dense.FAMILY, bf16_dense.FAMILY, amx_dense.FAMILY)
+PRODUCTS: tuple[Family[Dense, Any], ...] = (dense.FAMILY, dense_blocked.FAMILY, bf16_dense.FAMILY, amx_dense.FAMILY)
 
 #: The types that factors may be rounded to, beside their own.
 _ROUNDED: dict[Accuracy, tuple[str, ...]] = {"bf16": ("bfloat16",), "bf16x3": ("bfloat16x3",)}

@@ -23,7 +23,7 @@ from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, Dire
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, share, tiles
 from dycl_tvm.backends.tir_cpu.words.cost import one_core
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
-from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prefetch, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
@@ -271,8 +271,7 @@ class _Tile:
         ahead = e.plan.ahead
         first = self.block * p.reduction + _step(p, e.plan, c, i, k, lane) * self.blocks
         for j in range(self.blocks if ahead and points else 0):
-            address = T.address_of(e.weights[first + j + ahead, 0])
-            T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, T.int32(0), T.int32(3), T.int32(1)))
+            prefetch(e.weights, [first + j + ahead, 0], cache=1)
         for a, b in points:
             element = e.element(self.n, self.g * p.inputs + c, lane, self.row + a, i, self.column + b, k)
             for j in range(self.blocks):

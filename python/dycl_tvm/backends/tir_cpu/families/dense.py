@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Products with a constant right side: from one row (streaming weights) to many (register tiles).
+"""Products of one row or a few with a constant right side: they wait for their weights (for many rows see :mod:`dense_blocked`).
 
 Weights (k, n) are packed to panels (ceil(n / width), k, width), zero beyond n: a tile of rows x one panel reads them in exactly the order
 of memory. Few rows are bound by that stream and by the latency of an addition. Where weights come from memory, few rows read several
@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
+from dycl_tvm.backends.tir_cpu.words.cost import MANY_ROWS, overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -32,10 +32,6 @@ from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Dense, Ep
 
 #: Multiply-adds that must be under way to hide their latency, on cores with two units and latency 4.
 _IN_FLIGHT = 8
-#: Bytes of the left side that a block of rows may hold in L2 while the panels pass by.
-_ROWS_SHARE = 3
-#: Rows up to which a product waits for its weights rather than for its operations.
-_FEW_ROWS = 16
 #: What products take longer whose rows evict each other from L1; measured: 1.8.
 _PAGE, _CROWDED = 4096, 1.6
 #: Panels that are read side by side, and up to how many rows.
@@ -61,10 +57,10 @@ class _Dense:
     name = "dense"
 
     def plans(self, work: Dense, machine: Machine) -> list[DensePlan]:
-        """Return tile choices, best estimate first; [] unless the right side is a weight that the batch shares."""
-        if not (work.constant and work.shared and work.dtypes == FLOAT32):
-            return []
+        """Return tile choices, best estimate first; [] unless few rows meet a weight that the batch shares."""
         total = work.batch * work.m
+        if not (work.constant and work.shared and work.dtypes == FLOAT32) or total >= MANY_ROWS:
+            return []
         found: dict[tuple[tuple[str, int], ...], DensePlan] = {}
         for rows, wide, splits, streams in _tiles(total, work.n, machine):
             tiles, groups = -(-total // rows), _groups(-(-work.n // (wide * machine.lanes)), streams)
@@ -80,22 +76,11 @@ class _Dense:
 
     def packed(self, work: Dense, plan: DensePlan, machine: Machine) -> Tensor:
         """Return (panels, k, columns of a panel)."""
-        width = plan.vectors * machine.lanes
-        return Tensor((-(-work.n // width), work.k, width))
+        return packed_panels(work, plan.vectors * machine.lanes)
 
     def pack(self, work: Dense, plan: DensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), packed weights)."""
-        panels, k, width = self.packed(work, plan, machine).physical
-
-        def body(w: Any, packed: Any) -> None:
-            with T.serial(0, panels) as p, T.serial(0, k) as i, T.serial(0, width) as j:
-                column = p * width + j
-                value = w[i, column]
-                if work.n % width:
-                    value = tirx.if_then_else(column < work.n, w[i, tirx.min(column, work.n - 1)], tirx.const(0, "float32"))
-                store(packed, [p, i, j], value)
-
-        return prim_func([("w", (work.k, work.n), "float32"), ("packed", (panels, k, width), "float32")], body)
+        return pack_panels(work, plan.vectors * machine.lanes)
 
     def kernel(self, work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
@@ -104,13 +89,33 @@ class _Dense:
         return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
 
 
+def packed_panels(work: Dense, width: int) -> Tensor:
+    """Return the array of the packed weights: (panels, k, columns of a panel)."""
+    return Tensor((-(-work.n // width), work.k, width))
+
+
+def pack_panels(work: Dense, width: int) -> Any:
+    """Return the PrimFunc (weights (k, n), packed weights)."""
+    packed_shape = packed_panels(work, width).physical
+    panels, k, _ = packed_shape
+
+    def body(w: Any, packed: Any) -> None:
+        with T.serial(0, panels) as p, T.serial(0, k) as i, T.serial(0, width) as j:
+            column = p * width + j
+            value = w[i, column]
+            if work.n % width:
+                value = tirx.if_then_else(column < work.n, w[i, tirx.min(column, work.n - 1)], tirx.const(0, "float32"))
+            store(packed, [p, i, j], value)
+
+    return prim_func([("w", (work.k, work.n), "float32"), ("packed", packed_shape, "float32")], body)
+
+
 def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
     lanes, rows, splits, streams = machine.lanes, plan.rows, plan.splits, plan.streams
     width, total = plan.vectors * lanes, work.batch * work.m
     tiles, panels = -(-total // rows), -(-work.n // width)
     groups = _groups(panels, streams)
     row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
-    block = max(1, machine.l2 // _ROWS_SHARE // (4 * work.k * rows))
 
     def tile(count: int, row: Any, first: Any, together: int) -> None:
         """Emit rows x the columns of the panels first, first + 1, ..., first + together - 1."""
@@ -157,12 +162,7 @@ def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x:
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
         first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
-        if -(-tiles // row_pieces) <= block:
-            panels_of(columns, first, end)
-        else:
-            # rows that stay in L2 while all panels pass by
-            with T.serial(0, (end - first + block - 1) // block) as b:
-                panels_of(columns, first + b * block, tirx.min(first + (b + 1) * block, end))
+        panels_of(columns, first, end)
 
 
 def _split_body(
@@ -254,7 +254,7 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int, s
     if streams > 1:
         rate *= _STREAM_GAIN if from_memory else _CACHED_GAIN
     stream = weights / rate
-    if total > _FEW_ROWS or machine.registers < 32:  # with 16 registers tiles of many rows are no gain (measured)
+    if machine.registers < 32:  # with 16 registers tiles of many rows are no gain (measured)
         return overlapped(compute, stream) + 2e-7
     # the first tile of rows waits for the panels, the others find them in a cache
     first = compute / tiles

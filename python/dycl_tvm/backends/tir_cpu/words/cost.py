@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 
+#: Rows from which a panel of weights takes as long to compute as the next one takes to come from memory.
+MANY_ROWS = 16
 #: Seconds of a piece, and the part of the work that it adds where threads of other numbers than the machine's cores share it.
 PIECE, UNEVEN = 2e-8, 0.02
 
@@ -20,6 +22,15 @@ def one_core(work: Conv2D, machine: Machine) -> float:
 def overlapped(computing: float, moving: float, rest: float = 0.1) -> float:
     """Return the seconds of computing and moving at once: the shorter of the two hides behind the longer, but for a ``rest`` of it."""
     return max(computing, moving) + rest * min(computing, moving)
+
+
+def multiply_add_loss(rows: int, wide: int, panel_bytes: int, machine: Machine) -> float:
+    """Return what multiply-adds of tiles of ``rows`` and ``wide`` vectors cost, over the peak.
+
+    Each step loads its rows' factors and its panel's vectors. A panel that L1 does not keep comes from L2 for every tile, which more rows
+    share.
+    """
+    return max(1.06, (rows + wide) / (rows * wide)) + (0.35 / rows if 2 * panel_bytes > machine.l1 else 0.0)
 
 
 def pieces_of(tiles: int, panels: int, machine: Machine) -> tuple[int, int]:

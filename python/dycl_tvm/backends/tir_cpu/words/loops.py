@@ -56,6 +56,12 @@ def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:
     T.buffer_store(buffer, value, list(indices))
 
 
+def prefetch(buffer: Any, indices: Sequence[Any], cache: int) -> None:
+    """Emit a fetch of the line of an element into the first or second ``cache``; the element need not exist."""
+    address = T.address_of(buffer[tuple(indices)])
+    T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, T.int32(0), T.int32(4 - cache), T.int32(1)))
+
+
 def is_parallel(extent: int, machine: Machine, seconds: float) -> bool:
     """Whether :func:`parallel` makes a parallel loop; cost models ask this."""
     return extent > 1 and seconds > 3 * machine.launch

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tvm import tirx
+
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import store
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
@@ -23,6 +25,24 @@ def _row(work: Dense, r: Any) -> tuple[Any, Any]:
 def row_at(work: Dense, r: Any, k: Any) -> tuple[Any, Any, Any]:
     """Return the index in (batch, m, k) of element ``k`` of row ``r`` of all."""
     return (*_row(work, r), k)
+
+
+def load_rows(work: Dense, width: int, lanes: int, y: Any, sums: Sequence[Any], row: Any, panel: Any) -> None:
+    """Emit what :func:`store_rows` without an epilogue stored, back into the sums of a tile."""
+
+    def emit(panel: Any, valid: int) -> None:
+        for r, total in enumerate(sums):
+            at = _row(work, row + r)
+
+            def element(j: Any, total: Any = total, at: Any = at) -> None:
+                batch, row_of_batch = at
+                store(total, [j], y[batch, row_of_batch, panel * width + j])
+
+            vectors(valid, lanes, element)
+            for j in range(valid, width):
+                store(total, [j], tirx.const(0, "float32"))
+
+    block_of(panel, work.n, width, emit)
 
 
 def store_rows(

@@ -15,6 +15,8 @@ from dycl_tvm.backends.tir_cpu.words.vectors import across, clear, merge, vector
 
 #: Steps of k in the body of the innermost loop; more only lengthens the code.
 _UNROLL = 4
+#: Vectors of a row up to which a step of a product goes row by row (measured: with 4 it is three times slower so).
+_FEW_VECTORS = 3
 
 
 def multiply_add(
@@ -38,12 +40,20 @@ def multiply_add(
 
 
 def add_products(totals: Sequence[Any], width: int, lanes: int, left: Callable[[int], Any], right: Callable[[Any], Any]) -> None:
-    """Emit totals[row][j] += left(row) * right(j): one step of a product."""
-    for start in range(0, width, lanes):
-        for row, total in enumerate(totals):
-            with T.vectorized(0, min(lanes, width - start)) as v:
-                j = start + v
-                store(total, [j], total[j] + left(row) * right(j))
+    """Emit totals[row][j] += left(row) * right(j): one step of a product.
+
+    Column by column all rows' factors stay in registers, row by row all columns' do. LLVM keeps the order, and spills what does not fit.
+    """
+
+    def add(row: int, start: int) -> None:
+        with T.vectorized(0, min(lanes, width - start)) as v:
+            j = start + v
+            store(totals[row], [j], totals[row][j] + left(row) * right(j))
+
+    starts, rows = range(0, width, lanes), range(len(totals))
+    by_rows = len(starts) <= _FEW_VECTORS and len(starts) < len(rows)
+    for row, start in ((r, s) for r in rows for s in starts) if by_rows else ((r, s) for s in starts for r in rows):
+        add(row, start)
 
 
 def unrolled(splits: int) -> int:
@@ -51,11 +61,13 @@ def unrolled(splits: int) -> int:
     return -(-_UNROLL // splits) * splits
 
 
-def along_k(steps: int, splits: int, step: Callable[[Any, int], None]) -> None:
-    """Emit ``step(k, k % splits)`` for all k < ``steps``, some in the body of the loop."""
+def along_k(steps: int, splits: int, step: Callable[[Any, int], None], first: Callable[[Any], None] | None = None) -> None:
+    """Emit ``step(k, k % splits)`` for all k < ``steps``, some in the body of the loop, each trip of which begins with ``first(trip)``."""
     unroll = unrolled(splits)
     if steps >= unroll:
         with T.serial(0, steps // unroll) as block:
+            if first is not None:
+                first(block)
             for e in range(unroll):
                 step(block * unroll + e, e % splits)
     for k in range(steps - steps % unroll, steps):
