@@ -149,7 +149,7 @@ pytest: setup
 setup: $(VENV)/.installed  ## Make .venv with everything in it
 
 # An editable install: the package is used where it lies, so only a change of what is installed makes this again.
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/system-packages .ci/emulation-packages
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt src/python/calls.cc .ci/system-packages .ci/emulation-packages
 	.ci/system-packages $(PYTHON)
 	.ci/emulation-packages
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
