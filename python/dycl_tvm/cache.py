@@ -21,7 +21,7 @@ from pathlib import Path
 #: Rooms of the cache whose files are bounded: objects of kernels, and objects of the fixed runtime.
 KERNELS, RUNTIME = "kernels", "runtime"
 #: Bytes that these may have, where ``DYCL_CACHE_BYTES`` says nothing.
-DEFAULT_BYTES = 2 << 30
+DEFAULT_BYTES = 1 << 30
 #: Seconds for which no file is removed that was used: another process may be about to link it.
 _IN_USE = 3600.0
 #: Files under these names are not whole yet; a process that was killed leaves them.
@@ -46,11 +46,11 @@ def read(room: str, key: str) -> bytes | None:
     path = _path(room, key)
     try:
         contents = path.read_bytes()
-        if hashlib.sha256(contents[32:]).digest() != contents[:32]:
-            return None
-        os.utime(path)  # the time of the last use is what is removed by
     except OSError:
         return None
+    if hashlib.sha256(contents[32:]).digest() != contents[:32]:
+        return None
+    _used(path)
     return contents[32:]
 
 
@@ -81,9 +81,14 @@ def made(path: Path, make: Callable[[Path], None]) -> Path:
             if not path.is_file():
                 with _whole(path) as scratch:
                     make(scratch)
+    _used(path)
+    return path
+
+
+def _used(path: Path) -> None:
+    """Note the time of a use, by which files are removed; a folder that is shared may not be ours to write."""
     with contextlib.suppress(OSError):
         os.utime(path)
-    return path
 
 
 @dataclass(frozen=True)
