@@ -34,7 +34,7 @@ class WeightTable:
         known = self._digests.get(id(data))
         if known is None:
             raw = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            known = self._digests[id(data)] = (data, hashlib.sha256(raw.tobytes()).digest())
+            known = self._digests[id(data)] = (data, hashlib.sha256(raw.data).digest())
         return known[1]
 
     def slot(self, type_: TensorType, data: torch.Tensor, name: str) -> Slot:
