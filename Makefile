@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks)
 
-.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-calls bench-sizes bench-staging tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-python:  ## The tests in which versions of Python may differ, with another 
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
+
+bench-calls: setup  ## Measure what a call from Python costs beyond one in C
+	$(BIN)/python benchmarks/calls.py
 
 # `make bench-sizes SIZES_ARGS="--networks 'transformer, tokens' --threads 2"`
 SIZES_ARGS ?=
