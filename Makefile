@@ -157,7 +157,8 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt src/p
 	.ci/emulation-packages
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt setuptools wheel
+	# tvm-ffi before the package: its headers are those of the extension module
+	$(BIN)/python -m pip install -c constraints.txt setuptools wheel apache-tvm-ffi
 	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross,cuda]'
 	touch $@
 
