@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-calls bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-python:  ## The tests in which versions of Python may differ, with another 
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
+
+bench-calls: setup  ## Measure what a call from Python costs beyond one in C
+	$(BIN)/python benchmarks/calls.py
 
 # `make bench-sizes SIZES_ARGS="--networks 'transformer, tokens' --threads 2"`
 SIZES_ARGS ?=
@@ -171,12 +174,13 @@ pytest: setup
 setup: $(VENV)/.installed  ## Make .venv with everything in it
 
 # An editable install: the package is used where it lies, so only a change of what is installed makes this again.
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt .ci/system-packages .ci/emulation-packages
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt src/python/calls.cc .ci/system-packages .ci/emulation-packages
 	.ci/system-packages $(PYTHON)
 	.ci/emulation-packages
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt setuptools wheel
+	# tvm-ffi before the package: its headers are those of the extension module
+	$(BIN)/python -m pip install -c constraints.txt setuptools wheel apache-tvm-ffi
 	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross,cuda,serve]'
 	touch $@
 

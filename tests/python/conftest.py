@@ -10,6 +10,8 @@ _THREADS = max(1, (os.cpu_count() or 1) // _WORKERS)
 # Before torch and TVM are imported: their pools are sized then.
 os.environ.setdefault("OMP_NUM_THREADS", str(_THREADS))
 os.environ.setdefault("TVM_NUM_THREADS", str(_THREADS))
+# Some tests change the compiler in this process: what it then makes must not be kept for others.
+os.environ["DYCL_CACHE_BYTES"] = "0"
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

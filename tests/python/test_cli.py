@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import dycl_tvm
+from dycl_tvm import cache
 from dycl_tvm.cli.exit_codes import FAILURE, OK, UNSUPPORTED, USAGE
 from dycl_tvm.cli.main import main, parser
 from dycl_tvm.cli.models import load_model, parse_inputs
@@ -402,3 +403,13 @@ def test_strip_source(folder: Path, tmp_path: Path) -> None:
     assert b"h.sum()" not in data
     assert str(folder).encode() not in data
     assert b"user_net.py" in data
+
+
+def test_the_cache_is_shown_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYCL_CACHE_DIR", str(tmp_path))
+    cache.write(cache.KERNELS, "abcd", bytes(1 << 20))
+    assert main(["cache"]) == OK
+    assert "objects of kernels: 1 files, 1.0 MiB" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == OK
+    assert "objects of kernels: 0 files, 0.0 MiB" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -73,6 +73,9 @@ def test_the_wheel_has_every_file(wheel: Path) -> None:
     assert sources
     assert headers
     assert sorted((sources | headers) - held) == []
+    if Path(sysconfig.get_path("include"), "Python.h").is_file():
+        assert "dycl_tvm/runtime/_calls.abi3.so" in held
+        assert re.search(r"-cp310-abi3-linux_\w+\.whl$", wheel.name)
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert any(name.endswith("licenses/NOTICE") for name in held)
     assert not [name for name in held if name.startswith(("tests", "src/", "build"))]

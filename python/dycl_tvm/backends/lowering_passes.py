@@ -9,6 +9,9 @@ of the loops, then shortens it.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tvm
@@ -45,15 +48,35 @@ def _pipeline() -> tuple[Any, Any, Any]:
 
     @tvm.transform.module_pass(opt_level=0, name="dycl.Lower")
     def lower(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
-        # TVM's pipeline looks its passes up by name when it runs
-        flatten = tirx.transform.FlattenBuffer
-        tirx.transform.FlattenBuffer = lambda: _flattening(flatten())
-        try:
+        with flattening_kept():
             return stock(mod)
-        finally:
-            tirx.transform.FlattenBuffer = flatten
 
     return lower, finish_host, finish_device
+
+
+class _Replaced:
+    """TVM's pipeline looks its passes up by name when it runs: the name of its flattening is ours while any thread lowers."""
+
+    stock: Any = None
+    users = 0
+    lock = threading.Lock()
+
+
+@contextmanager
+def flattening_kept() -> Iterator[None]:
+    """Let TVM's pipeline flatten buffers as this file does, in all threads."""
+    with _Replaced.lock:
+        if _Replaced.users == 0:
+            stock = _Replaced.stock = tirx.transform.FlattenBuffer
+            tirx.transform.FlattenBuffer = lambda: _flattening(stock())
+        _Replaced.users += 1
+    try:
+        yield
+    finally:
+        with _Replaced.lock:
+            _Replaced.users -= 1
+            if _Replaced.users == 0:
+                tirx.transform.FlattenBuffer = _Replaced.stock
 
 
 def _flattening(flatten: Any) -> Any:

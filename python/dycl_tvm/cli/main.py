@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from dycl_tvm._version import __version__
-from dycl_tvm.cli import bundle, compile, deploy, inspect, paths, run, serve, verify, zoo
+from dycl_tvm.cli import bundle, cache, compile, deploy, inspect, paths, run, serve, verify, zoo
 from dycl_tvm.cli.exit_codes import FAILURE, INTERRUPTED, OK, UNSUPPORTED, USAGE
 from dycl_tvm.errors import DyclError, UnsupportedError, UsageError
 
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"dycl-tvm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    for module in (compile, run, inspect, verify, paths, zoo, deploy, bundle, serve):
+    for module in (compile, run, inspect, verify, paths, zoo, deploy, bundle, cache, serve):
         module.add_parser(commands)
     return top
 

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from functools import lru_cache
 
+from dycl_tvm.cache import cache_dir
 from dycl_tvm.codegen.machine import Machine
-from dycl_tvm.codegen.toolchain import Compiler, cache_dir, compiler_of, find_compiler
+from dycl_tvm.codegen.toolchain import Compiler, compiler_of, find_compiler
 from dycl_tvm.errors import CompileError
 from dycl_tvm.runtime.trailer import canonical_arch, this_arch
 

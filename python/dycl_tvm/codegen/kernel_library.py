@@ -38,7 +38,7 @@ def link_kernels(library: KernelLibrary, out: Path) -> None:
         flags = [*toolchain.CXX_FLAGS, "-fvisibility=default", *toolchain.include_flags()]
         compiler.run([*flags, "-c", str(source), "-o", str(source.with_suffix(".o"))], f"compile {source.name}")
         inputs.append(str(source.with_suffix(".o")))
-    runtime = [str(o) for o in toolchain.runtime_objects(compiler) if o.name in _RUNTIME]
+    runtime = [str(o) for o in toolchain.runtime_objects(compiler).objects if o.name in _RUNTIME]
     compiler.run(
         ["-shared", "-Wl,-Bsymbolic", "-o", str(out), *inputs, *runtime, *library.link_flags, *toolchain.LINK_LIBRARIES],
         "link the kernels for their check",

@@ -112,7 +112,8 @@ def link(
     clock.lap("generate")
     compiler = compiler_for(machine, glibc, cxx)
     # the driver of a GPU is looked for by libraries for GPUs only
-    runtime = [o for o in toolchain.runtime_objects(compiler) if program.device is not None or not o.name.startswith("cuda_")]
+    fixed = toolchain.runtime_objects(compiler)
+    runtime = [o for o in fixed.objects if program.device is not None or not o.name.startswith("cuda_")]
     clock.lap("runtime")
     out, exports = Path(out_path), toolchain.runtime_sources().exports
     with tempfile.TemporaryDirectory(prefix="dycl-link-") as scratch_name:
@@ -120,7 +121,7 @@ def link(
         inputs = _write_inputs(scratch, source, library, metadata, embed_params)
         if embed_params:
             write_params(scratch / "params.bin", weight_tensors(program), fingerprint, digest)
-        objects = [_compile(compiler, path, runtime[0].parent) for path in inputs]
+        objects = [_compile(compiler, path, fixed.parsed) for path in inputs]
         clock.lap("compile")
         if watch is not None:
             made = [o for p, o in zip(inputs, objects) if p.suffix == ".S" or p.name in ("dispatcher.cc", "artifact_info.cc")]
@@ -199,14 +200,14 @@ def _write_inputs(scratch: Path, source: str, library: KernelLibrary, metadata: 
     return paths
 
 
-def _compile(compiler: toolchain.Compiler, path: Path, kept: Path) -> Path:
+def _compile(compiler: toolchain.Compiler, path: Path, parsed: Path | None) -> Path:
     if path.suffix == ".o":
         return path
     out = path.with_suffix(".o")
     flags = [*toolchain.CXX_FLAGS, *toolchain.include_flags()]
     if path.name == "dispatcher.cc":
         # First the folder of the parsed header: a compiler that cannot use it goes on to the header itself.
-        flags = [*toolchain.DISPATCHER_FLAGS, f"-I{kept}", *toolchain.include_flags()]
+        flags = [*toolchain.DISPATCHER_FLAGS, *([f"-I{parsed}"] if parsed is not None else []), *toolchain.include_flags()]
     if path.suffix == ".S":
         flags = []
     elif path.suffix == ".c":

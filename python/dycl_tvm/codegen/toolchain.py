@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import hashlib
+import importlib.metadata
 import os
 import shlex
 import shutil
@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from dycl_tvm import cache
 from dycl_tvm.errors import CompileError
 
 #: Flags that every C++ file of a library is compiled with. Contraction off: host floats must be what Python computes.
@@ -174,58 +175,53 @@ def find_compiler() -> Compiler:
     raise CompileError("there is no C++ compiler: install g++ (Debian and Ubuntu: apt-get install g++), or set CXX")
 
 
-def cache_dir() -> Path:
-    """Return where compiled runtimes are kept: ``DYCL_CACHE_DIR``, or the user's cache directory."""
-    if chosen := os.environ.get("DYCL_CACHE_DIR"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dycl_tvm"
-
-
-@functools.lru_cache(maxsize=8)
-def _of_this_process(digest: str) -> Path:
-    """Return a folder that goes when this process ends, for objects of that hash."""
+@functools.cache
+def _of_this_process() -> Path:
+    """Return a folder that goes when this process ends."""
     folder = tempfile.mkdtemp(prefix="dycl-runtime-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
-def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> list[Path]:
-    """Return the objects of the fixed runtime, compiling them if this compiler has not done so yet.
+@dataclass(frozen=True)
+class Runtime:
+    """The objects of the fixed runtime, and the folder of what dispatchers include, as GCC has parsed it (None for other compilers)."""
 
-    Beside them lies what dispatchers include, as GCC has parsed it. They are kept by the hash of all that goes in, so a changed
-    source, compiler or flag never meets an old object.
+    objects: list[Path]
+    parsed: Path | None
+
+
+def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> Runtime:
+    """Return the objects of the fixed runtime, compiling those that this compiler has not compiled yet.
+
+    Each is kept by the hash of all that goes in, so a changed source, header, compiler or flag never meets an old object. Processes
+    that need an object at the same time compile it once.
     """
     sources = runtime_sources()
-    digest = hashlib.sha256()
-    for part in (*compiler.command, compiler.version, *compiler.flags, *flags, *DISPATCHER_FLAGS, *include_flags()[4:]):
-        digest.update(part.encode() + b"\0")
-    for path in sorted([*sources.source.glob("*.cc"), *sources.source.glob("*.h"), *sources.include.glob("dycl/*.h")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    made = {path.stem + ".o": [*flags, *include_flags(), "-c", str(path)] for path in sources.units()}
-    names = list(made)
+    common = hashlib.sha256()
+    for part in (*compiler.command, compiler.version, *compiler.flags, importlib.metadata.version("apache-tvm-ffi")):
+        common.update(part.encode() + b"\0")
+    for path in sorted([*sources.source.glob("*.h"), *sources.include.glob("dycl/*.h")]):
+        common.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    header = sources.source / _PARSED.removesuffix(".gch")
+    wanted = [(path, path.stem + ".o", [*flags, *include_flags(), "-c"]) for path in sources.units()]
     if compiler.is_gcc:
-        made[_PARSED] = [*DISPATCHER_FLAGS, *include_flags(), "-x", "c++-header", str(sources.source / _PARSED.removesuffix(".gch"))]
-    kept = cache_dir() / f"runtime-{digest.hexdigest()[:32]}"
-    if all((kept / name).is_file() for name in made):
-        return [kept / name for name in names]
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="building-", dir=kept.parent))
-    except OSError:
-        # No place to keep them: compile for this process alone.
-        scratch = kept = _of_this_process(digest.hexdigest())
-        if all((kept / name).is_file() for name in made):
-            return [kept / name for name in names]
-    try:
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            jobs = [pool.submit(compiler.run, [*a, "-o", str(scratch / name)], f"compile {Path(a[-1]).name}") for name, a in made.items()]
-            for job in jobs:
-                job.result()
-        if scratch != kept:
-            # Another process may have been first; its objects are the same.
-            with contextlib.suppress(OSError):
-                os.replace(scratch, kept)
-    finally:
-        if scratch != kept:
-            shutil.rmtree(scratch, ignore_errors=True)
-    return [kept / name for name in names]
+        wanted.append((header, _PARSED, [*DISPATCHER_FLAGS, *include_flags(), "-x", "c++-header"]))
+
+    def compiled(source: Path, name: str, arguments: Sequence[str]) -> Path:
+        own = [a for a in arguments if a not in include_flags()]  # where headers lie plays no part
+        digest = common.copy()
+        digest.update("\0".join([name, *own]).encode() + b"\0" + source.read_bytes())
+
+        def make(out: Path) -> None:
+            compiler.run([*arguments, str(source), "-o", str(out)], f"compile {source.name}")
+
+        key = digest.hexdigest()[:32]
+        try:
+            return cache.made(cache.cache_dir() / cache.RUNTIME / key / name, make)
+        except OSError:  # no place to keep it: it is for this process alone
+            return cache.made(_of_this_process() / key / name, make)
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        paths = list(pool.map(lambda job: compiled(*job), wanted))
+    return Runtime(paths[: len(sources.units())], paths[-1].parent if compiler.is_gcc else None)

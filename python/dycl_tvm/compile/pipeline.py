@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -24,12 +22,8 @@ from dycl_tvm.backends.tir_cpu.reading.expression import elementwise
 from dycl_tvm.backends.tir_cpu.words.loops import IN_PLACE, INSTRUCTIONS, NAME, ROWS, SCHEDULED, in_place
 from dycl_tvm.backends.tir_cpu.words.vector_math import with_functions
 from dycl_tvm.compile.legalize import LEGALIZE
+from dycl_tvm.compile.objects import Compiled, Progress, Recipe, make_objects
 from dycl_tvm.errors import CompileError
-
-Progress = Callable[[str, int, int], None]
-
-#: Kernels of one object; objects are compiled one after the other, with progress in between.
-_SHARD = 16
 
 
 def legalise(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -115,12 +109,13 @@ class KernelSet:
         same = self._by_hash.setdefault(code, [])
         symbol = next((s for s in same if self.dedup and tvm_ffi.structural_equal(self.functions[s], plain, map_free_vars=True)), None)
         if symbol is None:
-            # numbers that TVM appends to tell functions apart depend on what else is in the module
+            # numbers that TVM appends to tell functions apart depend on what else is in the module; ours is of the function alone
             name = fn.attrs.get(NAME) if fn.attrs else None
             base = (name or re.sub(r"\d+(?=_|$)", "", gv.name_hint)).strip("_")[:60]
-            number = self._counts.get(base, 0)
-            self._counts[base] = number + 1
-            symbol = f"dycl_{base}_{number}"
+            symbol = f"dycl_{base}_{code & 0xFFFFFFFF:08x}"
+            number = self._counts.get(symbol, 0)
+            self._counts[symbol] = number + 1
+            symbol += f"_{number}" if number else ""
             self.functions[symbol] = plain
             same.append(symbol)
         self._known[gv.name_hint] = symbol
@@ -132,11 +127,15 @@ class KernelSet:
         """Return the symbol of the kernel that computes only what is wanted of the output of another one, of so many keys."""
         key = (symbol, wanted, keys)
         if key not in self._fronts:
-            self._fronts[key] = f"{symbol}_front_{len(self._fronts)}"
             fn = self.functions[symbol]
             if keys is not None:
                 fn = self.maker_of[symbol](keys).with_attr(ROWS, fn.attrs[ROWS])
-            self.functions[self._fronts[key]] = with_front(fn, wanted)
+            made = with_front(fn, wanted)
+            name = f"{symbol}_front_{tvm_ffi.structural_hash(made, map_free_vars=True) & 0xFFFFFFFF:08x}"
+            number = self._counts.get(name, 0)
+            self._counts[name] = number + 1
+            self._fronts[key] = name + (f"_{number}" if number else "")
+            self.functions[self._fronts[key]] = made
         return self._fronts[key]
 
 
@@ -161,46 +160,26 @@ class Built:
     unscheduled: list[str]
 
 
-def build_kernels(functions: dict[str, Any], target: tvm.target.Target, progress: Progress | None = None, prefix: str = "kernels") -> Built:
+def build_kernels(functions: dict[str, Any], target: tvm.target.Target, progress: Progress | None = None) -> Built:
     """Schedule and compile kernels to objects with symbols ``__tvm_ffi_<symbol>``."""
-    objects: list[tuple[str, bytes]] = []
-    unscheduled: list[str] = []
-    items = list(functions.items())
-    for start in range(0, len(items), _SHARD):
-        if progress is not None:
-            progress("kernels", start, len(items))
-        chunk = {}
-        for symbol, fn in items[start : start + _SHARD]:
-            scheduled = schedule(fn, target)
-            if scheduled is None:
-                unscheduled.append(symbol)
-                scheduled = fn
-            chunk[symbol] = add_sizes(scheduled).with_attr("global_symbol", symbol)
-        objects.append((f"{prefix}_{start // _SHARD}.o", _object(chunk, target, unscheduled, functions)))
-    return Built(objects, sorted(set(unscheduled)))
+    made = make_objects(functions, target, Recipe("scheduled", _scheduled), progress)
+    return Built([(f"{symbol}.o", made.code) for symbol, made in made.items()], sorted(s for s, o in made.items() if not o.lasting))
 
 
-def _object(chunk: dict[str, Any], target: tvm.target.Target, unscheduled: list[str], plain: dict[str, Any]) -> bytes:
-    try:
-        module = _compile(chunk, target)
-    except Exception:  # a schedule that the code generator does not take: find it, and leave that kernel plain
-        good = {}
-        for symbol, fn in chunk.items():
-            try:
-                _compile({symbol: fn}, target)
-                good[symbol] = fn
-            except Exception:
-                unscheduled.append(symbol)
-                good[symbol] = add_sizes(plain[symbol]).with_attr("global_symbol", symbol)
+def _scheduled(symbol: str, fn: Any, target: tvm.target.Target) -> Compiled:
+    """Compile a kernel as it is scheduled, or as plain loops where that fails."""
+    scheduled = schedule(fn, target)
+    if scheduled is not None:
         try:
-            module = _compile(good, target)
-        except Exception as error:
-            raise CompileError(f"TVM could not compile the kernels {', '.join(chunk)} for {target}: {error}") from error
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernels.o"
-        module.write_to_file(str(path))
-        return path.read_bytes()
+            return Compiled(_compile(symbol, scheduled, target))
+        except Exception:  # the code generator does not take the schedule; the plain loops are correct
+            pass
+    try:
+        return Compiled(_compile(symbol, fn, target), lasting=False)
+    except Exception as error:
+        raise CompileError(f"TVM could not compile the kernel {symbol} for {target}: {error}") from error
 
 
-def _compile(chunk: dict[str, Any], target: tvm.target.Target) -> Any:
-    return compile_kernels({k: fn if SCHEDULED in fn.attrs else with_functions(fn) for k, fn in chunk.items()}, target)
+def _compile(symbol: str, fn: Any, target: tvm.target.Target) -> Any:
+    named = add_sizes(fn).with_attr("global_symbol", symbol)
+    return compile_kernels({symbol: named if SCHEDULED in named.attrs else with_functions(named)}, target)

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 import tvm
+from tvm.support import cc
 
 from dycl_tvm.backends.lowering_passes import compile_kernels
+from dycl_tvm.compile.objects import Compiled, Recipe, make_objects
 from dycl_tvm.compile.program import Slot, Weight
 from dycl_tvm.hcfg.types import TensorType
 
@@ -32,7 +34,7 @@ class WeightTable:
         known = self._digests.get(id(data))
         if known is None:
             raw = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            known = self._digests[id(data)] = (data, hashlib.sha256(raw.tobytes()).digest())
+            known = self._digests[id(data)] = (data, hashlib.sha256(raw.data).digest())
         return known[1]
 
     def slot(self, type_: TensorType, data: torch.Tensor, name: str) -> Slot:
@@ -72,11 +74,13 @@ class BuildTimeKernels:
         self._module: Any = None
         if not symbols:
             return
-        host = tvm.target.Target("llvm")
-        built = compile_kernels({s: functions[s].with_attr("global_symbol", s) for s in symbols}, host)
-        with tempfile.TemporaryDirectory() as folder:
-            path = str(Path(folder) / "fold.so")
-            built.export_library(path)
+        objects = make_objects({s: functions[s] for s in symbols}, tvm.target.Target("llvm"), Recipe("unscheduled", _unscheduled))
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for symbol, made in objects.items():
+                (folder / f"{symbol}.o").write_bytes(made.code)
+            path = str(folder / "fold.so")
+            cc.create_shared(path, [str(folder / f"{symbol}.o") for symbol in objects])
             self._module = tvm.runtime.load_module(path)
 
     def run(self, symbol: str, inputs: Sequence[torch.Tensor], outputs: Sequence[TensorType]) -> list[torch.Tensor]:
@@ -87,6 +91,10 @@ class BuildTimeKernels:
             torch.from_dlpack(array).copy_(t)
         self._module[symbol](*arrays, *results)
         return [torch.from_dlpack(r).clone() for r in results]
+
+
+def _unscheduled(symbol: str, fn: Any, target: tvm.target.Target) -> Compiled:
+    return Compiled(compile_kernels({symbol: fn.with_attr("global_symbol", symbol)}, target))
 
 
 def _device_array(shape: Sequence[int], dtype: str) -> Any:

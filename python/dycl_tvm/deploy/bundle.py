@@ -15,11 +15,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from dycl_tvm.cache import cache_dir
 from dycl_tvm.codegen.cross import glibc_bound
 from dycl_tvm.codegen.elf import ElfError, read_library
 from dycl_tvm.codegen.gate import newest_glibc
 from dycl_tvm.codegen.machine import Machine, machine_of
-from dycl_tvm.codegen.toolchain import cache_dir
 from dycl_tvm.deploy.server import build_server
 from dycl_tvm.errors import BuildGateError, CompileError, UsageError
 from dycl_tvm.runtime.params import read_params

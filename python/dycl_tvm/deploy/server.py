@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+from dycl_tvm.cache import cache_dir
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.codegen.cross import compiler_for, glibc_bound
 from dycl_tvm.codegen.gate import check_program
@@ -66,7 +67,7 @@ def _kept(machine: Machine, glibc: str, cxx: str) -> Path:
     digest = hashlib.sha256("\0".join([*compiler.command, compiler.version, *compiler.flags, *_FLAGS]).encode())
     for path in sorted([*units, *headers]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    kept = toolchain.cache_dir() / f"rpc-server-{digest.hexdigest()[:32]}"
+    kept = cache_dir() / f"rpc-server-{digest.hexdigest()[:32]}"
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         made = kept.with_name(f"{kept.name}.{os.getpid()}")

@@ -61,12 +61,17 @@ class Inputs:
         Of the library.
     classes : Classes
         Finds the classes of inputs.
+
+    Attributes
+    ----------
+    positional : bool
+        Whether as many positional inputs as there are leaves are the leaves, in their order.
     """
 
     def __init__(self, metadata: dict[str, Any], classes: Classes) -> None:
         self._structure: Structure = metadata["input_structure"]
         self._network, self._names, self._wanted, self._classes = metadata["name"], metadata["input_names"], metadata["inputs"], classes
-        self._positional = _is_positional(self._structure, len(self._wanted))
+        self.positional = _is_positional(self._structure, len(self._wanted))
         self._usual = [_Usual(want) if want["type"] == "tensor" else None for want in self._wanted]
         self.values = (capi.Value * max(len(self._wanted), 1))()
         self.count = len(self._wanted)
@@ -79,7 +84,7 @@ class Inputs:
         InputError
             If they are not of the structure that was built.
         """
-        if self._positional and not kwargs and len(args) == self.count:
+        if self.positional and not kwargs and len(args) == self.count:
             return args
         try:
             if is_call(self._structure):

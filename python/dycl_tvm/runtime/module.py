@@ -15,16 +15,38 @@ from typing import Any
 
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
+from dycl_tvm.runtime.targets import Targets
 from dycl_tvm.runtime.tensors import copy_out
 
 #: ``signal.getsignal`` makes an enum of what this gives, in microseconds.
 _handler_of = importlib.import_module("_signal").getsignal
 _SIGINT = int(signal.SIGINT)
+_UNUSUAL = object()
+
+
+#: Python's own handler says that the program is to stop; others may want it to go on.
+_STOPS = signal.default_int_handler
+_this_thread = threading.get_ident
+_main_thread = threading.main_thread().ident
+
+
+def _forked() -> None:
+    global _main_thread
+    _main_thread = _this_thread()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _signal_that_stops() -> int:
+    """Return the signal that ends a call of this thread; 0 for none. Each call asks: it takes a tenth of a microsecond."""
+    return _SIGINT if _this_thread() == _main_thread and _handler_of(_SIGINT) is _STOPS else 0
 
 
 class Model:
@@ -80,9 +102,11 @@ class Module:
         self._inputs = Inputs(model.metadata, model.classes)
         self._output, self._taken = capi.Value(), ctypes.c_int32()  # what a call that holds the lock is told
         self._options = capi.RunOptions(ctypes.sizeof(capi.RunOptions))
+        self._caller: Caller | None = None
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, self._library.dycl_session_destroy, self._session)
+        self._caller = new_caller(self._library, self._session, model.metadata, self._inputs.positional)
         self._num_threads = num_threads
         self._device_branches = True
         self._site: int | None = None
@@ -118,6 +142,11 @@ class Module:
         CancelledError
             If :meth:`cancel` ended the call.
         """
+        caller = self._caller
+        if caller is not None and not kwargs:
+            result = self._usual(caller, args, 0.0, None)
+            if result is not _UNUSUAL:
+                return result
         return self._run(args, kwargs, 0.0)
 
     def run(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, deadline_ms: float | None = None) -> Any:
@@ -156,10 +185,69 @@ class Module:
             The return site, and a value for each entry of ``metadata["sites"][site]["types"]``.
         """
         given = 0.0 if deadline_ms is None else -1.0 if deadline_ms <= 0 else deadline_ms
-        return self._run(tuple(leaves), None, given)  # type: ignore[no-any-return]
+        return self._any(tuple(leaves), None, given, None)  # type: ignore[no-any-return]
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, deadline_ms: float) -> Any:
-        """Run on the arguments of a call, or, if ``kwargs`` is None, on leaves."""
+    def bind(self, *, out: Any) -> Bound:
+        """Return a callable that runs the network and writes its results into tensors of the caller, so that a call allocates nothing.
+
+        Parameters
+        ----------
+        out : tensor, or what the model returns, of tensors
+            Torch tensors and NumPy arrays of the result's shapes and dtypes, one element after the other, which may be written.
+
+        Returns
+        -------
+        Bound
+            Called like the module; it returns ``out``.
+
+        Raises
+        ------
+        UsageError
+            If a result is no plain tensor, differs by the path, or is of another structure, dtype or shape than ``out``.
+        """
+        return Bound(self, out)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_ms: float, into: Targets | None = None) -> Any:
+        caller = self._caller
+        if caller is not None and not kwargs:
+            result = self._usual(caller, args, deadline_ms, into)
+            if result is _UNUSUAL and caller.meet_torch():
+                result = self._usual(caller, args, deadline_ms, into)
+            if result is not _UNUSUAL:
+                return result
+        return self._any(args, kwargs, deadline_ms, into)
+
+    def _usual(self, caller: Caller, args: tuple[Any, ...], deadline_ms: float, into: Targets | None) -> Any:
+        """Run on usual inputs; if one is not usual nothing is done."""
+        with self._lock:  # as in _call(), which costs a microsecond
+            if self._busy:
+                raise self._in_a_call()
+            self._busy = True
+            try:
+                self._site, self._entered = None, False
+                try:
+                    done = caller.call(args, deadline_ms, _signal_that_stops(), None if into is None else into.addresses)
+                finally:
+                    self._entered = True
+                if done is None:
+                    self._entered = False
+                    return _UNUSUAL
+                if type(done) is int:
+                    self._check(done)
+                site, leaves = done
+                self._site = site
+                if into is not None:
+                    return into.out
+                if leaves is None:
+                    return self._collect(site, are_of_torch(args))
+                if caller.single[site]:
+                    return leaves
+                return unflatten(self.metadata["sites"][site]["structure"], lambda k, _: leaves[k], self._classes)
+            finally:
+                self._busy = False
+
+    def _any(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, deadline_ms: float, into: Targets | None) -> Any:
+        """Run on whatever inputs there are: the arguments of a call, or, if ``kwargs`` is None, leaves."""
         inputs = self._inputs
         try:
             leaves = inputs.counted(args) if kwargs is None else inputs.leaves(args, kwargs)
@@ -170,26 +258,22 @@ class Module:
             raise
         torch_like = are_of_torch(leaves)
         options = self._options
-        with self._lock:  # as in _call(), which costs a microsecond
-            if self._busy:
-                raise self._in_a_call()
-            self._busy = True
+        with self._call():
+            inputs.fill(prepared)
+            options.deadline_ms, options.cancel_on_signal = deadline_ms, _signal_that_stops()
+            self._site, self._entered = None, False
             try:
-                inputs.fill(prepared)
-                # Python's own handler says that the program is to stop; others may want it to go on.
-                stops = _handler_of(_SIGINT) is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-                options.deadline_ms, options.cancel_on_signal = deadline_ms, _SIGINT if stops else 0
-                self._site, self._entered = None, False
-                try:
-                    status = self._library.dycl_run_with(self._session, inputs.values, inputs.count, options, self._taken)
-                finally:
-                    self._entered = True
-                if status != capi.OK:
-                    self._check(status)
-                site = self._site = self._taken.value
-                return (site, self._collect_leaves(site, torch_like)) if kwargs is None else self._collect(site, torch_like)
+                status = self._library.dycl_run_with(self._session, inputs.values, inputs.count, options, self._taken)
             finally:
-                self._busy = False
+                self._entered = True
+            if status != capi.OK:
+                self._check(status)
+            site = self._site = self._taken.value
+            if into is None:
+                return (site, self._collect_leaves(site, torch_like)) if kwargs is None else self._collect(site, torch_like)
+            for k, tensor in enumerate(into.tensors):
+                self._copy_output(k, tensor)
+            return into.out
 
     def cancel(self) -> None:
         """End the call that goes on in another thread: before its next kernel, with a :class:`~dycl_tvm.CancelledError` there.
@@ -224,7 +308,7 @@ class Module:
         """
         with self._call():
             self._free()
-            self._session, self._model = ctypes.c_void_p(), None
+            self._session, self._model, self._caller = ctypes.c_void_p(), None, None
 
     def __enter__(self) -> Module:
         return self
@@ -402,3 +486,21 @@ class Module:
 
     def __repr__(self) -> str:
         return f"<Module {self.name} for {self.metadata['target']['triple']}>"
+
+
+class Bound:
+    """A module whose results go into tensors of the caller. Made by :meth:`Module.bind`.
+
+    Attributes
+    ----------
+    out : object
+        What each call writes to and returns.
+    """
+
+    def __init__(self, module: Module, out: Any) -> None:
+        self._module, self._targets = module, Targets(module.metadata, out)
+        self.out = out
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the network on inputs as :meth:`Module.__call__` takes them; ``out`` is written once the run has ended well."""
+        return self._module._run(args, kwargs, 0.0, self._targets)

@@ -326,6 +326,18 @@ def unflatten_call(structure: Structure, leaves: Sequence[Any]) -> tuple[tuple[A
     return (*(value[k] for k in names[:split]), *value[varargs]), {**named, **value.get(varkw, {})}
 
 
+def whole_leaves(structure: Structure) -> int:
+    """Return how many leaves a structure has, if each stands in one place and is whole; otherwise -1."""
+    found: list[int] = []
+
+    def visit(node: Structure) -> bool:
+        if "leaf" in node:
+            found.append(node["leaf"])
+        return "along" not in node and "rows" not in node and all(map(visit, _children(node)))
+
+    return len(found) if visit(structure) and sorted(found) == list(range(len(found))) else -1
+
+
 def leaf_types(structure: Structure) -> list[str]:
     """Return the types of the leaves in the order of their numbers."""
     found: dict[int, str] = {}

@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "_version": set(),
     "errors": {"hcfg"},  # for annotations only, see test_errors_import_nothing_at_run_time
     "garbage": set(),
+    "cache": set(),
     "bound": set(),
     "progress": {"errors"},
     "compare": set(),
@@ -30,8 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "frontend": {"bound", "errors", "garbage", "hcfg", "runtime"},
     "passes": {"errors", "hcfg"},
     "backends": {"errors"},
-    "compile": {"errors", "hcfg", "backends"},
-    "codegen": {"errors", "hcfg", "compile", "runtime", "_version"},
+    "compile": {"cache", "errors", "hcfg", "backends"},
+    "codegen": {"cache", "errors", "hcfg", "compile", "runtime", "_version"},
     "runtime": {"errors", "_version"},
     "zoo": set(),
     "target": {"errors", "runtime"},
@@ -45,10 +46,10 @@ ALLOWED: dict[str, set[str]] = {
         *("options", "staging", "hcfg", "passes", "compile", "codegen", "verify", "artifact"),
         *("errors", "garbage", "progress", "target", "example_inputs"),
     },
-    "deploy": {"codegen", "errors", "runtime", "target"},
+    "deploy": {"cache", "codegen", "errors", "runtime", "target"},
     "serve": {"errors", "runtime", "_version"},
     "cli": {
-        *("_version", "artifact", "build", "compare", "coverage", "deploy", "errors", "example_inputs", "frontend", "hcfg"),
+        *("_version", "artifact", "build", "cache", "compare", "coverage", "deploy", "errors", "example_inputs", "frontend", "hcfg"),
         *("passes", "progress", "runtime", "serve", "staging", "target", "verify", "zoo"),
     },
 }

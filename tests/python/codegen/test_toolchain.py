@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,13 +35,53 @@ def test_objects_are_kept_until_something_changes(tmp_path, monkeypatch: pytest.
     ran: list[str] = []
     monkeypatch.setattr(toolchain, "run_tool", lambda command, what, environment: (ran.append(what), open(command[-1], "wb").close()))
     first = toolchain.runtime_objects(compiler)
-    assert len(first) == len(toolchain.runtime_sources().units())
-    assert len(ran) == len(first) + compiler.is_gcc
+    assert len(first.objects) == len(toolchain.runtime_sources().units())
+    assert len(ran) == len(first.objects) + compiler.is_gcc
     assert toolchain.runtime_objects(compiler) == first
-    assert len(ran) == len(first) + compiler.is_gcc
+    assert len(ran) == len(first.objects) + compiler.is_gcc
     other = toolchain.runtime_objects(compiler, (*toolchain.CXX_FLAGS, "-g"))
-    assert not set(other) & set(first)
-    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["runtime", "runtime"]
+    assert not set(other.objects) & set(first.objects)
+    assert [path.name for path in tmp_path.iterdir()] == ["runtime"]
+
+
+def test_a_changed_source_is_all_that_is_compiled_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYCL_CACHE_DIR", str(tmp_path / "cache"))
+    sources = toolchain.runtime_sources()
+    copy = toolchain.RuntimeSources(tmp_path / "runtime", tmp_path / "runtime" / "include")
+    shutil.copytree(sources.source, copy.source)
+    monkeypatch.setattr(toolchain, "runtime_sources", lambda: copy)
+    compiler = toolchain.find_compiler()
+    ran: list[str] = []
+    monkeypatch.setattr(toolchain, "run_tool", lambda command, what, environment: (ran.append(what), open(command[-1], "wb").close()))
+    first = toolchain.runtime_objects(compiler).objects
+    ran.clear()
+    (copy.source / "json.cc").write_text("// changed\n")
+    second = toolchain.runtime_objects(compiler).objects
+    assert ran == ["compile json.cc"]
+    assert {path.name for path in set(second) - set(first)} == {"json.o"}
+    ran.clear()
+    (copy.source / "json.h").write_text("// changed\n")
+    assert not set(toolchain.runtime_objects(compiler).objects) & set(second)
+
+
+def test_processes_that_need_an_object_at_once_compile_it_once(tmp_path: Path) -> None:
+    code = """
+import time
+from pathlib import Path
+from dycl_tvm.codegen import toolchain
+def run(self, arguments, what):
+    time.sleep(0.1)
+    with open("ran", "a") as file:
+        file.write(what + "\\n")
+    Path(arguments[-1]).touch()
+toolchain.Compiler.run = run
+toolchain.runtime_objects(toolchain.find_compiler())
+"""
+    environment = {**os.environ, "DYCL_CACHE_DIR": str(tmp_path / "cache")}
+    processes = [subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=tmp_path) for _ in range(2)]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    ran = (tmp_path / "ran").read_text().split("\n")
+    assert len(ran) == len(set(ran))
 
 
 def test_the_dispatcher_takes_the_header_that_was_parsed_before(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +129,7 @@ toolchain.Compiler.run = lambda self, arguments, what: Path(arguments[-1]).touch
 compiler = toolchain.find_compiler()
 first = toolchain.runtime_objects(compiler)
 assert toolchain.runtime_objects(compiler) == first
-print(first[0].parent)
+print(first.objects[0].parent)
 """
     (tmp_path / "file").touch()
     environment = {**os.environ, "DYCL_CACHE_DIR": str(tmp_path / "file" / "cache"), "TMPDIR": str(tmp_path)}

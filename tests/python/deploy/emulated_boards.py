@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dycl_tvm.codegen.toolchain import cache_dir
+from dycl_tvm.cache import cache_dir
 
 MIRROR = "http://archive.ubuntu.com/ubuntu"
 

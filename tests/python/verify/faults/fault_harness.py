@@ -14,6 +14,7 @@ import copy
 import importlib
 import inspect
 import linecache
+import os
 import sys
 import tempfile
 import textwrap
@@ -24,6 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+# What a compiler with a fault makes must not be kept, and what one without it made must not be found.
+os.environ["DYCL_CACHE_BYTES"] = "0"
 
 import torch
 

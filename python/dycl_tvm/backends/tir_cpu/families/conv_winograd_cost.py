@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Shape
@@ -45,13 +46,14 @@ class Work:
 def work_of(s: Shape, machine: Machine) -> Work:
     multiply_add = 2e-9 * s.lanes / machine.gflops
     costs = _WIDE if machine.vector_bytes == 64 else _NARROW
-    products = 0.0
-    for b in range(s.blocks):
-        count = ((b + 1) * s.rows // s.blocks - b * s.rows // s.blocks) * s.tiles[1]
-        for n in s.groups:
-            # loads keep up with multiply-adds as long as they are no more
-            step = max(n * s.cols, n + s.cols, costs.latency)
-            products += s.transform.a**2 * -(-count // s.cols) * (s.ci * step + 2 * n * s.cols + 4)
+    # blocks are of two sizes, and so are groups
+    counts = Counter(((b + 1) * s.rows // s.blocks - b * s.rows // s.blocks) * s.tiles[1] for b in range(s.blocks))
+    products = 0
+    for n, groups in Counter(s.groups).items():
+        # loads keep up with multiply-adds as long as they are no more
+        step = max(n * s.cols, n + s.cols, costs.latency)
+        tiles = sum(blocks * -(-count // s.cols) for count, blocks in counts.items())
+        products += groups * s.transform.a**2 * tiles * (s.ci * step + 2 * n * s.cols + 4)
     transform = costs.transform[s.m] * s.rows * s.tiles[1]
     vectors = 4.0 * s.lanes * s.transform.a**2  # bytes of a vector in each of the products
     weights = vectors * s.oc_blocks * s.ci
