@@ -18,20 +18,21 @@ from typing import Any
 
 import torch
 from torch.nn import init
-from torch.nn.modules import container
+from torch.nn.modules import adaptive, container, transformer
 from torch.utils import hooks
 
-from dycl_tvm.frontend.python.source import plain_progress, plain_sequences, plain_torch, plain_vision
+from dycl_tvm.frontend.python.source import plain_attention, plain_progress, plain_sequences, plain_torch, plain_vision
 from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import OPERATORS
 
-#: Library files whose functions run rewritten when the user's code calls them: they keep state, call what they are given, or loop until
-#: tensors hold what they want.
+#: Library files whose functions run rewritten when the user's code calls them: they keep state, call what they are given, loop until
+#: tensors hold what they want, say in texts of errors what tensors hold, or call modules that something stands for.
 REWRITTEN_FILES = frozenset(
     str(m.__file__)
     for m in (
         _collections_abc,
+        adaptive,
         collections,
         contextlib,
         copy,
@@ -40,10 +41,12 @@ REWRITTEN_FILES = frozenset(
         container,
         hooks,
         init,
+        plain_attention,
         plain_progress,
         plain_sequences,
         plain_torch,
         plain_vision,
+        transformer,
         *(m for m in vars(torch.distributions).values() if isinstance(m, types.ModuleType)),
     )
 )
