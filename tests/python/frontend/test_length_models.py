@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from differential import same, stage
+from differential import check, same, stage
 from torch import nn
 
 import dycl_tvm
@@ -231,3 +231,11 @@ def test_refused() -> None:
     for program in (heads, dropped):
         with pytest.raises(UnsupportedError, match="scaled_dot_product_attention"):
             stage(Network(program, 0), given(2, 0))
+
+
+@pytest.mark.parametrize("targets", [[[0, 5, 12, 3, 19], [1, 2, 3, 0, 1], [4, 5, 6, 7, 8], [19] * 5, [0, 0, 11, 0, 20]], [[0], [5], [12]]])
+def test_adaptive_log_softmax(targets):
+    """One place that ``squeeze()`` left without a dimension is a row of one; a target that is too large is the module's own error."""
+    torch.manual_seed(0)
+    net = nn.AdaptiveLogSoftmaxWithLoss(SIZE, 20, [4, 10]).eval()
+    check(net, [(torch.randn(len(t), SIZE), torch.tensor(t)) for t in targets], paths=3)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from differential import check
 
 from dycl_tvm.errors import DyclError, InternalError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python import stage, stage_model
@@ -162,3 +163,24 @@ def test_more_objects_than_can_be_watched_are_refused(monkeypatch):
     monkeypatch.setattr(effects, "LIMIT", 50)
     with pytest.raises(UnsupportedError, match=r"objects that may change can be reached from dumps\(\), and still more"):
         stage(looks_up, X)
+
+
+@pytest.mark.parametrize("error", [StopIteration, ValueError])
+def test_an_endless_loop_that_is_left_by_an_exception(error):
+    """Each trip is a run of its own, as long as all before it: without a bound it is refused soon."""
+
+    def doubles(x):
+        n = 0
+        try:
+            while True:
+                x = x * 2
+                n += 1
+                if x.sum() > 100:
+                    raise error
+        except error:
+            pass
+        return x, n
+
+    with pytest.raises(UnsupportedError, match=r"paths part for good in each of the first \d+ trips of a loop that has no condition"):
+        stage(doubles, X, max_seconds=100)
+    check(doubles, [X, (torch.full((2, 3), 40.0),)], paths=2, max_loop_trips=12)

@@ -47,7 +47,8 @@ from dycl_tvm.frontend.trace.session import Session, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.grown import same_kind
-from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside
+from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside, the_role_of
+from dycl_tvm.frontend.trace.values.roles import UNKNOWN
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
@@ -127,6 +128,7 @@ class ModelState(LivesOn):
         self._replaced: dict[Path, dict[int, Any]] = {}
         self._session: Session | None = None
         self._copied, self._guarded = set[Path](), set[Path]()
+        self._other_roles = set[Path]()  # where calls leave a parameter for a tensor that is none, or the other way round
         #: Leaves that a call may leave as one of its inputs.
         self._kept_inputs: set[Path] = set()
         self._made: dict[Path, Storage] = {}
@@ -186,6 +188,7 @@ class ModelState(LivesOn):
     def size(self) -> tuple[int, ...]:
         """Differs with everything found. It is no sum: what is known of one thing is forgotten where another is found."""
         found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
+        found = (*found, self._other_roles)
         return (
             *map(len, found),
             count_unset(self._poisoned),
@@ -273,7 +276,7 @@ class ModelState(LivesOn):
             return scalars.wrap(param)
         assert isinstance(param, Value)
         fresh = fresh_like(layout.meta(), param)
-        mark_outside(fresh, "state")
+        mark_outside(fresh, "state", role=layout.role if path not in self._other_roles else UNKNOWN)
         made[path] = fresh.storage_
         return fresh
 
@@ -517,6 +520,8 @@ class ModelState(LivesOn):
                 self._leaves[path] = _Leaf(name.plain, initial.obj.type, initial.obj)
         elif isinstance(initial, TensorLeaf) and isinstance(now, TensorLeaf) and same_kind(initial.obj, now.obj):
             left[path] = now
+            if the_role_of(initial.obj) != the_role_of(now.obj):
+                self._other_roles.add(path)
             if initial.obj is not now.obj and storage_of(now.obj).shared:
                 self._poisoned[path] = Why(f"{name} lies in the memory of a NumPy array after a call")
                 self._inseparable.add(path)

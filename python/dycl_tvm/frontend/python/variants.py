@@ -37,7 +37,9 @@ from dycl_tvm.frontend.trace.unrecorded import unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
+from dycl_tvm.frontend.trace.values.identity import the_role_of
 from dycl_tvm.frontend.trace.values.layouts import marks_of, with_marks
+from dycl_tvm.frontend.trace.values.roles import PLAIN, Role
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, Value
@@ -53,16 +55,17 @@ _NUMBERS: dict[type, ScalarType] = {int: ScalarType("int"), float: ScalarType("f
 
 @dataclass(frozen=True)
 class Layout:
-    """How tensors of one kind lie in memory, and are marked."""
+    """How tensors of one kind lie in memory, and are marked; what they are beside their elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     marks: tuple[bool, bool]
+    role: Role = PLAIN
 
     @staticmethod
     def of(t: torch.Tensor) -> Layout:
-        return Layout(tuple(t.shape), t.stride(), t.dtype, marks_of(t))
+        return Layout(tuple(t.shape), t.stride(), t.dtype, marks_of(t), the_role_of(t))
 
     def meta(self) -> torch.Tensor:
         """Return a tensor without data."""
@@ -129,16 +132,21 @@ class Variants:
             return found if found >= 0 else None
         most = MOST_CONTENTS if isinstance(c, Items) else _MOST
         if found is None and can_vary(c, self._lives_on) and len(self.known) < most:
-            self.known.append(_variant(_blank(c)))
+            made = _variant(_blank(c))
+            if isinstance(c, TensorLeaf):
+                made.obj = replace(made.obj, role=the_role_of(c.obj))
+            self.known.append(made)
             found = len(self.known) - 1
         return found
 
     def _of_other_length(self, t: torch.Tensor) -> int | None:
         """Return the number of the kind of a tensor that differs in its length only; -1 if that has no end, None if it is of none."""
+        if the_role_of(t) != PLAIN:
+            return None
         varies = current().limits.length is not None or isinstance(t, Grown) or len(self.known) == _MOST
         for i, v in enumerate(self.known):
             one = v.kept
-            if one is None and varies and isinstance(v.obj, Layout) and isinstance(v.initial, Constant):
+            if one is None and varies and isinstance(v.obj, Layout) and v.obj.role == PLAIN and isinstance(v.initial, Constant):
                 one = kept(v.obj.meta(), v.initial.data, t)
             if one is None or not one.is_alike(t):
                 continue

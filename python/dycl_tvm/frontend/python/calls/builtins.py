@@ -51,7 +51,7 @@ from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, number
-from dycl_tvm.frontend.trace.values.identity import join_identities, settle
+from dycl_tvm.frontend.trace.values.identity import join_identities, of_role, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, MATH_ROUNDING, math_call
 from dycl_tvm.frontend.trace.values.opaque import ObjectId
@@ -256,10 +256,9 @@ def _isinstance(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         use(x)
     if scalars.is_symbolic(x):
         return issubclass(_python_type(x, "given to isinstance()"), classes)
-    if isinstance(x, StagedTensor):
+    if isinstance(x, StagedTensor) and not issubclass(torch.Tensor, classes):
         with plainly():
-            like = torch.empty(0, dtype=x.dtype)
-        return isinstance(like, classes)
+            return of_role(x, "the class", lambda role: isinstance(role.like(x.dtype), classes))
     return isinstance(x, classes)
 
 
@@ -289,7 +288,7 @@ def _stood_for(x: Any, used: str) -> type | None:
     """Return the class that a value known at run time has in eager mode; None if it is its own."""
     if scalars.is_symbolic(x):
         return _python_type(x, used)
-    return torch.Tensor if isinstance(x, StagedTensor) else None
+    return of_role(x, "the class", lambda role: role.cls) if isinstance(x, StagedTensor) else None
 
 
 def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -293,11 +293,11 @@ def _call_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[s
     written = vars(kind).get("forward") or next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
     if not isinstance(written, types.FunctionType):  # of no object, or of the class
         return _call(module.forward, args, kwargs, root)
-    if users_function(forward) is not None:
-        return _call_function(forward, (module, *args), kwargs, root)
     stands_for_it = forward_of(module, forward, args, kwargs)
     if stands_for_it is not None:
         return program().run_function(stands_for_it, (module, *args), kwargs)
+    if users_function(forward) is not None:
+        return _call_function(forward, (module, *args), kwargs, root)
     values = module.__dict__.values()
     if not _POISONS.isdisjoint(map(type, values)):
         use(next(value for value in values if isinstance(value, Poison)))  # the library's forward may ask whether it is None

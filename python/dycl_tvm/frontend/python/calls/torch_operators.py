@@ -15,6 +15,7 @@ from torch._library import custom_ops
 from torch.nn.utils import rnn
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.fast_paths import attention_of, encoder_layer_of
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source import plain_sequences, plain_torch, plain_vision
 from dycl_tvm.frontend.python.source.ownership import users_function
@@ -71,6 +72,10 @@ def forward_of(module: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: d
     if forward in _RECURRENT:
         given = args[0] if args else kwargs.get("input")
         return plain_sequences.recurrent if isinstance(given, rnn.PackedSequence) else None
+    if forward is nn.TransformerEncoderLayer.forward:
+        return encoder_layer_of(module, *args, **kwargs)  # type: ignore[arg-type]
+    if forward is nn.MultiheadAttention.forward:
+        return attention_of(module, *args, **kwargs)  # type: ignore[arg-type]
     if forward is nn.TransformerEncoder.forward and _makes_nested(module, *args, **kwargs):  # type: ignore[arg-type]
         return plain_sequences.encoder
     return None

@@ -35,6 +35,8 @@ UNROLL_LIMIT = 2048
 FEWEST_TRIPS = 8
 #: A loop whose condition Python knows is rolled if paths part for good in all of so many trips, or in all but one.
 _PARTING_TRIPS = 4
+#: So many trips of an endless loop may part for good in a row: each is a run, and as long as all before it.
+_MOST_PARTING_TRIPS = 64
 
 
 class Loop:
@@ -483,7 +485,7 @@ class While(Loop):
     def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool, endless: bool) -> None:
         super().__init__(names, barrier, yields)
         self._endless = endless
-        self._parted = 0
+        self._parted = self._parted_in_a_row = 0
 
     def next(self, variables: dict[str, Any]) -> bool:
         """Return whether the body is to be run (again)."""
@@ -502,11 +504,24 @@ class While(Loop):
             self._parted += 1
             if self._parted == _PARTING_TRIPS - 1 and not (self._yields or self.advanced):
                 current().decisions.roll_at_once(self._loop)
+        if self._endless and self._trips:
+            self._refuse_parting()
         self._enter_rolled(variables)
         self._begin_iteration()
         self.restore = False
         self._truths = truths_of_fills()
         return True
+
+    def _refuse_parting(self) -> None:
+        """Refuse a loop that only an exception leaves which is caught outside of it, once it has been left so often."""
+        self._parted_in_a_row = self._parted_in_a_row + 1 if self._has_parted() else 0
+        if self._parted_in_a_row >= (current().limits.loop_trips or _MOST_PARTING_TRIPS) and not self._bounded():
+            refusal = UnsupportedError(
+                f"paths part for good in each of the first {self._trips} trips of a loop that has no condition",
+                current().origin() or self._loop.origin,
+                "leave it by break, not by an exception that is caught outside of it, or give it a bound: build(..., max_loop_trips=N)",
+            )
+            current().decisions.unroll(self._loop, refusal)
 
     def test(self, cond: Any, variables: dict[str, Any]) -> bool:
         """Evaluate the loop's condition."""

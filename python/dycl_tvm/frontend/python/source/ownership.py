@@ -17,21 +17,23 @@ import types
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import init
-from torch.nn.modules import container
+from torch.nn.modules import adaptive, container
 from torch.utils import hooks
 
-from dycl_tvm.frontend.python.source import plain_progress, plain_sequences, plain_torch, plain_vision
+from dycl_tvm.frontend.python.source import plain_attention, plain_progress, plain_sequences, plain_torch, plain_vision
 from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import OPERATORS
 
-#: Library files whose functions run rewritten when the user's code calls them: they keep state, call what they are given, or loop until
-#: tensors hold what they want.
+#: Library files whose functions run rewritten when the user's code calls them: they keep state, call what they are given, loop until
+#: tensors hold what they want, or say in texts of errors what tensors hold.
 REWRITTEN_FILES = frozenset(
     str(m.__file__)
     for m in (
         _collections_abc,
+        adaptive,
         collections,
         contextlib,
         copy,
@@ -40,6 +42,7 @@ REWRITTEN_FILES = frozenset(
         container,
         hooks,
         init,
+        plain_attention,
         plain_progress,
         plain_sequences,
         plain_torch,
@@ -61,7 +64,17 @@ _OF_MODULES = (
     "set_submodule",
     "train",
 )
-_REWRITTEN = [*[(torch.nn.Module, name) for name in _OF_MODULES], (dataclasses, "replace"), (dataclasses, "_replace")]
+#: What calls attention, for whose fast path something stands.
+_AROUND_ATTENTION = [
+    *[(cls, "forward") for cls in (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)],
+    *[(cls, name) for cls in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer) for name in ("forward", "_sa_block", "_mha_block")],
+]
+_REWRITTEN = [
+    *[(nn.Module, name) for name in _OF_MODULES],
+    *_AROUND_ATTENTION,
+    (dataclasses, "replace"),
+    (dataclasses, "_replace"),
+]
 _REWRITTEN_FUNCTIONS = frozenset(getattr(owner, name).__code__ for owner, name in _REWRITTEN if hasattr(owner, name))
 #: The flag of classes that are not static data of a compiled module (``Py_TPFLAGS_HEAPTYPE``).
 _MADE_IN_PYTHON = 1 << 9
@@ -129,7 +142,7 @@ def is_library_class(cls: type) -> bool:
     methods = [v for v in vars(cls).values() if isinstance(v, types.FunctionType)]
     if methods:
         return all(is_library_file(code_of(m).co_filename) or _is_generated(m, code_of(m)) for m in methods)
-    return issubclass(cls, torch.nn.Module) and module_of(cls).startswith("torch.")
+    return issubclass(cls, nn.Module) and module_of(cls).startswith("torch.")
 
 
 def are_of_libraries(exceptions: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, join_identities
 from dycl_tvm.frontend.trace.values.layouts import layouts_of, marks_of, meta_with, strides_of, with_marks
+from dycl_tvm.frontend.trace.values.roles import PLAIN, Role
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Value
 
@@ -40,6 +41,8 @@ class LoopIdentities:
         self._strides: dict[Path, dict[tuple[int, ...], None]] = {}
         self._entry_strides: dict[Path, tuple[tuple[int, ...], ...]] = {}
         self._pairs: set[tuple[Path, Path]] = set()
+        #: What the body makes beside tensors that are computed.
+        self._roles: set[tuple[Path, Role]] = set()
         #: The names that have the objects made in the round at hand.
         self._holders: dict[Identity, Path] = {}
         #: Objects that are older than the loop, and those that the header has made.
@@ -73,9 +76,13 @@ class LoopIdentities:
     def header_object(self, path: Path, entry: Any, made: Any) -> None:
         """Note that ``made`` stands for what a name has at the header."""
         if made is not entry:  # as the empty tuple is
-            parts = self._entry[path] = frozenset(identity_of(entry).all_parts())
+            before = identity_of(entry)
+            parts = self._entry[path] = frozenset(before.all_parts())
             self._older.update(parts)
-            join_identities(made, [entry], self._decision, self._more.get(path, ()))
+            # what the body makes is no parameter, and is told apart from no other that it makes
+            computed = [] if set(before.roles()) == {PLAIN} else [Identity()]
+            self._made.update(computed)
+            join_identities(made, [entry], self._decision, [*self._more.get(path, ()), *computed])
             self._made.add(identity_of(made))
 
     def begin(self) -> None:
@@ -96,6 +103,11 @@ class LoopIdentities:
                 if identity not in self._entry.get(path, ()):
                     self._more.setdefault(path, {})[identity] = None
                 continue
+            if not identity.parts and identity.role != PLAIN and (path, identity.role) not in self._roles:
+                self._roles.add((path, identity.role))
+                other_role = Identity(role=identity.role)
+                self._older.add(other_role)
+                self._more.setdefault(path, {})[other_role] = None
             other = self._holders.setdefault(identity, path)
             if other != path and (other, path) not in self._pairs:
                 self._pairs.add((other, path))

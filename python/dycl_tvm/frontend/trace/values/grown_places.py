@@ -105,11 +105,17 @@ def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any,
     return new(made, x.along, x.length) if isinstance(x, Grown) else made
 
 
+def _row_of(index: torch.Tensor) -> torch.Tensor:
+    """Return places in a row: PyTorch takes one place without a dimension, as ``squeeze()`` leaves it of one, for a row of one."""
+    return index if rank_of(index) else index.reshape(1)
+
+
 def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> Any:
     """Put, add or fill rows at places along a dimension: ``index_add``, ``index_copy``, ``index_fill``."""
-    if type(dim) is not int or rank_of(index) != 1:
+    index, fills = _row_of(index), func in (torch.index_fill, _T.index_fill)
+    if type(dim) is not int or rank_of(index) != 1 or not rank_of(x) or not (fills or rank_of(source) == rank_of(x)):
         return refuse_call(func, x, index, source)
-    dim, fills = dim % rank_of(x), func in (torch.index_fill, _T.index_fill)
+    dim = dim % rank_of(x)
     whole, at, length = buffer_of(x), buffer_of(index), index.length if isinstance(index, Grown) else int(index.shape[0])
     if isinstance(x, Grown) and x.along == dim:
         error = IndexError("an index is out of range of a dimension whose length is known only at run time")
@@ -135,8 +141,8 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
 
 def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     """Take rows at places."""
-    rank = rank_of(x)
-    if type(dim) is not int or rank_of(index) != 1:
+    rank, index = rank_of(x), _row_of(index)
+    if type(dim) is not int or rank_of(index) != 1 or not rank:
         return refuse_call(func, x, index)
     dim, at = dim % rank, buffer_of(index)
     length = index.length if isinstance(index, Grown) else int(index.shape[0])

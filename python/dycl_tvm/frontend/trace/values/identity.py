@@ -8,7 +8,7 @@ joined value remembers the identities that it may have, and asking for what depe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import Dated
 from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.values.roles import PLAIN, UNKNOWN, Role, role_of
 
 
 class Identity:
@@ -34,12 +35,23 @@ class Identity:
         an earlier call has kept.
     number : int
         Of an input: which one it is; -1 for others.
+    role : Role
+        Of a tensor: what it is beside its elements.
     """
 
-    __slots__ = ("born", "decision", "number", "outside", "parts")
+    __slots__ = ("born", "decision", "number", "outside", "parts", "role")
 
-    def __init__(self, parts: Iterable[Identity] = (), decision: Any = None, born: int = 0, outside: str = "", number: int = -1) -> None:
+    def __init__(
+        self,
+        parts: Iterable[Identity] = (),
+        decision: Any = None,
+        born: int = 0,
+        outside: str = "",
+        number: int = -1,
+        role: Role = PLAIN,
+    ) -> None:
         self.parts, self.decision, self.born, self.outside, self.number = tuple(parts), decision, born, outside, number
+        self.role = role
 
     def all_parts(self) -> set[Identity]:
         """Return the identity and all that it may be."""
@@ -50,6 +62,10 @@ class Identity:
                     found.add(part)
                     open_.append(part)
         return found
+
+    def roles(self) -> dict[Role, None]:
+        """Return what the tensor may be beside its elements."""
+        return dict.fromkeys([part.role for part in self.all_parts() if not part.parts])
 
     def settle(self, question: str) -> None:
         """Fork if the answer to a question depends on what it is."""
@@ -115,7 +131,7 @@ def identity_of(x: Any) -> Identity:
     if known is None:
         heap = current().heap
         outside = "model" if isinstance(x, torch.Tensor) and not heap.is_newer(x, heap.run_started) else ""
-        known = Identity(born=heap.birth(x), outside=outside)
+        known = Identity(born=heap.birth(x), outside=outside, role=own_role(x))
         _set(x, known)
     return known
 
@@ -124,7 +140,11 @@ def join_identities(made: Any, found: Iterable[Any], decision: Any, more: Iterab
     """Note that an object stands for one of several, on the paths of ``decision``."""
     parts = dict.fromkeys([*[identity_of(x) for x in found], *more])
     if decision is not None:
-        _set(made, Identity(parts, decision, current().heap.birth(made)))
+        identity = Identity(parts, decision, current().heap.birth(made))
+        _set(made, identity)
+        opened = current().get(_OpenRole)
+        if opened.decision is None and isinstance(made, torch.Tensor) and len({role.requires_grad for role in identity.roles()}) > 1:
+            opened.decision, opened.joined = decision, identity.born
 
 
 def share_identity(made: Any, x: Any) -> None:
@@ -132,9 +152,67 @@ def share_identity(made: Any, x: Any) -> None:
     _set(made, identity_of(x))
 
 
-def mark_outside(x: Any, where: str, number: int = -1) -> None:
+def mark_outside(x: Any, where: str, number: int = -1, role: Role | None = None) -> None:
     """Note that an object comes from outside of the call: it is an ``input`` of a number, or of the ``state``."""
-    _set(x, Identity(born=current().heap.birth(x), outside=where, number=number))
+    _set(x, Identity(born=current().heap.birth(x), outside=where, number=number, role=own_role(x) if role is None else role))
+
+
+def own_role(x: Any) -> Role:
+    """Return the role of an object that stands for no other."""
+    if not isinstance(x, torch.Tensor):
+        return PLAIN
+    return role_of(x, torch.Tensor if isinstance(x, Carrier) else None)
+
+
+def roles_of(t: torch.Tensor) -> dict[Role, None]:
+    """Return what a tensor may be beside its elements, depending on the path."""
+    known = _known(t)
+    return {own_role(t): None} if known is None or not (known.parts or known.outside == "state") else known.roles()
+
+
+def is_joined(t: torch.Tensor) -> bool:
+    """Whether a tensor stands for one of several, or for one that an earlier call has kept."""
+    known = _known(t)
+    return known is not None and bool(known.parts or known.outside == "state")
+
+
+def change_role(t: torch.Tensor) -> None:
+    """Note that what a tensor is changes: nothing is said of it where it is one of several."""
+    settle(t, "what a tensor is, which is changed,")
+    identity_of(t).role = UNKNOWN
+
+
+class _OpenRole(OfOneRun):
+    """The first join, in a run, of tensors that are not all parameters, or all none: gradients of what follows from it are not known."""
+
+    decision: Any = None
+    joined: int = 0
+
+
+def settle_open_role(t: torch.Tensor, question: str) -> None:
+    """Fork if the answer to a question of gradients may follow from what a joined tensor was."""
+    known = current().get(_OpenRole)
+    if known.decision is not None and torch.is_grad_enabled() and current().heap.is_newer(t, known.joined) and not is_joined(t):
+        current().decisions.fork(known.decision, f"{question} of what follows from one of several tensors is asked for")
+
+
+def the_role_of(t: torch.Tensor) -> Role:
+    """Return what a tensor is, if that is one in all cases."""
+    roles = list(roles_of(t))
+    return roles[0] if len(roles) == 1 else UNKNOWN
+
+
+def of_role(t: torch.Tensor, question: str, answer: Callable[[Role], Any]) -> Any:
+    """Answer a question about what a tensor is; fork if the answer depends on the path."""
+    roles = roles_of(t)
+    if UNKNOWN in roles:
+        raise UnsupportedError(
+            f"{question} of a tensor is asked for, which changes from call to call or in the forward", current().origin(), "pass a flag in"
+        )
+    answers = [answer(role) for role in roles]
+    if any(a != answers[0] for a in answers):
+        settle(t, question)
+    return answers[0]
 
 
 def settle(x: Any, question: str) -> None:

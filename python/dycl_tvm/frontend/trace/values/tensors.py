@@ -10,6 +10,7 @@ that has become stale is read anew from its base: so the HCFG is free of side ef
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.arguments import leaves
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.folding import fold_one
-from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, settle
+from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, of_role, settle
 from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, marks_of, meta_of, with_marks
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
+from dycl_tvm.frontend.trace.values.roles import Role
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
@@ -39,7 +41,10 @@ _CPU = torch.device("cpu")
 
 
 #: PyTorch asks any tensor for these where it is stored in a module.
-_ASKED_BY_MODULES = frozenset(("_is_param", "_is_buffer"))
+_ASKED_BY_MODULES: dict[str, Callable[[Role], bool]] = {
+    "_is_param": lambda role: role.is_parameter or issubclass(role.cls, torch.nn.Parameter),
+    "_is_buffer": lambda role: role.is_buffer,
+}
 
 
 class StagedTensor(torch.Tensor, Carrier):
@@ -104,7 +109,10 @@ class StagedTensor(torch.Tensor, Carrier):
 
     def __getattr__(self, name: str) -> Any:
         """Say that there is no such attribute, if none of the tensors that it may be has one."""
-        if staging() and not name.startswith("__") and name not in _ASKED_BY_MODULES:
+        if staging() and name in _ASKED_BY_MODULES:
+            if of_role(self, f"the attribute `{name}`", _ASKED_BY_MODULES[name]):
+                return True
+        elif staging() and not name.startswith("__"):
             settle(self, f"the attribute `{name}`")
         error = AttributeError(f"'Tensor' object has no attribute {name!r}")
         error.__dycl_raised__ = True  # type: ignore[attr-defined]  # eager raises it too

@@ -25,7 +25,7 @@ from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, has_rule, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
 from dycl_tvm.frontend.trace.values.grown_order import bincount, repeat_interleave, unique, unique_consecutive
-from dycl_tvm.frontend.trace.values.identity import settle
+from dycl_tvm.frontend.trace.values.identity import change_role, is_joined, of_role, settle, settle_open_role
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
 from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
@@ -175,7 +175,35 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
 
 def _requires_grad(t: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
     current().heap.changing_attribute(t, "requires_grad")
+    change_role(t)
     return t.requires_grad_(requires_grad)
+
+
+def _set_requires_grad(t: torch.Tensor, _requires_grad: bool) -> Any:
+    change_role(t)
+    return NotImplemented
+
+
+def _of_gradients(name: str) -> Callable[[torch.Tensor], Any]:
+    """Return what asks for an attribute that a parameter has, and what is computed has not."""
+
+    def attribute(t: torch.Tensor) -> Any:
+        settle_open_role(t, f"`{name}`")
+        return of_role(t, f"`{name}`", lambda role: getattr(role, name)) if is_joined(t) else NotImplemented
+
+    return attribute
+
+
+def _of_backward(name: str) -> Callable[[torch.Tensor], Any]:
+    """Return what asks for an object of the gradients: of several tensors only None can be one."""
+
+    def attribute(t: torch.Tensor) -> Any:
+        settle_open_role(t, f"`{name}`")
+        if is_joined(t) and of_role(t, f"`{name}`", lambda role: role.has_grad or not role.is_leaf):
+            settle(t, f"`{name}`")
+        return NotImplemented
+
+    return attribute
 
 
 def _hook(register: Any) -> Callable[..., Any]:
@@ -375,6 +403,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.storage: _unknown("the typed storage"),
     _T.set_: _unknown("a change of the memory"),
     _T.requires_grad_: _requires_grad,
+    _T.requires_grad.__set__: _set_requires_grad,  # type: ignore[attr-defined]
+    **{getattr(_T, name).__get__: _of_gradients(name) for name in ("requires_grad", "is_leaf")},
+    **{getattr(_T, name).__get__: _of_backward(name) for name in ("grad", "_grad", "grad_fn", "_grad_fn", "_backward_hooks")},
     _T.register_hook: _hook(_T.register_hook),
     _T.register_post_accumulate_grad_hook: _hook(_T.register_post_accumulate_grad_hook),
     _T.retain_grad: _hook(_T.retain_grad),

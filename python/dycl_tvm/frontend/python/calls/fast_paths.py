@@ -1,0 +1,80 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Which calls of PyTorch's attention take its fast path, where a query that may look at no key gives no number.
+
+PyTorch itself says so: the module's forward runs on zeros up to its first operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dycl_tvm.frontend.python.source import plain_attention
+from dycl_tvm.frontend.python.source.ownership import code_of, with_code
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of
+
+_FAST = (torch.ops.aten._transformer_encoder_layer_fwd.default, torch.ops.aten._native_multi_head_attention.default)
+
+
+class _Reached(BaseException):
+    """The first operator."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self.operator = operator
+
+
+class _FirstOperator(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Reached(func)
+
+
+def encoder_layer_of(
+    layer: nn.TransformerEncoderLayer, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
+) -> Callable[..., Any] | None:
+    """Return what stands for a call of an encoder's layer; None if it runs as it is."""
+    masked = src_mask is not None or src_key_padding_mask is not None or is_causal
+    return plain_attention.encoder_layer if masked and _is_fast(layer, nn.TransformerEncoderLayer.forward, [src]) else None
+
+
+def attention_of(
+    attention: nn.MultiheadAttention,
+    query: Any,
+    key: Any,
+    value: Any,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+    attn_mask: Any = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Callable[..., Any] | None:
+    """Return what stands for a call of ``nn.MultiheadAttention``; None if it runs as it is, as it does with weights."""
+    masks = [mask for mask in (key_padding_mask, attn_mask) if mask is not None]
+    if need_weights or not (masks or is_causal) or any(dtype_of(mask) != torch.bool for mask in masks):
+        return None
+    return plain_attention.attention if _is_fast(attention, nn.MultiheadAttention.forward, [query, key, value]) else None
+
+
+def _is_fast(module: nn.Module, forward: Any, tensors: list[torch.Tensor]) -> bool:
+    """Whether a call without masks takes the fast path."""
+    with plainly():
+        zeros = {id(t): _zeros(t) for t in tensors}
+        try:
+            with _FirstOperator():
+                with_code(forward, code_of(forward))(module, *[zeros[id(t)] for t in tensors])
+        except _Reached as first:
+            return first.operator in _FAST
+        except (RuntimeError, AssertionError, TypeError, ValueError):  # the call itself will say what is wrong
+            return False
+    return False
+
+
+def _zeros(t: torch.Tensor) -> torch.Tensor:
+    shape = t.buffer.shape if isinstance(t, Grown) else tuple(t.shape)
+    return torch.zeros(shape, dtype=t.dtype, requires_grad=t.requires_grad)
