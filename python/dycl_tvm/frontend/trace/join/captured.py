@@ -67,7 +67,21 @@ class Memory:
     obj: Value
 
 
-Captured = Plain | TensorLeaf | NumberLeaf | Items | Memory
+class OfKinds:
+    """Base of what stands for a value of one of several kinds, of which the run tells which: see :mod:`.kinds`."""
+
+    __slots__ = ()
+
+
+@dataclass
+class Alternatives:
+    """Such a value: for each kind the flag that says whether it is of that one, and what it is then."""
+
+    obj: Any
+    kinds: list[tuple[Operand, Captured]]
+
+
+Captured = Union[Plain, TensorLeaf, NumberLeaf, Items, Memory, Alternatives]
 _IMMUTABLE = (str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, type, types.BuiltinFunctionType, complex)
 
 
@@ -95,6 +109,9 @@ def capture(x: Any, held: Mapping[Any, Any] = _AS_THEY_ARE, _depth: int = 0) -> 
         if type(x) is dict:
             contents = held.get(_key(x), x.items())
             return Items(x, [capture(i, held, _depth + 1) for _, i in contents], tuple([k for k, _ in contents]))
+        if isinstance(x, OfKinds):
+            kinds = object.__getattribute__(x, "_kinds")
+            return Alternatives(x, [(flag, capture(i, held, _depth + 1)) for flag, i in kinds])
     return Plain(x)
 
 
@@ -114,7 +131,7 @@ def form_of(c: Captured) -> Form | None:
         items = [form_of(i) for i in c.items]
         known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")
         return (type(c.obj), c.keys, cast("list[Form]", items)) if known and all(i is not None for i in items) else None
-    return c if isinstance(c, NumberLeaf) or c.obj is None or type(c.obj) is str else None
+    return c if isinstance(c, NumberLeaf) or (isinstance(c, Plain) and (c.obj is None or type(c.obj) is str)) else None
 
 
 @dataclass
@@ -143,8 +160,8 @@ def memories_in(found: list[Captured]) -> Iterator[Any]:
     for c in found:
         if isinstance(c, TensorLeaf):
             yield memory_of(c.obj)
-        elif isinstance(c, Items):
-            yield from memories_in(c.items)
+        elif isinstance(c, (Items, Alternatives)):
+            yield from memories_in(parts_of(c))
 
 
 def containers_in(found: list[Captured]) -> Iterator[Any]:
@@ -154,6 +171,13 @@ def containers_in(found: list[Captured]) -> Iterator[Any]:
             if isinstance(c.obj, MUTABLE):
                 yield Contents(c.obj).key
             yield from containers_in(c.items)
+        elif isinstance(c, Alternatives):
+            yield from containers_in(parts_of(c))
+
+
+def parts_of(c: Items | Alternatives) -> list[Captured]:
+    """Return what a captured value is made of."""
+    return c.items if isinstance(c, Items) else [one for _, one in c.kinds]
 
 
 @dataclass
@@ -221,9 +245,14 @@ def same_number(a: NumberLeaf, b: NumberLeaf) -> bool:
     return type(a.operand) is type(b.operand) and repr(a.operand) == repr(b.operand)  # 0.0 is not -0.0, NaN is NaN
 
 
+def is_immutable(x: Any) -> bool:
+    """Whether an object cannot be changed, and is as good as any that is equal to it."""
+    return issubclass(type(x), _IMMUTABLE)
+
+
 def same_plain(objects: list[Any]) -> bool:
     first = objects[0]
-    if issubclass(type(first), _IMMUTABLE) and all(type(o) is type(first) for o in objects):
+    if is_immutable(first) and all(type(o) is type(first) for o in objects):
         return all(o == first for o in objects)
     if all(isinstance(o, types.MethodType) for o in objects):
         return all(o.__self__ is first.__self__ and o.__func__ is first.__func__ for o in objects)
