@@ -18,7 +18,8 @@ import torch
 
 import dycl_tvm.hcfg.cuda_draws
 import dycl_tvm.hcfg.draws
-import dycl_tvm.hcfg.orders  # noqa: F401  (their operators become PyTorch's)
+import dycl_tvm.hcfg.orders
+import dycl_tvm.hcfg.quantized  # noqa: F401  (their operators become PyTorch's)
 from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.clocks import read_clock
 from dycl_tvm.hcfg.hostops import Number, checked_int, evaluate

@@ -18,6 +18,7 @@ from dycl_tvm.passes.decided_joins import decided_joins
 from dycl_tvm.passes.fold_batch_norm import fold_batch_norm
 from dycl_tvm.passes.identity_elimination import identity_elimination
 from dycl_tvm.passes.index_as_data import index_as_data
+from dycl_tvm.passes.integer_products import integer_products
 from dycl_tvm.passes.jump_threading import jump_threading
 from dycl_tvm.passes.merge_blocks import merge_blocks
 from dycl_tvm.passes.outline import outline
@@ -34,6 +35,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("constant_propagation", constant_propagation),
     ("value_ranges", value_ranges),
     ("fold_batch_norm", fold_batch_norm),
+    ("integer_products", integer_products),
     ("jump_threading", jump_threading),
     ("decided_joins", decided_joins),
     ("dead_code", dead_code),

@@ -18,6 +18,7 @@ from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     order,
     philox,
     polynomials,
+    quantized,
     pooling,
     random,
     reduction,

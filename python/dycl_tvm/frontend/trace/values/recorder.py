@@ -167,7 +167,7 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     func = about.func
     values = [read(t) if t.numel() else without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
-    if len(constants) == len(values):
+    if len(constants) == len(values) and not about.keeps:
         folded = _fold(func, args, kwargs, constants)
         if folded is not None:
             return folded
