@@ -30,12 +30,12 @@ Pass = Callable[[HCFG], int]
 
 #: The passes in their order. All but the last run again until none of them finds anything.
 PASSES: list[tuple[str, Pass]] = [
+    ("integer_products", integer_products),
     ("block_parameters", block_parameters),
     ("identity_elimination", identity_elimination),
     ("constant_propagation", constant_propagation),
     ("value_ranges", value_ranges),
     ("fold_batch_norm", fold_batch_norm),
-    ("integer_products", integer_products),
     ("jump_threading", jump_threading),
     ("decided_joins", decided_joins),
     ("dead_code", dead_code),
@@ -47,10 +47,12 @@ PASSES: list[tuple[str, Pass]] = [
     ("outline", outline),
 ]
 
+#: Those that round otherwise than the graph before them, in ways that results may show.
+_OTHER_ROUNDING = ("integer_products",)
 #: Bound on the rounds; each round after the first only follows up what the round before made possible.
 MAX_ROUNDS = 16
 
-__all__ = ["MAX_ROUNDS", "PASSES", "Pass", "PassStats", "run_passes"]
+__all__ = ["MAX_ROUNDS", "PASSES", "Pass", "PassStats", "quantised", "run_passes"]
 
 
 @dataclass
@@ -75,7 +77,13 @@ class PassStats:
     rounds: int = 0
 
 
-def run_passes(graph: HCFG, disabled: Collection[str] = ()) -> PassStats:
+def quantised(graph: HCFG, disabled: Collection[str] = ()) -> int:
+    """Make integer arithmetic of the quantised layers of a graph, in place; return how many operations changed."""
+    stats = PassStats()
+    return sum(_run(graph, name, fn, stats) for name, fn in PASSES if name in _OTHER_ROUNDING and name not in disabled)
+
+
+def run_passes(graph: HCFG, disabled: Collection[str] = (), outlined: bool = True) -> PassStats:
     """Run the passes on a graph, in place, with the verifier before the first and after each one that changes something.
 
     Parameters
@@ -84,6 +92,8 @@ def run_passes(graph: HCFG, disabled: Collection[str] = ()) -> PassStats:
         As the front end emits it, with tensor and host operations.
     disabled : collection of str
         Names of passes to leave out (for ablations). ``outline`` cannot be left out.
+    outlined : bool
+        False leaves single operations, for further passes.
 
     Raises
     ------
@@ -105,7 +115,8 @@ def run_passes(graph: HCFG, disabled: Collection[str] = ()) -> PassStats:
         changed = False
         for name, fn in active:
             changed = bool(_run(graph, name, fn, stats)) or changed
-    _run(graph, *PASSES[-1], stats)
+    if outlined:
+        _run(graph, *PASSES[-1], stats)
     return stats
 
 

@@ -19,7 +19,7 @@ from dycl_tvm.hcfg.digest import digest
 from dycl_tvm.hcfg.nodes import Branch, TensorOp
 from dycl_tvm.hcfg.sizes import Dim
 from dycl_tvm.passes import run_passes
-from dycl_tvm.verify.graphs import copied_graph
+from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.staged_with import as_json, from_json
 

@@ -39,7 +39,7 @@ from dycl_tvm.runtime.structure import flatten_call
 from dycl_tvm.staging import stage_model
 from dycl_tvm.target import resolve_target
 from dycl_tvm.verify.dispatcher import Dispatcher
-from dycl_tvm.verify.graphs import copied_graph
+from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.verify.proof import Proof
 
 Inputs = Sequence[tuple[Any, ...]]
