@@ -17,6 +17,7 @@ import torch.ao.quantization.fx._decomposed  # its operators become PyTorch's
 NAMESPACE, DECOMPOSED = "dycl_quantized", "quantized_decomposed"
 #: The names of the operators in graphs.
 CONV2D, MATMUL, SCALED = f"{NAMESPACE}.conv2d.default", f"{NAMESPACE}.matmul.default", f"{NAMESPACE}.scaled.default"
+QUANTIZE, DEQUANTIZE = f"{NAMESPACE}.quantize.default", f"{NAMESPACE}.dequantize.default"
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 
@@ -32,7 +33,7 @@ def _operator(schema: str) -> Callable[[Callable[..., torch.Tensor]], Callable[.
 
 def is_dequantize(op: str) -> bool:
     """Whether an operation of a graph makes real numbers of quantised ones, by its name."""
-    return op.startswith(f"{DECOMPOSED}.dequantize_per_")
+    return op == DEQUANTIZE or op.startswith(f"{DECOMPOSED}.dequantize_per_")
 
 
 @_operator("conv2d(Tensor x, Tensor w, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor")
@@ -49,6 +50,18 @@ def _matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """A product (..., k) x (k, n)."""
     _check(x, w)
     return torch.matmul(x.double(), w.double()).to(torch.int32)
+
+
+@_operator("quantize(Tensor x, Tensor inverse, Tensor zero, int low, int high, ScalarType dtype) -> Tensor")
+def _quantize(x: torch.Tensor, inverse: torch.Tensor, zero: torch.Tensor, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
+    """What PyTorch's ``quantize_per_tensor`` is, with what it computes of the scale in float32, and its zero point as a float32."""
+    return torch.clamp(torch.round(x * inverse) + zero, low, high).to(dtype)
+
+
+@_operator("dequantize(Tensor q, Tensor scale, Tensor zero) -> Tensor")
+def _dequantize(q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """What PyTorch's ``dequantize_per_tensor`` is, with scale and zero point as float32."""
+    return (q.to(torch.float32) - zero) * scale
 
 
 @_operator("scaled(Tensor sums, Tensor factors) -> Tensor")

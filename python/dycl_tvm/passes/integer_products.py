@@ -5,7 +5,7 @@ Invariant: with x = (q - zx) * sx for one scale, and weights (w - zw) * sw for o
 ``float32(sum of (q - zx) * (w - zw)) * float32(sx * sw)``, plus the bias: what the original sums are but for their roundings (see
 docs/quantization.md). Sums and integer biases fit an int32 for any input, or the operation stays as it is. What follows, such as relu and
 quantisation, is element-wise and stays; the backends compute it in the same kernel. A dequantisation moves behind operations that only move
-elements. Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR
+elements. Scales and zero points become tensors of what is computed with, so that layers which differ in them only are one sub-DNN. Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR
 2018, 2.2 to 2.4.
 """
 
@@ -19,7 +19,7 @@ import torch
 
 from dycl_tvm.hcfg.interpreter import tensor_type
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Origin, Step, TensorOp, Value
-from dycl_tvm.hcfg.quantized import CONV2D, DECOMPOSED, MATMUL, SCALED, is_dequantize
+from dycl_tvm.hcfg.quantized import CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED, is_dequantize
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.passes.rewrite import static_argument
 
@@ -36,8 +36,8 @@ _PRODUCTS: dict[str, tuple[str, str, str | None, bool]] = {
     "aten.mm.default": ("self", "mat2", None, False),
     "aten.matmul.default": ("self", "other", None, False),
 }
-#: Least and greatest int32, uint8 and int8.
-_INT32, _UINT8, _INT8 = (-(2**31), 2**31 - 1), (0, 255), (-128, 127)
+#: Least and greatest int32 and int8.
+_INT32, _INT8 = (-(2**31), 2**31 - 1), (-128, 127)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Quantised:
     def activation(self, value: Any) -> _Scaled | None:
         """Return a dequantised value of one scale as integers of 8 bits."""
         step = self._made.get(value) if isinstance(value, Value) else None
-        if step is None or not step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor."):
+        if step is None or not (step.op == DEQUANTIZE or step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.")):
             return None
         q, scale, zero = step.args[0], _number(step.args[1]), _number(step.args[2])
         if scale is None or zero is None or not 0 < scale < float("inf") or q.type.dtype not in ("uint8", "int8"):
@@ -136,6 +136,10 @@ class _Quantised:
             return None, value
         return step.args[0].data.long(), None
 
+    def number(self, value: float) -> Constant:
+        """Return a float32 of rank 0."""
+        return self.constant(("number", float(value).hex()), torch.tensor(value, dtype=torch.float32))
+
     def constant(self, key: Any, data: torch.Tensor, name: str = "") -> Constant:
         """Return the one constant of a key."""
         if key not in self._memo:
@@ -147,7 +151,7 @@ class _Quantised:
 
 def integer_products(graph: HCFG) -> int:
     """Rewrite convolutions and products of quantised tensors; return how many operations changed."""
-    if not any(isinstance(s, TensorOp) and is_dequantize(s.op) for b in graph.blocks for s in b.steps):
+    if not any(isinstance(s, TensorOp) and s.op.startswith(f"{DECOMPOSED}.") for b in graph.blocks for s in b.steps):
         return 0
     known = _Quantised(graph)
     changes = 0
@@ -169,7 +173,27 @@ def _rewritten(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
         return _moved(step, known)
     if step.op in _CONVOLUTIONS:
         return _convolution(step, known)
-    return _product(step, known) if step.op in _PRODUCTS else None
+    if step.op in _PRODUCTS:
+        return _product(step, known)
+    if step.op.startswith(f"{DECOMPOSED}.quantize_per_tensor."):
+        return _quantised(step, known)
+    return _dequantised(step, known) if step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.") else None
+
+
+def _quantised(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
+    x, scale, zero, low, high, dtype = step.args[:6] if len(step.args) == 6 else (None,) * 6
+    scale, zero, out = _number(scale), _number(zero), step.outputs[0]
+    if scale is None or zero is None or not scale or not (isinstance(low, int) and isinstance(high, int)) or not _is_float32(x):
+        return None
+    return [TensorOp(QUANTIZE, (x, known.number(1.0 / scale), known.number(zero), low, high, dtype), {}, (out,), step.origin)]
+
+
+def _dequantised(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
+    out = step.outputs[0]
+    scale, zero = _number(step.args[1]), _number(step.args[2])
+    if scale is None or zero is None or out is None or not _is_float32(out):
+        return None
+    return [TensorOp(DEQUANTIZE, (step.args[0], known.number(scale), known.number(zero)), {}, (out,), step.origin)]
 
 
 def _moved(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
@@ -178,9 +202,7 @@ def _moved(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
         return None
     made = _Steps(step.origin)
     q = made.add(step.op, (source.q, *step.args[1:]), out.type, source.q.type.dtype, kwargs=step.kwargs)
-    low, high = _INT8 if source.q.type.dtype == "int8" else _UINT8
-    dtype = getattr(torch, source.q.type.dtype)
-    made.add(f"{DECOMPOSED}.dequantize_per_tensor.default", (q, source.scale, source.zero, low, high, dtype), out.type, "float32", out)
+    made.add(DEQUANTIZE, (q, known.number(source.scale), known.number(source.zero)), out.type, "float32", out)
     return made.steps
 
 

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
-from dycl_tvm.hcfg.quantized import CONV2D, DECOMPOSED, MATMUL, SCALED
+from dycl_tvm.hcfg.quantized import CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED
 
 #: Types whose numbers float32 holds.
 _NARROW = ("int8", "uint8", "int16", "uint16")
@@ -61,6 +61,16 @@ def _dequantize_per_tensor(ctx: OpContext, q: Any, scale: Any, zero: Any, low: A
         _one(ctx, zero, "float32"),
         name="dequantize",
     )
+
+
+@converter(QUANTIZE)
+def _quantize(ctx: OpContext, x: Any, inverse: Any, zero: Any, low: int, high: int, dtype: Any) -> Any:
+    return _quantized(ctx, x, inverse, zero, low, high)
+
+
+@converter(DEQUANTIZE)
+def _dequantize(ctx: OpContext, q: Any, scale: Any, zero: Any) -> Any:
+    return _dequantize_per_tensor(ctx, q, scale, zero, None, None, None)
 
 
 for _overload in ("default", "tensor"):
