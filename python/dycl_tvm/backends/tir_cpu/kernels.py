@@ -20,7 +20,7 @@ from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
 from dycl_tvm.backends.tir_cpu.loops import in_place
 from dycl_tvm.backends.tir_cpu.select import Chosen, Selector
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Epilogue, IntegerDense, Tensor
 
 
 class Want(enum.Enum):
@@ -99,10 +99,10 @@ class Kernels:
 
     def _concatenation(self, node: Node) -> bool:
         """Whether a node joins images along their channels, in whole blocks."""
-        if node.anchor != "relax.concat" or node.output is None or not node.output.packable or not all(v.packable for v in node.inputs):
+        if node.anchor != "relax.concat" or node.output is None or not node.output.packable or node.output.tensor.dtype != "float32" or not all(v.packable for v in node.inputs):
             return False
         lanes = self.machine.lanes
-        parts, y = [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs], Tensor(node.output.tensor.shape, block=lanes)
+        parts, y = [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs], Tensor(node.output.tensor.shape, node.output.tensor.dtype, lanes)
         return int(node.value.attrs.axis) == 1 and len(parts) == len(node.value.args[0].fields) and concat.takes(parts, y)
 
     # -- emission ------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Kernels:
         operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, machine.lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         x, w = node.inputs
-        weights = self._packed_weights(work, chosen, out.read(w, Tensor(work.weight_shape)), out)
+        weights = self._packed_weights(work, chosen, out.read(w, Tensor(work.weight_shape, w.tensor.dtype)), out)
         args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
         result = out.call(
             _name(f"conv2d_{family.name}", node),
@@ -152,7 +152,7 @@ class Kernels:
     def _packed_weights(self, work: Conv2D | Dense, chosen: Chosen, plain: Any, out: Emitter) -> Any:
         """Emit the packing of weights as the chosen kernel reads them; the build runs it."""
         family, plan = chosen
-        packed = Tensor(tuple(family.packed_shape(work, plan, self.machine)))
+        packed = Tensor(tuple(family.packed_shape(work, plan, self.machine)), getattr(family, "packed_dtype", "float32"))
         return out.call(f"pack_{family.name}", ("pack", work, plan), lambda: family.pack(work, plan, self.machine), [plain], packed)
 
     def _read_operands(self, node: Node, operands: Sequence[Tensor], out: Emitter) -> list[Any]:
@@ -163,7 +163,7 @@ class Kernels:
         assert op is not None and node.output is not None
         lanes = self.machine.lanes
         inputs = [Tensor(v.tensor.shape, v.tensor.dtype, lanes if v.packable else 1) for v in node.inputs]
-        y = Tensor(node.output.tensor.shape, node.output.tensor.dtype, lanes if node.output.packable else 1)
+        y = Tensor(node.output.tensor.shape, node.last.tensor.dtype, lanes if node.output.packable else 1)
         operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, inputs)), *self._read_operands(node, operands, out)]
@@ -304,10 +304,10 @@ class Kernels:
             return ""
         operands = epilogue.operands
         x, w = node.inputs
-        y = Tensor(match.product_shape(work))
-        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n)))
+        y = Tensor(match.product_shape(work), work.out if isinstance(work, IntegerDense) else "float32")
+        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n), w.tensor.dtype))
         weights = self._packed_weights(work, chosen, plain, out)
-        args = [out.read(x, Tensor((work.batch, work.m, work.k))), weights, *self._read_operands(node, operands, out)]
+        args = [out.read(x, Tensor((work.batch, work.m, work.k), x.tensor.dtype)), weights, *self._read_operands(node, operands, out)]
         key = (work, plan, epilogue.key, epilogue.operands)
         result = out.call(
             _name(f"{'conv2d' if match.is_product(node) else 'matmul'}_{family.name}", node),

@@ -18,6 +18,7 @@ FAMILIES = frozenset(
         "depthwise",
         "direct",
         "grouped",
+        "int8",
         "matmul",
         "normalisation",
         "reduction",

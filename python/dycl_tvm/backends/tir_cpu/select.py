@@ -21,10 +21,13 @@ from dycl_tvm.backends.tir_cpu.families import (
     dense,
     depthwise,
     grouped,
+    int8_conv,
+    int8_dense,
+    int8_depthwise,
 )
 from dycl_tvm.backends.tir_cpu.machine import Machine
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
-from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, Plan
+from dycl_tvm.backends.tir_cpu.workload import Conv2D, Dense, IntegerDense, Plan
 
 CONVOLUTIONS: tuple[Any, ...] = (
     conv_direct.FAMILY,
@@ -35,12 +38,25 @@ CONVOLUTIONS: tuple[Any, ...] = (
     amx_conv.FAMILY,
 )
 PRODUCTS: tuple[Any, ...] = (dense.FAMILY, bf16_dense.FAMILY, amx_dense.FAMILY)
+#: Those of 8-bit integers.
+INTEGER_CONVOLUTIONS: tuple[Any, ...] = (int8_conv.FAMILY, int8_depthwise.FAMILY)
+INTEGER_PRODUCTS: tuple[Any, ...] = (int8_dense.FAMILY,)
 
 Chosen = tuple[Any, Plan]
 
 #: What streaming of weights reaches, over the machine's bandwidth; and the part of the shorter of streaming and computing that the longer
 #: does not hide.
 _STREAM, _OVERLAP = 1.7, 0.4
+
+
+def _is_integer(work: Conv2D | Dense) -> bool:
+    return isinstance(work, IntegerDense) or (isinstance(work, Conv2D) and work.x.dtype == "uint8")
+
+
+def _families(work: Conv2D | Dense) -> tuple[Any, ...]:
+    if isinstance(work, Conv2D):
+        return INTEGER_CONVOLUTIONS if _is_integer(work) else CONVOLUTIONS
+    return INTEGER_PRODUCTS if _is_integer(work) else PRODUCTS
 
 
 class Selector:
@@ -79,11 +95,11 @@ class Selector:
 
     def convolution(self, work: Conv2D) -> Chosen | None:
         """Return (family, plan) for a convolution, or None if no family takes it."""
-        return self._choose(work, CONVOLUTIONS)
+        return self._choose(work, _families(work))
 
     def product(self, work: Dense) -> Chosen | None:
         """Return (family, plan) for a product with constant right side, or None."""
-        return self._choose(work, PRODUCTS)
+        return self._choose(work, _families(work))
 
     def choices(self) -> int:
         """Return for how many workloads a plan was chosen."""
@@ -93,7 +109,7 @@ class Selector:
         """Return what was asked for, each with all plans, the chosen one first."""
         found = []
         for work, chosen in self._chosen.items():
-            plans = self._plans(work, CONVOLUTIONS if isinstance(work, Conv2D) else PRODUCTS)
+            plans = self._plans(work, _families(work))
             if chosen is not None:
                 found.append((work, [chosen, *(p for p in plans if p != chosen)]))
         return found
@@ -112,6 +128,8 @@ class Selector:
         plans = self._plans(work, families)
         if not plans:
             return None
+        if _is_integer(work):  # measurements are of float32
+            return min(plans, key=lambda p: self._seconds_of(work, *p))
         key = key_of(work, self.machine, self.options.accuracy, self.cold)
         tuning_allowed = len(plans) > 1 and not self.options.disabled_families and self._seconds < self.options.tune
         if tuning_allowed and not self.database.own(key):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+#: Element types of which there are packed tensors: numbers, quantised ones and their sums.
+PACKED_DTYPES = frozenset(("float32", "uint8", "int8", "int32"))
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 Accuracy = Literal["strict", "default", "bf16", "bf16x3", "fp16"]
@@ -122,6 +124,13 @@ class Dense:
     def macs(self) -> int:
         """Multiply-accumulates."""
         return self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class IntegerDense(Dense):
+    """A product of uint8 with int8, summed in int32; ``out`` is the element type that its epilogue leaves."""
+
+    out: str = "int32"
 
 
 @dataclass(frozen=True)

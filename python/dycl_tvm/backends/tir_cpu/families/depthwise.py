@@ -25,14 +25,17 @@ class Depthwise:
     """The family; see ``families/__init__.py`` for its functions."""
 
     name = "depthwise"
+    #: Of the weights, plain and packed.
+    packed_dtype = "float32"
 
     def plans(self, work: Conv2D, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
         """Return tiles of columns. One output channel an input channel; input and output packed by the machine's lanes."""
-        channels = work.x.shape[1]
-        if work.groups != channels or work.y.shape[1] != channels or {work.x.block, work.y.block} != {machine.lanes}:
+        if not is_depthwise(work, machine) or {work.x.dtype, work.y.dtype} != {"float32"}:
             return []
-        if {work.x.dtype, work.y.dtype} != {"float32"}:
-            return []
+        return self.tiled(work, machine)
+
+    def tiled(self, work: Conv2D, machine: Machine) -> list[Plan]:
+        """Return tiles of columns, best estimate first."""
         columns = work.y.shape[3]
         widths = {-(-columns // -(-columns // most)) for most in (4, 8, 12) if most <= machine.registers - 4}
         plans = [Plan(self.name, (("tile", w),), self._seconds(work, w, machine)) for w in widths]
@@ -54,7 +57,7 @@ class Depthwise:
     def kernel(self, work: Conv2D, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
         filters = Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes)
-        return channelwise.kernel(_operator(work), [work.x, filters, work.y], machine, epilogue, plan["tile"])
+        return channelwise.kernel(operator(work, "float32", "float32"), [work.x, filters, work.y], machine, epilogue, plan["tile"])
 
     def packed_shape(self, work: Conv2D, plan: Plan, machine: Machine) -> tuple[int, ...]:
         """Return the shape of the packed weights."""
@@ -69,17 +72,26 @@ class Depthwise:
             with T.grid(blocks, kh, kw, lanes) as (cb, i, j, lane):
                 channel = cb * lanes + lane
                 value = w[tirx.min(channel, channels - 1), 0, i, j]
-                store(packed, [0, cb, i, j, lane], tirx.if_then_else(channel < channels, value, tirx.const(0, "float32")))
+                store(packed, [0, cb, i, j, lane], tirx.if_then_else(channel < channels, value, tirx.const(0, self.packed_dtype)))
 
-        shapes = [("w", work.weight_shape, "float32"), ("packed", self.packed_shape(work, plan, machine), "float32")]
+        shapes = [("w", work.weight_shape, self.packed_dtype), ("packed", self.packed_shape(work, plan, machine), self.packed_dtype)]
         return prim_func(shapes, body)
 
 
 FAMILY = Depthwise()
 
 
-def _operator(work: Conv2D) -> ChannelwiseOp:
-    """Return the convolution as a reduction of x[n, c, h * stride + i * dilation - pad, ...] * w[0, c, i, j] over i and j."""
+def is_depthwise(work: Conv2D, machine: Machine) -> bool:
+    """Whether a packed convolution has one output channel an input channel."""
+    channels = work.x.shape[1]
+    return work.groups == channels == work.y.shape[1] and {work.x.block, work.y.block} == {machine.lanes}
+
+
+def operator(work: Conv2D, weights: str, sums: str) -> ChannelwiseOp:
+    """Return the convolution as a reduction of x[n, c, h * stride + i * dilation - pad, ...] * w[0, c, i, j] over i and j.
+
+    ``weights`` and ``sums`` are their element types.
+    """
 
     def axis(name: str) -> Any:
         return Var(name, "int64")
@@ -89,8 +101,8 @@ def _operator(work: Conv2D) -> ChannelwiseOp:
 
     n, c, h, w = (axis(a) for a in "nchw")
     taps = (axis("i"), axis("j"))
-    x = tirx.decl_buffer(work.x.shape, "float32", "x")
-    filters = tirx.decl_buffer((1, work.x.shape[1], *work.kernel), "float32", "w")
+    x = tirx.decl_buffer(work.x.shape, work.x.dtype, "x")
+    filters = tirx.decl_buffer((1, work.x.shape[1], *work.kernel), weights, "w")
     at = [
         v * int64(s) + tap * int64(d) - int64(p)
         for v, tap, s, d, p in zip((h, w), taps, work.stride, work.dilation, (work.padding[0], work.padding[1]))
@@ -101,8 +113,10 @@ def _operator(work: Conv2D) -> ChannelwiseOp:
     ):
         guard += [index >= int64(0)] if p > 0 else []
         guard += [index < int64(size)] if (out - 1) * s + (k - 1) * d - p >= size else []
-    total, item, result = Var("total", "float32"), Var("item", "float32"), Var("result", "float32")
-    element = x[n, c, at[0], at[1]] * filters[int64(0), c, taps[0], taps[1]]
-    reduction = Reduction(taps, work.kernel, tirx.const(0, "float32"), element, tuple(guard), total, item, total + item)
-    inputs = (Tensor(work.x.shape), Tensor((1, work.x.shape[1], *work.kernel)))
-    return ChannelwiseOp((x, filters), inputs, Tensor(work.y.shape), (1, 1), (n, c, h, w), work.y.shape, result, result, reduction)
+    total, item, result = (Var(name, sums) for name in ("total", "item", "result"))
+    factors = x[n, c, at[0], at[1]], filters[int64(0), c, taps[0], taps[1]]
+    left, right = (f if str(f.ty.dtype) == sums else f.astype(sums) for f in factors)
+    element = left * right
+    reduction = Reduction(taps, work.kernel, tirx.const(0, sums), element, tuple(guard), total, item, total + item)
+    inputs = (Tensor(work.x.shape, work.x.dtype), Tensor((1, work.x.shape[1], *work.kernel), weights))
+    return ChannelwiseOp((x, filters), inputs, Tensor(work.y.shape, sums), (1, 1), (n, c, h, w), work.y.shape, result, result, reduction)

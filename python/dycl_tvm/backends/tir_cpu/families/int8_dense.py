@@ -1,0 +1,179 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Products of 8-bit integers with a constant right side: the loops of bf16_dense.py, with quads in the place of pairs.
+
+Weights (k, n) are packed to panels (ceil(n / width), ceil(k / 4), width) of quads. Each piece copies its rows to words, with zeros behind
+them, then multiplies tiles of rows by panels. ``splits`` keeps several sums over every splits-th quad. Sums are exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from dycl_tvm.backends.tir_cpu.families.dense import even_tiles, pieces_of, row_at, store_rows
+from dycl_tvm.backends.tir_cpu.families.int8 import QUAD, allowed, cost, cycles_per_second, dot, int8_func, weighted_buffers
+from dycl_tvm.backends.tir_cpu.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.machine import Machine
+from dycl_tvm.backends.tir_cpu.workload import NOTHING, Accuracy, Epilogue, IntegerDense, Plan
+
+#: Quads in the body of the innermost loop.
+_UNROLL = 4
+#: Sums that must be under way to hide the latency of an instruction.
+_IN_FLIGHT = 8
+#: The share of L2 that copied rows may take while the panels pass by.
+_ROWS_SHARE = 3
+
+
+class _Int8Dense:
+    """The family ``int8`` of products."""
+
+    name = "int8"
+    packed_dtype = "int8"
+
+    def plans(self, work: IntegerDense, machine: Machine, accuracy: Accuracy = "default") -> list[Plan]:
+        """Return tile choices, best estimate first."""
+        if not (allowed(machine) and work.constant and work.shared and work.macs):
+            return []
+        total = work.batch * work.m
+        found: dict[tuple[tuple[str, int], ...], Plan] = {}
+        for rows, wide, splits in _tiles(total, work.n, machine):
+            tiles, panels = -(-total // rows), -(-work.n // (wide * machine.lanes))
+            alone = _seconds(work, machine, rows, wide, splits)
+            p, q = pieces_of(tiles, panels, machine)
+            cut = -(-tiles // p) * -(-panels // q) * p * q / (tiles * panels)
+            copying = total * work.k / 16 / cycles_per_second(machine)
+            shared = alone * cut / min(machine.cores, p * q) + copying * q / machine.cores + machine.launch
+            params = (("rows", rows), ("vectors", wide), ("splits", splits), ("row_pieces", p), ("column_pieces", q))
+            found[params] = Plan(self.name, params, shared if alone > 3 * machine.launch else alone + copying)
+        return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
+
+    def packed_shape(self, work: IntegerDense, plan: Plan, machine: Machine) -> tuple[int, ...]:
+        """Return (panels, quads of k, columns of a panel by four)."""
+        width = plan["vectors"] * machine.lanes
+        return (-(-work.n // width), -(-work.k // QUAD), QUAD * width)
+
+    def pack(self, work: IntegerDense, plan: Plan, machine: Machine) -> Any:
+        """Return the PrimFunc (weights (k, n), quads)."""
+        shape = self.packed_shape(work, plan, machine)
+        width = shape[2] // QUAD
+
+        def body(w: Any, packed: Any) -> None:
+            with T.serial(0, shape[0]) as p, T.serial(0, shape[1]) as i, T.serial(0, width) as j, T.serial(0, QUAD) as q:
+                column, k = p * width + j, QUAD * i + q
+                value = w[tirx.min(k, work.k - 1), tirx.min(column, work.n - 1)]
+                store(packed, [p, i, j * QUAD + q], tirx.if_then_else(tirx.all(k < work.k, column < work.n), value, T.int8(0)))
+
+        return prim_func([("w", (work.k, work.n), "int8"), ("packed", shape, "int8")], body)
+
+    def kernel(self, work: IntegerDense, plan: Plan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
+        """Return the PrimFunc (x (batch, m, k), quads, epilogue operands, y (batch, m, n))."""
+        lanes = machine.lanes
+        rows, splits, width = plan["rows"], plan["splits"], plan["vectors"] * lanes
+        row_pieces, column_pieces = plan["row_pieces"], plan["column_pieces"]
+        total = work.batch * work.m
+        tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // QUAD)
+        words = -(-steps // QUAD) * QUAD
+        block = min(-(-tiles // row_pieces), max(1, machine.l2 // _ROWS_SHARE // (work.k * rows)))
+
+        def first_row(tile: Any) -> Any:
+            base, more = divmod(total, tiles)
+            return tile * base + (tirx.min(tile, more) if more else 0)
+
+        def body(x: Any, w: Any, *rest: Any) -> None:
+            operands, y = rest[:-1], rest[-1]
+
+            def tile(count: int, row: Any, panel: Any, copied: Any, start: Any) -> None:
+                sums = [T.alloc_buffer((width,), "int32") for _ in range(count * splits)]
+                lane_of = [T.ramp(j, 1, lanes) for j in range(0, width, lanes)]
+                for acc in sums:
+                    for lane in lane_of:
+                        store(acc, [lane], T.broadcast(T.int32(0), lanes))
+
+                def step(k: Any, split: int) -> None:
+                    for j, lane in enumerate(lane_of):
+                        weights = w[panel, k, T.ramp(j * lanes * QUAD, 1, lanes * QUAD)]
+                        for r in range(count):
+                            acc = sums[r * splits + split]
+                            store(acc, [lane], dot(acc[lane], copied[row - start + r, k], weights, lanes))
+
+                unroll = -(-_UNROLL // splits) * splits
+                if steps >= unroll:
+                    with T.serial(0, steps // unroll) as outer:
+                        for e in range(unroll):
+                            step(outer * unroll + e, e % splits)
+                for k in range(steps - steps % unroll, steps):
+                    step(k, k % splits)
+                for r in range(count):
+                    first = sums[r * splits]
+                    for other in sums[r * splits + 1 : (r + 1) * splits]:
+                        for lane in lane_of:
+                            store(first, [lane], first[lane] + other[lane])
+                store_rows(work, width, lanes, epilogue, operands, y, sums[::splits], row, panel)
+
+            def block_of(first: Any, end: Any, columns: Any, copied: Any) -> None:
+                start = first_row(first)
+                with T.serial(0, first_row(end) - start) as r:
+                    _copy_row(work, words, lambda k: x[row_at(work, start + r, k)], lambda k, v: store(copied, [r, k], v))
+                begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
+                with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
+                    even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, copied, start))
+
+            with parallel(row_pieces * column_pieces, machine, _seconds(work, machine, rows, plan["vectors"], splits)) as piece:
+                part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
+                copied = T.alloc_buffer((block * rows, words), "int32")
+                first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
+                if -(-tiles // row_pieces) <= block:
+                    block_of(first, end, columns, copied)
+                else:
+                    with T.serial(0, (end - first + block - 1) // block) as b:
+                        block_of(first + b * block, tirx.min(first + (b + 1) * block, end), columns, copied)
+
+        shape = self.packed_shape(work, plan, machine)
+        return int8_func(weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n), work.out), body, machine)
+
+
+FAMILY = _Int8Dense()
+
+
+def _copy_row(work: IntegerDense, words: int, source: Any, target: Any) -> None:
+    """Emit the copy of a row of uint8 to words, zeros behind it."""
+    chunk = QUAD * QUAD
+    whole, rest = divmod(work.k, chunk)
+    if whole:
+        with T.serial(0, whole) as i:
+            target(T.ramp(i * QUAD, 1, QUAD), T.reinterpret("int32x4", source(T.ramp(i * chunk, 1, chunk))))
+    if rest:
+        tail, lane = T.alloc_buffer((chunk,), "uint8"), T.ramp(0, 1, chunk)
+        store(tail, [lane], T.broadcast(T.uint8(0), chunk))
+        for j in range(rest):
+            store(tail, [j], source(whole * chunk + j))
+        target(T.ramp(whole * QUAD, 1, QUAD), T.reinterpret("int32x4", tail[lane]))
+
+
+def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
+    """Return (rows, vectors, splits) whose sums, and the weights of one quad, fit the registers."""
+    found = []
+    for wide in (1, 2, 3, 4, 6, 8):
+        if wide > 1 and (wide - 1) * machine.lanes >= n:
+            continue
+        spare = wide + 1 if machine.vnni else 2 * wide + 4
+        most = min(total, max(1, (machine.registers - spare) // wide), 8 if wide <= 2 else 7)
+        most = -(-total // -(-total // most))  # even tiles
+        for rows in sorted({most, max(1, most - 1), max(1, most // 2)}):
+            splits = max(1, min(8, machine.registers // 2 // (rows * wide)))
+            found += [(rows, wide, s) for s in {1, splits}]
+    return found
+
+
+def _seconds(work: IntegerDense, machine: Machine, rows: int, wide: int, splits: int) -> float:
+    """Estimate the time of one core without the copies."""
+    total, width = work.batch * work.m, wide * machine.lanes
+    tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // QUAD)
+    rows = -(-total // tiles)
+    slots = max(1.06 * cost(machine), _IN_FLIGHT / (rows * wide * splits), (rows + wide) / (rows * wide))
+    compute = total * panels * wide * steps * slots / cycles_per_second(machine) + 3e-9 * tiles * panels * rows * wide
+    weights = 4.0 * panels * width * steps
+    stream = weights / machine.stream_rate(weights)
+    return max(compute, stream) + 0.1 * min(compute, stream) + 2e-7
