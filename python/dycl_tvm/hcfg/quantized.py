@@ -17,7 +17,7 @@ import torch.ao.quantization.fx._decomposed  # its operators become PyTorch's
 NAMESPACE, DECOMPOSED = "dycl_quantized", "quantized_decomposed"
 #: The names of the operators in graphs.
 CONV2D, MATMUL, SCALED = f"{NAMESPACE}.conv2d.default", f"{NAMESPACE}.matmul.default", f"{NAMESPACE}.scaled.default"
-QUANTIZE, DEQUANTIZE = f"{NAMESPACE}.quantize.default", f"{NAMESPACE}.dequantize.default"
+QUANTIZE, DEQUANTIZE, ADD = f"{NAMESPACE}.quantize.default", f"{NAMESPACE}.dequantize.default", f"{NAMESPACE}.add.default"
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 
@@ -62,6 +62,12 @@ def _quantize(x: torch.Tensor, inverse: torch.Tensor, zero: torch.Tensor, low: i
 def _dequantize(q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     """What PyTorch's ``dequantize_per_tensor`` is, with scale and zero point as float32."""
     return (q.to(torch.float32) - zero) * scale
+
+
+@_operator("add(Tensor x, Tensor q, Tensor scale, Tensor zero) -> Tensor")
+def _add(x: torch.Tensor, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """A float32 tensor and a dequantised one of its shape: kernels read the integers."""
+    return x + (q.to(torch.float32) - zero) * scale
 
 
 @_operator("scaled(Tensor sums, Tensor factors) -> Tensor")

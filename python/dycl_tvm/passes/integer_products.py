@@ -3,10 +3,11 @@
 
 Invariant: with x = (q - zx) * sx for one scale, and weights (w - zw) * sw for one scale an output channel, the result is
 ``float32(sum of (q - zx) * (w - zw)) * float32(sx * sw)``, plus the bias: what the original sums are but for their roundings (see
-docs/quantization.md). Sums and integer biases fit an int32 for any input, or the operation stays as it is. What follows, such as relu and
-quantisation, is element-wise and stays; the backends compute it in the same kernel. A dequantisation moves behind operations that only move
-elements. Scales and zero points become tensors of what is computed with, so that layers which differ in them only are one sub-DNN. Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR
-2018, 2.2 to 2.4.
+docs/quantization.md). Sums and integer biases fit an int32 for any input, or the operation stays as it is. What follows, such as relu
+and quantisation, is element-wise and stays; the backends compute it in the same kernel. A dequantisation moves behind operations that
+only move elements. Scales and zero points become tensors of what is computed with, so that layers which differ in them only are one
+sub-DNN. Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
+CVPR 2018, 2.2 to 2.4.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 
 from dycl_tvm.hcfg.interpreter import tensor_type
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Origin, Step, TensorOp, Value
-from dycl_tvm.hcfg.quantized import CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED, is_dequantize
+from dycl_tvm.hcfg.quantized import ADD, CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED, is_dequantize
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.rewrite import static_argument
+from dycl_tvm.passes.rewrite import freeze, static_argument
 
 #: Operations that give elements of their first operand at other places, and take no other tensor.
 _MOVES = frozenset({
@@ -48,6 +49,12 @@ class _Scaled:
     scale: float
     zero: int
 
+    @property
+    def type(self) -> TensorType:
+        """The type of the integers."""
+        assert isinstance(self.q.type, TensorType)
+        return self.q.type
+
 
 @dataclass(frozen=True)
 class _Weights:
@@ -55,6 +62,7 @@ class _Weights:
 
     data: torch.Tensor
     scales: torch.Tensor
+    name: str
 
 
 class _Quantised:
@@ -83,22 +91,23 @@ class _Quantised:
 
     def weights(self, value: Any, channel: int) -> _Weights | None:
         """Return a dequantised constant as integers; ``channel`` is its dimension of the output's channels."""
-        key = ("weights", value, channel)
-        if key not in self._memo:
-            self._memo[key] = self._weights(value, channel)
-        found: _Weights | None = self._memo[key]
-        return found
-
-    def _weights(self, value: Any, channel: int) -> _Weights | None:
         step = self._made.get(value) if isinstance(value, Value) else None
         if step is None or not _is_float32(value):
             return None
         if step.op in ("aten.t.default", "aten.transpose.int", "aten.permute.default") and len(value.type.shape) == 2:  # type: ignore[union-attr]
             swapped = step.op != "aten.permute.default" or [d % 2 for d in step.args[1]] == [1, 0]
             swapped = swapped and (step.op != "aten.transpose.int" or step.args[1] % 2 != step.args[2] % 2)
-            return self._weights(step.args[0], 1 - channel if swapped else channel)
+            return self.weights(step.args[0], 1 - channel if swapped else channel)
         if not is_dequantize(step.op) or not isinstance(step.args[0], Constant):
             return None
+        key = ("weights", channel, step.op, freeze(step.args, lambda v: v))  # the same integers may be dequantised at several places
+        if key not in self._memo:
+            self._memo[key] = self._integers(step, channel)
+        found: _Weights | None = self._memo[key]
+        return found
+
+    @staticmethod
+    def _integers(step: TensorOp, channel: int) -> _Weights | None:
         data = step.args[0].data
         if data.dtype not in (torch.int8, torch.uint8):
             return None
@@ -119,7 +128,7 @@ class _Quantised:
         first = data.transpose(0, channel).long() - zero.reshape(-1, *[1] * (data.dim() - 1))
         if not (_within(first, _INT8) and scale.isfinite().all()):
             return None
-        return _Weights(first.to(torch.int8).contiguous(), scale)
+        return _Weights(first.to(torch.int8).contiguous(), scale, step.args[0].name)
 
     def bias(self, value: Any, factors: torch.Tensor) -> tuple[torch.Tensor | None, Any]:
         """Return a bias as integers in units of ``factors``, or else as the operand that it is."""
@@ -177,13 +186,28 @@ def _rewritten(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
         return _product(step, known)
     if step.op.startswith(f"{DECOMPOSED}.quantize_per_tensor."):
         return _quantised(step, known)
+    if step.op == "aten.add.Tensor":
+        return _sum(step, known)
     return _dequantised(step, known) if step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.") else None
+
+
+def _sum(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
+    """Return the sum with a dequantised tensor: what one kernel computes need not lie in memory as float32."""
+    out = step.outputs[0]
+    if out is None or not _is_float32(out) or static_argument(step, "alpha") != 1 or len(step.operands()) != 2:
+        return None
+    for other, value in (step.args[:2], step.args[1::-1]):
+        found = known.activation(value)
+        if found is not None and other.type == value.type == out.type:
+            args = (other, found.q, known.number(found.scale), known.number(found.zero))
+            return [TensorOp(ADD, args, {}, (out,), step.origin)]
+    return None
 
 
 def _quantised(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     x, scale, zero, low, high, dtype = step.args[:6] if len(step.args) == 6 else (None,) * 6
     scale, zero, out = _number(scale), _number(zero), step.outputs[0]
-    if scale is None or zero is None or not scale or not (isinstance(low, int) and isinstance(high, int)) or not _is_float32(x):
+    if scale is None or zero is None or not scale or not isinstance(low, int) or not isinstance(high, int) or not _is_float32(x):
         return None
     return [TensorOp(QUANTIZE, (x, known.number(1.0 / scale), known.number(zero), low, high, dtype), {}, (out,), step.origin)]
 
@@ -201,7 +225,7 @@ def _moved(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     if source is None or out is None or len(step.operands()) != 1 or not _is_float32(out):
         return None
     made = _Steps(step.origin)
-    q = made.add(step.op, (source.q, *step.args[1:]), out.type, source.q.type.dtype, kwargs=step.kwargs)
+    q = made.add(step.op, (source.q, *step.args[1:]), out.type, source.type.dtype, kwargs=step.kwargs)
     made.add(DEQUANTIZE, (q, known.number(source.scale), known.number(source.zero)), out.type, "float32", out)
     return made.steps
 
@@ -212,7 +236,7 @@ def _convolution(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     if x is None or weights is None or out is None or not _is_float32(out):
         return None
     transposed = step.op == "aten.convolution.default" and static_argument(step, "transposed")
-    if transposed or weights.data.dim() != 4 or len(x.q.type.shape) != 4:
+    if transposed or weights.data.dim() != 4 or len(x.type.shape) != 4:
         return None
     stride, padding, dilation = (_pair(static_argument(step, n)) for n in ("stride", "padding", "dilation"))
     layer = _layer(x, weights, static_argument(step, "bias"), known)
@@ -222,12 +246,11 @@ def _convolution(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     q = made.as_uint8(x)
     zero = layer.zero
     if zero and any(padding):  # the border is filled with what stands for zero
-        n, c, h, w = x.q.type.shape
+        n, c, h, w = x.type.shape
         shape = TensorType((n, c, h + 2 * padding[0], w + 2 * padding[1]), "uint8")
         border = [padding[1], padding[1], padding[0], padding[0]]
         q, padding = made.add("aten.constant_pad_nd.default", (q, border, zero), shape, "uint8"), [0, 0]
-    name = f"{out.name}.weight" if out.name else ""
-    w8 = known.constant(("data", id(weights)), weights.data, name)
+    w8 = known.constant(("data", id(weights)), weights.data, weights.name)
     total = made.add(CONV2D, (q, w8, stride, padding, dilation, static_argument(step, "groups")), out.type, "int32")
     layer.finish(made, total, (1, -1, 1, 1), out, known)
     return made.steps
@@ -237,7 +260,7 @@ def _product(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     left, right, bias, by_rows = _PRODUCTS[step.op]
     out, x = step.outputs[0], known.activation(static_argument(step, left))
     w = static_argument(step, right)
-    if x is None or out is None or not _is_float32(out) or len(w.type.shape) != 2 or not x.q.type.shape:
+    if x is None or out is None or not _is_float32(out) or len(w.type.shape) != 2 or not x.type.shape:
         return None
     if step.op == "aten.addmm.default" and (static_argument(step, "beta"), static_argument(step, "alpha")) != (1, 1):
         return None
@@ -246,7 +269,9 @@ def _product(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     if weights is None or layer is None:
         return None
     made = _Steps(step.origin)
-    total = made.add(MATMUL, (made.as_uint8(x), known.constant(("transposed", id(weights)), weights.data.mT)), out.type, "int32")
+    total = made.add(
+        MATMUL, (made.as_uint8(x), known.constant(("transposed", id(weights)), weights.data.mT, weights.name)), out.type, "int32"
+    )
     layer.finish(made, total, (-1,), out, known)
     return made.steps
 
@@ -293,7 +318,7 @@ class _Layer:
 
 def _layer(x: _Scaled, weights: _Weights, bias: Any, known: _Quantised) -> _Layer | None:
     """Return what becomes of a layer's sums, or None if an int32 might not hold them."""
-    zero = x.zero + (128 if x.q.type.dtype == "int8" else 0)
+    zero = x.zero + (128 if x.type.dtype == "int8" else 0)
     factors = torch.tensor(x.scale, dtype=torch.float32) * weights.scales
     integers, rest = known.bias(bias, factors)
     rows = weights.data.flatten(1).long()
@@ -324,7 +349,7 @@ class _Steps:
 
     def as_uint8(self, x: _Scaled) -> Value:
         """Return the integers of a tensor, moved by 128 if they have signs."""
-        if x.q.type.dtype == "uint8":
+        if x.type.dtype == "uint8":
             return x.q
         wide = self.add("aten._to_copy.default", (x.q,), x.q.type, "int16", kwargs={"dtype": torch.int16})
         moved = self.add("aten.add.Scalar", (wide, 128), x.q.type, "int16")
@@ -338,8 +363,8 @@ def _number(operand: Any) -> float | int | None:
     return operand if isinstance(operand, (int, float)) else None
 
 
-def _is_float32(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype == "float32"
+def _is_float32(value: Any) -> bool:
+    return isinstance(value, Value) and isinstance(value.type, TensorType) and value.type.dtype == "float32"
 
 
 def _pair(value: Any) -> list[int]:

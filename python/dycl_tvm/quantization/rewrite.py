@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Putting quantisations into a graph: each layer reads rounded inputs, weights and biases, in PyTorch's own words.
 
-What the integers then are is the matter of the pass ``integer_products``. A tensor that a layer reads is rounded where it is made, once, and
-all operations read it rounded; results of the network and what the host reads stay as they are.
+What the integers then are is the matter of the pass ``integer_products``. A tensor that a layer reads is rounded where it is made, once,
+and all operations read it rounded; results of the network and what the host reads stay as they are.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class _Weights:
         """Make a layer read its weights and bias dequantised; return the steps that it then needs before it."""
         step, kind = layer.step, layer.weight.type
         if layer.weight not in self._weights:
-            data, scales = quantised_weights(layer.weight.data, layer.channel)
-            self._weights[layer.weight] = _constant(data, layer.weight.name), _constant(scales, f"{layer.name}.scales")
+            whole, units = quantised_weights(layer.weight.data, layer.channel)
+            self._weights[layer.weight] = _constant(whole, layer.weight.name), _constant(units, f"{layer.name}.scales")
         data, scales = self._weights[layer.weight]
         weight = Value(kind, layer.weight.name)
         how = (scales, None, layer.channel, WEIGHT_LEAST, WEIGHT_MOST, torch.int8)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.compile import Lowered
+from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.digest import digest
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.vectors import BY_RULE, chosen, places_of
@@ -19,7 +20,6 @@ from dycl_tvm.target import resolve_target
 from dycl_tvm.verify.budget import BuildBudget
 from dycl_tvm.verify.certificate import Certificate, Control, Kernels, Level, Passes
 from dycl_tvm.verify.compiled import check_compiled
-from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.verify.model import check_model
 from dycl_tvm.verify.open_vectors import check_any_vectors, note, refuse
 from dycl_tvm.verify.passes import check_passes
@@ -63,7 +63,9 @@ class Proof:
         self._passes: Passes | None = None
         self._kernels: Kernels | None = None
 
-    def of_control(self, model: Any | None, call: Call | None, input_values: Mapping[str, Any] | None, graph: HCFG, open_signs: bool) -> None:
+    def of_control(
+        self, model: Any | None, call: Call | None, input_values: Mapping[str, Any] | None, graph: HCFG, open_signs: bool
+    ) -> None:
         """Compare the model with the graph; with all vectors that there could be, unless their signs are accepted as they come.
 
         Without a model the graph itself is what is compiled.

@@ -40,7 +40,9 @@ def _closed(node: Node, position: Mapping[int, int]) -> list[Node]:
     best: list[Node] = []
     while len(taken) < _LONGEST:
         candidates = [u for v in inside for u in v.users if u not in taken]
-        following = next((u for u in candidates if _fits(u, shape, None if quantised else dtype) and _ready(u, inside, node, position)), None)
+        following = next(
+            (u for u in candidates if _fits(u, shape, None if quantised else dtype) and _ready(u, inside, node, position)), None
+        )
         if following is None or any(v.is_result for v in inside):
             break
         assert following.output is not None

@@ -99,10 +99,19 @@ class Kernels:
 
     def _concatenation(self, node: Node) -> bool:
         """Whether a node joins images along their channels, in whole blocks."""
-        if node.anchor != "relax.concat" or node.output is None or not node.output.packable or node.output.tensor.dtype != "float32" or not all(v.packable for v in node.inputs):
+        if (
+            node.anchor != "relax.concat"
+            or node.output is None
+            or not node.output.packable
+            or node.output.tensor.dtype != "float32"
+            or not all(v.packable for v in node.inputs)
+        ):
             return False
         lanes = self.machine.lanes
-        parts, y = [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs], Tensor(node.output.tensor.shape, node.output.tensor.dtype, lanes)
+        parts, y = (
+            [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs],
+            Tensor(node.output.tensor.shape, node.output.tensor.dtype, lanes),
+        )
         return int(node.value.attrs.axis) == 1 and len(parts) == len(node.value.args[0].fields) and concat.takes(parts, y)
 
     # -- emission ------------------------------------------------------------------------------------------------------

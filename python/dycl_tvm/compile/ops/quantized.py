@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
-from dycl_tvm.hcfg.quantized import CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED
+from dycl_tvm.hcfg.quantized import ADD, CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED
 
 #: Types whose numbers float32 holds.
 _NARROW = ("int8", "uint8", "int16", "uint16")
@@ -129,6 +129,13 @@ def _conv2d(ctx: OpContext, x: Any, w: Any, stride: Any, padding: Any, dilation:
 @converter(MATMUL)
 def _matmul(ctx: OpContext, x: Any, w: Any) -> Any:
     return ctx.emit(relax.op.matmul(x, w, out_dtype="int32"))
+
+
+@converter(ADD)
+def _add(ctx: OpContext, x: Any, q: Any, scale: Any, zero: Any) -> Any:
+    return ctx.elementwise(
+        lambda a, v, s, z: a + semantics.rounded_product(v.astype("float32") - z, s), x, q, scale, zero, name="add_dequantized"
+    )
 
 
 @converter(SCALED)

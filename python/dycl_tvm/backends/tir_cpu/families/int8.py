@@ -1,10 +1,10 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Exact sums of products of 8-bit integers, four at a time, by the dot products of VNNI or by what AVX2 and AVX-512 have.
 
-A *quad* is four neighbours of the sum in one 32-bit word, the first in the low byte. ``dot`` adds to each of the machine's lanes the products
-of one quad of uint8 with a quad of int8 of its own. Without VNNI the quad is two pairs of 16 bits (bytes 0 and 2, 1 and 3), whose
-products ``vpmaddwd`` adds exactly; ``vpmaddubsw``, which adds neighbours in 16 bits, saturates and is not used. Sums wrap around like those of
-int32; that they do not is for the graph to know.
+A *quad* is four neighbours of the sum in one 32-bit word, the first in the low byte. ``dot`` adds to each of the machine's lanes the
+products of one quad of uint8 with a quad of int8 of its own. Without VNNI the quad is two pairs of 16 bits (bytes 0 and 2, 1 and 3),
+whose products ``vpmaddwd`` adds exactly; ``vpmaddubsw``, which adds neighbours in 16 bits, saturates and is not used. Sums wrap around
+like those of int32; that they do not is for the graph to know.
 
 Packed weights are arrays of int8, a vector's lanes by four.
 """

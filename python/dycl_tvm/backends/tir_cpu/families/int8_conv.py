@@ -114,6 +114,9 @@ class _Emitter(Emitter):
             self.rows = Band(p.rows, plan["rows"], part if along_rows else 0, parts if along_rows else 1)
             self.columns = Band(p.columns, plan["columns"], 0 if along_rows else part, 1 if along_rows else parts)
             self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent, self.lanes // QUAD), "int32")
+            # one epilogue for all sums of a tile: it is long, and each copy of it takes the compiler time
+            most = max(r.size for r in cut(p.rows.out, plan["rows"])), max(c.size for c in cut(p.columns.out, plan["columns"]))
+            self.sums = T.alloc_buffer((max(o.size for o in cut(p.outputs, plan["blocks"])), *most, self.lanes), "int32")
             self.groups(out_part, out_parts, tiles(cut(p.outputs, plan["blocks"])))
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
@@ -144,10 +147,11 @@ class _Emitter(Emitter):
                             acc = sums[a, b, j]
                             store(acc, [lane], dot(acc[lane], quad, self.weights[first + j, T.ramp(0, 1, QUAD * lanes)], lanes))
         for (a, b, j), acc in sums.items():
+            store(self.sums, [j, a, b, lane], acc[lane])
+        with T.serial(0, blocks) as j, T.serial(0, height) as a, T.serial(0, width) as b, T.vectorized(0, lanes) as v:
             image, y_row, y_column = p.place(self.n, row + a, column + b)
-            with T.vectorized(0, lanes) as v:
-                index = [image, block + j, y_row, y_column]
-                store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, acc[v], index, v))
+            index = [image, block + j, y_row, y_column]
+            store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, self.sums[j, a, b, v], index, v))
 
 
 # ---- choice of tiles -------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class _Int8Dense:
         def body(x: Any, w: Any, *rest: Any) -> None:
             operands, y = rest[:-1], rest[-1]
 
-            def tile(count: int, row: Any, panel: Any, copied: Any, start: Any) -> None:
+            def tile(count: int, row: Any, panel: Any, copied: Any, kept: Any, start: Any) -> None:
                 sums = [T.alloc_buffer((width,), "int32") for _ in range(count * splits)]
                 lane_of = [T.ramp(j, 1, lanes) for j in range(0, width, lanes)]
                 for acc in sums:
@@ -110,31 +110,49 @@ class _Int8Dense:
                     for other in sums[r * splits + 1 : (r + 1) * splits]:
                         for lane in lane_of:
                             store(first, [lane], first[lane] + other[lane])
-                store_rows(work, width, lanes, epilogue, operands, y, sums[::splits], row, panel)
+                for r in range(count):
+                    for lane in lane_of:
+                        store(kept, [r, lane], sums[r * splits][lane])
+                with T.serial(0, count) as r:
+                    store_rows(work, width, lanes, epilogue, operands, y, [_Row(kept, r)], row + r, panel)
 
-            def block_of(first: Any, end: Any, columns: Any, copied: Any) -> None:
+            def block_of(first: Any, end: Any, columns: Any, copied: Any, kept: Any) -> None:
                 start = first_row(first)
                 with T.serial(0, first_row(end) - start) as r:
                     _copy_row(work, words, lambda k: x[row_at(work, start + r, k)], lambda k, v: store(copied, [r, k], v))
                 begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
                 with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
-                    even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, copied, start))
+                    even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, copied, kept, start))
 
             with parallel(row_pieces * column_pieces, machine, _seconds(work, machine, rows, plan["vectors"], splits)) as piece:
                 part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
                 copied = T.alloc_buffer((block * rows, words), "int32")
+                # one epilogue for all rows of a tile: it is long, and each copy of it takes the compiler time
+                kept = T.alloc_buffer((rows, width), "int32")
                 first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
                 if -(-tiles // row_pieces) <= block:
-                    block_of(first, end, columns, copied)
+                    block_of(first, end, columns, copied, kept)
                 else:
                     with T.serial(0, (end - first + block - 1) // block) as b:
-                        block_of(first + b * block, tirx.min(first + (b + 1) * block, end), columns, copied)
+                        block_of(first + b * block, tirx.min(first + (b + 1) * block, end), columns, copied, kept)
 
         shape = self.packed_shape(work, plan, machine)
-        return int8_func(weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n), work.out), body, machine)
+        return int8_func(
+            weighted_buffers((work.batch, work.m, work.k), shape, epilogue, (work.batch, work.m, work.n), work.out), body, machine
+        )
 
 
 FAMILY = _Int8Dense()
+
+
+class _Row:
+    """A row of a buffer, as a buffer."""
+
+    def __init__(self, buffer: Any, row: Any) -> None:
+        self._buffer, self._row = buffer, row
+
+    def __getitem__(self, column: Any) -> Any:
+        return self._buffer[self._row, column]
 
 
 def _copy_row(work: IntegerDense, words: int, source: Any, target: Any) -> None:

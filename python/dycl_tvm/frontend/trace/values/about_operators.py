@@ -65,7 +65,21 @@ class About:
         The arguments that it changes in place: names by positions.
     """
 
-    __slots__ = ("builtin", "composed", "fills", "func", "indexes", "keeps", "name", "op", "ranged", "special", "splits", "views", "written")
+    __slots__ = (
+        "builtin",
+        "composed",
+        "fills",
+        "func",
+        "indexes",
+        "keeps",
+        "name",
+        "op",
+        "ranged",
+        "special",
+        "splits",
+        "views",
+        "written",
+    )
 
     def __init__(self, func: Any) -> None:
         name = opname(func)

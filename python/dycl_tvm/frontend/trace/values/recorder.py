@@ -24,7 +24,16 @@ from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, name_of_folded, without_elements
+from dycl_tvm.frontend.trace.values.folding import (
+    FILLS,
+    FOLD_LIMIT,
+    absorbed,
+    constant_of,
+    full,
+    is_empty,
+    name_of_folded,
+    without_elements,
+)
 from dycl_tvm.frontend.trace.values.grown import Grown, refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place, functional_twin
