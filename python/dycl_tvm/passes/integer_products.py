@@ -215,7 +215,7 @@ def _quantised(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
 def _dequantised(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     out = step.outputs[0]
     scale, zero = _number(step.args[1]), _number(step.args[2])
-    if scale is None or zero is None or out is None or not _is_float32(out):
+    if scale is None or zero is None or out is None or not _is_float32(out) or not 0 < scale < float("inf"):
         return None
     return [TensorOp(DEQUANTIZE, (step.args[0], known.number(scale), known.number(zero)), {}, (out,), step.origin)]
 

@@ -46,7 +46,8 @@ def quantize(
         What ``build`` takes; it is not changed.
     calibration_inputs : iterable
         Inputs like those of use: each a tensor, a tuple of positional arguments, or a dict of keyword arguments. The network runs on
-        each, by whichever path it takes, and the ranges of its tensors are those that were seen. The first one is the example input of the build.
+        each, by whichever path it takes; the ranges of its tensors are those that were seen. The first one is the example input of
+        the build.
     held_out : iterable
         Inputs on which the paths and outputs are compared with those of float32, for the report.
     skip : collection of str

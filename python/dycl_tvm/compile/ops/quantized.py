@@ -55,7 +55,7 @@ def _dequantize_per_tensor(ctx: OpContext, q: Any, scale: Any, zero: Any, low: A
     if ctx.type.dtype != "float32" or ctx.dtype(q) not in (*_NARROW, "int32"):
         raise NotConvertible(f"dequantisation from {ctx.dtype(q)} to {ctx.type.dtype}")
     return ctx.elementwise(
-        lambda v, s, z: semantics.rounded_product(v.astype("float32") - z, s),
+        lambda v, s, z: (v.astype("float32") - z) * s,
         q,
         _one(ctx, scale, "float32"),
         _one(ctx, zero, "float32"),
@@ -70,7 +70,9 @@ def _quantize(ctx: OpContext, x: Any, inverse: Any, zero: Any, low: int, high: i
 
 @converter(DEQUANTIZE)
 def _dequantize(ctx: OpContext, q: Any, scale: Any, zero: Any) -> Any:
-    return _dequantize_per_tensor(ctx, q, scale, zero, None, None, None)
+    return ctx.elementwise(
+        lambda v, s, z: semantics.rounded_product(v.astype("float32") - z, s), q, scale, zero, name="dequantize"
+    )
 
 
 for _overload in ("default", "tensor"):
