@@ -19,6 +19,7 @@ FAMILIES = frozenset(
         "depthwise",
         "direct",
         "grouped",
+        "int8",
         "matmul",
         "normalisation",
         "reduction",
